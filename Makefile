@@ -59,7 +59,7 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	touch $@
 
 lock:  ## pin anew what pyproject.toml allows; names no registry
-	$(VENV)/bin/uv pip compile --quiet --universal --no-annotate --no-header --extra dev --extra papers \
+	$(VENV)/bin/uv pip compile --quiet --universal --no-annotate --no-header --extra dev --extra papers --extra stand-in \
 		--constraint constraints.txt pyproject.toml -o requirements.txt
 
 clean:

@@ -197,7 +197,7 @@ def _table(command: Command) -> int:
     from papers.frontier.table import NAME
 
     name = command.table or command.cell.partition("/")[0]
-    if name not in _tables():
+    if ":" not in name and name not in _tables():
         raise BadInput(f"Expected a table among {', '.join(_tables())}; got --table {name}.")
     if name == NAME:
         return measure_points(command.cell, command.scale, command.experiment)
@@ -268,7 +268,8 @@ def _lines(result: dict[str, Any]) -> list[str]:
         elif entry["verdict"] == "identifies":
             best += f", {entry['identification_rate']:.0%} told from look-alikes"
         cause = because(AuditEntry(entry, entry["attack"]))
-        line = f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{best})"
+        expected = f", {entry['share_expected']:.0%} expected" if entry.get("share_expected") is not None else ""
+        line = f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{expected}{best})"
         lines.append(f"{line}: {cause}" if cause else line)
     return [*lines, *result["notes"]]
 

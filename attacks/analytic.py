@@ -14,11 +14,10 @@ from collections.abc import Sequence
 from typing import final
 
 import torch
-from torch import nn
 
 from flfw.adversary.attack import Attack, Budget, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
-from flfw.inversion.closed_form.linear import linear_inputs
+from flfw.inversion.closed_form.linear import FirstLayer, linear_inputs
 
 
 @final
@@ -43,12 +42,11 @@ class Analytic(Attack):
 
 
 def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
-    victim = knowledge.model
-    name, layer = next((n, m) for n, m in victim.model.named_modules() if list(m.parameters(recurse=False)))
+    victim, first = knowledge.model, FirstLayer.of(knowledge.model)
     gradient = mean_gradient(observation, knowledge)
-    weight, bias = (gradient.get(f"{name}.{part}") for part in ("weight", "bias"))
-    if not isinstance(layer, nn.Linear) or weight is None or bias is None or len(bias) < knowledge.batch:
-        raise NotApplicable(f"analytic needs a shared fully connected first layer, got {name} ({type(layer).__name__})")
+    weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))
+    if not first.dense or weight is None or bias is None or len(bias) < knowledge.batch:
+        raise NotApplicable(f"analytic needs a shared fully connected first layer, got {first.kind}")
     inputs = linear_inputs(weight, bias, knowledge.batch).view(-1, *victim.inputs.shape)
     raw = inputs * victim.inputs.std + victim.inputs.mean
     return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box))

@@ -122,7 +122,7 @@ class HyperFLInversion(Attack):
         results: dict[int, Reconstruction] = {}
         groups: dict[tuple[int, int], list[int]] = defaultdict(list)
         for known in knowledge:
-            _require_reading(known.model)
+            require_reading(known.model)
             if self.settings.variant != "closed_form" and known.labels is None:
                 raise NotApplicable("its variants joint and two_stage need the labels: grant them")
         behind = [_behind(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
@@ -196,7 +196,7 @@ def _behind(seen: Observation, known: Knowledge) -> Tensors:
     return mean_gradient(seen, known)
 
 
-def _require_reading(victim: VictimModel) -> None:
+def require_reading(victim: VictimModel) -> None:
     """Refuse a victim without an extractor that is shared, or generated from a shared hypernetwork."""
     model = victim.model
     if not isinstance(model, GeneratedNet | Net):

@@ -10,10 +10,14 @@ Granted     the labels, unless ``labels`` says how they are recovered.
 Adaptive    a known mechanism stands inside the objective; for several local steps the weights' change is matched, with
             the steps unrolled (the paper's section 6.1); see departure 4.
 Unknown     private tensors of the model (a head, an embedding) are searched for together with the image, from the
-            attacker's own initialisation, as in the HyperFL paper's attack on HyperFL. This ignores the architecture's
-            leakage: against such methods the attack counts as static.
-Prior       ``start=class_mean`` begins at the mean public image of the label, as the attack that Wu et al. (AAAI 2024)
+            attacker's own initialisation, as in the HyperFL paper's attack on HyperFL; ``private=random`` keeps them at
+            it, which is weaker. Both ignore the architecture's leakage: against such methods the attack is static.
+Start       ``start=class_mean`` begins at the mean public image of the label, as the attack that Wu et al. (AAAI 2024)
             call adaptive; nothing else changes.
+Prior       ``prior=flow`` learns a flow from the public images (flow matching: Lipman et al., ICLR 2023) and searches
+            three times: as above; with a step towards the flow's denoiser every ``flow_every`` steps (plug and play);
+            and from the end of a flow that the gradient guides (after Chung et al., ICLR 2023). The result with the
+            lowest cosine distance is kept, so that the prior does not win by plausibility.
 Departures  1. 1,000 iterations by default (inversefed: 4,800; breaching: 24,000; the HyperFL paper: 10,000).
             2. TV weight 0.2, as breaching's (inversefed: 0.1; the HyperFL paper: 1e-6), for half of the iterations. A
                strong prior guides the search but blurs; a weak one loses batches. So two searches with 0.02 and 0.002
@@ -31,20 +35,23 @@ Departures  1. 1,000 iterations by default (inversefed: 4,800; breaching: 24,000
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import inf
 from typing import Literal, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from flfw.adversary.attack import Budget, NotApplicable, Uses
+from flfw.adversary.attack import Budget, NotApplicable, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.adversary.observation import Examples, Knowledge
 from flfw.errors import require
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.descent import AdamDescent
+from flfw.inversion.flow.recipes import FlowSettings, flow_recipes
+from flfw.inversion.flow.training import PublicImages, trained_flow
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood
 from flfw.inversion.outliers import AsOutliers, cauchy_likelihood
 from flfw.inversion.priors import Prior, neighbour_differences, total_variation, weighted
@@ -80,7 +87,7 @@ _TOLD = _Searches((1000.0, 100.0, 1.0), (1, 1, 1), (1.0, 1.0, 1.0))
 
 
 @dataclass(frozen=True)
-class IGSettings:
+class _SearchSettings:
     """Settings of the search."""
 
     iterations: int = 1000  # Adam steps, >= 1
@@ -92,6 +99,8 @@ class IGSettings:
     restarts: int = 1  # searches from different images (unknown tensors start alike), >= 1
     labels: Literal["given", "idlg", "counts"] = "given"  # granted, or recovered (iDLG: of one example)
     start: Literal["normal", "class_mean"] = "normal"  # first guess; class_mean: of public data, by the labels
+    private: Literal["searched", "random"] = "searched"  # private tensors: searched for, or left at random values
+    prior: Literal["tv", "flow"] = "tv"  # the total variation, or beside it a flow that is learnt from public images
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
@@ -101,6 +110,17 @@ class IGSettings:
         require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
         once = self.start == "normal" or self.restarts == 1
         require(once, "restarts=1 with start=class_mean, as all would start alike", restarts=self.restarts)
+        noise = self.start == "normal" or self.prior == "tv"
+        require(noise, "start=normal with prior=flow, whose guided search starts from noise", start=self.start)
+
+
+@dataclass(frozen=True)
+class IGSettings(FlowSettings, _SearchSettings):
+    """Settings of the search, and of the flow that may be its prior."""
+
+    def __post_init__(self) -> None:
+        _SearchSettings.__post_init__(self)
+        FlowSettings.__post_init__(self)
 
 
 @final
@@ -110,13 +130,14 @@ class IG(GradientMatching):
     Settings = IGSettings
     tuned_on = (
         "MNIST and CIFAR-10 training images from 20000 on (the falling weight); MNIST training images 0-5 and digits "
-        "0-5 of scikit-learn (the schedule when told of a defence)"
+        "0-5 of scikit-learn (the schedule when told of a defence); Fashion-MNIST test images 8000-9999 (the flow)"
     )
 
     @property
     def budget(self) -> Budget:
-        """The budget from the settings."""
-        return Budget(self.settings.iterations, self.settings.restarts, "lowest cosine distance")
+        """The budget from the settings; the flow's Euler steps come on top."""
+        searches = 3 if self.settings.prior == "flow" else 1
+        return Budget(self.settings.iterations, searches * self.settings.restarts, "lowest cosine distance")
 
     @property
     def labels(self) -> str:
@@ -125,8 +146,13 @@ class IG(GradientMatching):
 
     @property
     def uses(self) -> Uses:
-        """Public data, where the search starts from their means."""
-        return frozenset({"public"}) if self.settings.start == "class_mean" else frozenset()
+        """Public data, where the search starts from their means or has a flow as its prior."""
+        uses_them = self.settings.start == "class_mean" or self.settings.prior == "flow"
+        return frozenset({"public"}) if uses_them else frozenset()
+
+    def private(self, model: nn.Module, batch: int) -> Private:
+        """Return the treatment of private tensors, from the settings."""
+        return "searched for" if self.settings.private == "searched" else "guessed"
 
     def first_guess(self, known: Knowledge, labels: Tensor | None) -> Tensor | None:
         """Return the mean public example of each label, or of all labels where a label has none."""
@@ -138,8 +164,25 @@ class IG(GradientMatching):
         means = [_mean_example(public, int(label)) for label in labels]
         return known.model.inputs.normalise(torch.stack(means))
 
+    def recipes(self, known: Knowledge, mechanism: Operator | Automatic | None) -> Sequence[Recipe]:
+        """Add the two searches with the flow, where it is the prior; it is trained once for all victims."""
+        plain, inputs, public = self.recipe(mechanism), known.model.inputs, known.public
+        if self.settings.prior == "tv":
+            return [plain]
+        if public is None or not len(public.labels):
+            raise NotApplicable("prior=flow needs public data")
+        if len(inputs.shape) != 3:
+            raise NotApplicable("prior=flow needs images, got rows")
+        images = PublicImages.of(public.samples, public.labels)
+        velocity = trained_flow(images, known.model.classes, self.settings.training)
+        smooth = IG(replace(self.settings, tv=self.settings.flow_tv)).recipe(mechanism)
+        return [plain, *flow_recipes(smooth, velocity, inputs, self.settings)]
+
     def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
         """Use searches whose prior falls; with a known mechanism less of the gradient is left, so it leads longer."""
+        return replace(self._searches(mechanism), fit_unknown=self.settings.private == "searched")
+
+    def _searches(self, mechanism: Operator | Automatic | None) -> Recipe:
         chosen, restarts = self.settings, self.settings.restarts
         if mechanism is None and chosen.schedule == "constant":
             published = AdamDescent(chosen.iterations, chosen.lr, chosen.signed)

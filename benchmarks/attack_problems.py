@@ -13,6 +13,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any, final
 
 import numpy as np
@@ -34,6 +35,8 @@ from flfw.inversion.priors import weighted
 from flfw.nets import Net, Tensors
 from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, numpy_generator, torch_generator
+from flfw.victims.batch_statistics import normalising_by_batch
+from flfw.victims.cropped_kernels import cropped
 from flfw.victims.victim import PlainVictim
 
 _LR = 0.1
@@ -59,6 +62,7 @@ class Victims:
         labels: (V, B).
         start: (V, B, C, H, W) the first guesses, normalised, within the box.
         observed: the gradient that each sent.
+        training: whether the network normalised each batch by its own statistics; else by the running ones.
     """
 
     network: str
@@ -68,13 +72,14 @@ class Victims:
     labels: Tensor
     start: Tensor
     observed: list[Tensors]
+    training: bool = False
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def model(self, precision: torch.dtype = torch.float32) -> PlainVictim:
         """Return the victim model of an attacker that holds the whole network."""
-        return PlainVictim(self.net, nets.tensors(self.net), ("*",), self.inputs, precision)
+        return victim_model(self.net, self.inputs, self.training, precision)
 
     def psnr(self, guess: Tensor) -> float:
         """Compute the mean PSNR over the victims in dB, of normalised images (V, B, C, H, W)."""
@@ -83,7 +88,7 @@ class Victims:
     def each_psnr(self, guess: Tensor) -> list[float]:
         """Compute each victim's PSNR in dB, of normalised images (V, B, C, H, W): the mean over its batch, matched."""
         images = guess * self.inputs.std + self.inputs.mean
-        return [_matched_psnr(a.numpy(), b.numpy()) for a, b in zip(self.truth, images, strict=True)]
+        return [fmean(matched_psnrs(a, b)) for a, b in zip(self.truth, images, strict=True)]
 
 
 def pictures(count: int, dataset: str = "cifar10", first: int = 0) -> tuple[Tensor, Tensor, str]:
@@ -106,7 +111,21 @@ def pictures(count: int, dataset: str = "cifar10", first: int = 0) -> tuple[Tens
     return x, torch.tensor(known.train_y[taken]), title
 
 
-def victims(network: str, count: int, dataset: str = "cifar10", first: int = 0, batch: int = 1) -> Victims:
+def victim_model(net: Net, inputs: Inputs, training: bool, precision: torch.dtype = torch.float32) -> PlainVictim:
+    """Return the victim model of a network; ``training``: BatchNorm normalises by the batch, on a copy."""
+    model = normalising_by_batch(net) if training else net
+    return PlainVictim(model, nets.tensors(model), ("*",), inputs, precision)
+
+
+def victims(
+    network: str,
+    count: int,
+    dataset: str = "cifar10",
+    first: int = 0,
+    batch: int = 1,
+    seed: int = 0,
+    training: bool = False,
+) -> Victims:
     """Return so many victims of a network of ours, always the same; `pictures` has the arguments.
 
     Args:
@@ -115,18 +134,20 @@ def victims(network: str, count: int, dataset: str = "cifar10", first: int = 0, 
         dataset: source of the images.
         first: position of the first of them.
         batch: images of each victim.
+        seed: of the network's numbers and of the first guesses.
+        training: see `Victims`.
     """
     _, shape, mean, std = _KINDS[dataset]
-    with initialising(0, "net"):
+    with initialising(seed, "net"):
         net = nets.build(network, shape, _CLASSES)
     inputs = Inputs.from_constants(shape, mean, std)
     x, y, _ = pictures(count * batch, dataset, first)
     truth, labels = x.unflatten(0, (count, batch)), y.unflatten(0, (count, batch))
     low, high = (inputs.normalise(torch.full(shape, end)) for end in (0.0, 1.0))
-    start = torch.randn(truth.shape, generator=torch_generator(0, "start")).clamp(low, high)
-    model = PlainVictim(net, nets.tensors(net), ("*",), inputs)
+    start = torch.randn(truth.shape, generator=torch_generator(seed, "start")).clamp(low, high)
+    model = victim_model(net, inputs, training)
     observed = [model.gradient(truth[i], labels[i], {}, {}) for i in range(count)]
-    return Victims(network, net, inputs, truth, labels, start, [_detached(sent) for sent in observed])
+    return Victims(network, net, inputs, truth, labels, start, [_detached(sent) for sent in observed], training)
 
 
 def padded_variation(x: Tensor) -> Tensor:
@@ -195,7 +216,7 @@ class Ours:
 
     def rate(self, iterations: int) -> float:
         """Measure the image-iterations per second of a search."""
-        return len(self._victims) * iterations / self.seconds(iterations)
+        return self._victims.labels.numel() * iterations / self.seconds(iterations)
 
     def trace(self, iterations: int, every: int) -> Trace:
         """Search, and keep the guess before every so many iterations."""
@@ -218,10 +239,11 @@ class Ours:
 
 def objective_of(victims: Victims, precision: torch.dtype = torch.float32) -> tuple[Objective, list[Problem]]:
     """Return our objective, and a problem for each victim."""
-    objective = Objective(victims.model(precision), cosine_distance, weighted((TV, padded_variation)))
+    model, observed = cropped(victims.model(precision), victims.observed)
+    objective = Objective(model, cosine_distance, weighted((TV, padded_variation)))
     problems = [
         Problem(sent, labels, start, {})
-        for sent, labels, start in zip(victims.observed, victims.labels, victims.start, strict=True)
+        for sent, labels, start in zip(observed, victims.labels, victims.start, strict=True)
     ]
     return objective, problems
 
@@ -247,13 +269,14 @@ class Theirs:
         warmup: int = 0,
         every: int = 0,
         tv: float = TV,
+        config: str = "invertinggradients",
     ) -> tuple[dict[str, Any], Tensors]:
         """Run in a folder and read answer.json and answer.safetensors; the arguments are those of problem.json.
 
         Raises:
             subprocess.CalledProcessError: it failed; the reason is on stderr.
         """
-        work = {"mode": mode, "iterations": iterations, "warmup": warmup, "every": every, "tv": tv}
+        work = {"mode": mode, "iterations": iterations, "warmup": warmup, "every": every, "tv": tv, "config": config}
         write(victims, folder, {**work, "threads": self._threads})
         subprocess.run(
             [str(self._python), "-W", "ignore", str(_OTHER_SIDE), str(folder)], check=True, stdout=sys.stderr
@@ -281,7 +304,9 @@ def write(victims: Victims, folder: Path, work: dict[str, Any]) -> None:
         work: the fields ``mode``, ``iterations``, ``warmup``, ``every`` and ``threads``, and any that is to differ.
     """
     problem = {
-        "network": victims.network,
+        "network": victims.network.rpartition(":")[2],
+        "config": "invertinggradients",
+        "training": victims.training,
         "shape": list(victims.inputs.shape),
         "classes": _CLASSES,
         "mean": victims.inputs.mean.flatten().tolist(),
@@ -316,9 +341,10 @@ def errors(ours: Ours, theirs: Tensors) -> dict[str, Tensor]:
     return {"objective": (objectives - theirs["objective"]).abs(), "gradient": apart / norms}
 
 
-def _matched_psnr(truth: np.ndarray, images: np.ndarray) -> float:
-    """Compute the mean PSNR in dB of a batch (B, C, H, W), its images matched one to one."""
-    return float(np.mean([psnr(a, b) for a, b in zip(truth, images[assign(truth, images)], strict=True)]))
+def matched_psnrs(truth: Tensor, images: Tensor) -> list[float]:
+    """Compute the PSNR in dB of each image of a batch (B, C, H, W) in [0, 1], matched one to one."""
+    true, guesses = truth.numpy(), images.numpy()
+    return [psnr(a, b) for a, b in zip(true, guesses[assign(true, guesses)], strict=True)]
 
 
 def _detached(tensors: Tensors) -> Tensors:

@@ -61,18 +61,22 @@ class AttackCase:
     iterations: int  # timed in each turn
     warmup: int  # iterations of theirs before that
     goal: float  # the least ratio
+    batch: int = 1  # images of each victim
 
 
 _CASES = {
     "lenet_1": AttackCase("lenet", 1, 1000, 50, 2.0),
     "lenet_50": AttackCase("lenet", 50, 100, 20, 10.0),
     "convnet_1": AttackCase("convnet64", 1, 6, 2, 1.0),
+    "resnet18_8": AttackCase("resnet18", 1, 20, 3, 1.0, batch=8),
 }
+_HALF = {"lenet": AttackCase("lenet", 8, 300, 0, 0.0), "convnet": AttackCase("convnet64", 1, 6, 0, 0.0)}
 _PSNR = {"lenet_8": AttackCase("lenet", 8, 1000, 0, 0.0)}
 PARTS = {
     "lenet_1": output.BenchmarkPart("LeNet, 1 victim, ours over theirs", 90, 15),
     "lenet_50": output.BenchmarkPart("LeNet, 50 victims, ours over theirs", 180, 0),
     "convnet_1": output.BenchmarkPart("ConvNet of width 64, 1 victim, ours over theirs", 150, 0),
+    "resnet18_8": output.BenchmarkPart("ResNet-18, 1 victim with a batch of 8, ours over theirs", 240, 0),
     "psnr": output.BenchmarkPart("LeNet, 8 victims, time to equal PSNR", 120, 0),
     "bf16": output.BenchmarkPart("bfloat16 over float32, compiled", 240, 0),
     "crossover": output.BenchmarkPart("victims one by one over vmap", 60, 15),
@@ -95,7 +99,7 @@ class Bench:
 
     def __init__(self, theirs: Theirs | None, folder: Path, turns: int, part: float) -> None:
         self._theirs, self.folder, self.turns, self._part = theirs, folder, turns, part
-        self.victims: Callable[[str, int], Victims] = cache(victims)
+        self.victims: Callable[..., Victims] = cache(victims)
         self._built: dict[tuple[object, ...], Ours] = {}
 
     @property
@@ -108,28 +112,32 @@ class Bench:
         """Return this run's share of the usual iterations; 3 at least, for the step size falls three times."""
         return max(3, round(usual * self._part))
 
-    def ours(self, network: str, count: int, *, compiled: bool = True, precision: torch.dtype = torch.float32) -> Ours:
+    def attacked(self, case: AttackCase) -> Victims:
+        """Return the victims of a case."""
+        return self.victims(case.network, case.victims, batch=case.batch)
+
+    def ours(self, case: AttackCase, *, compiled: bool = True, precision: torch.dtype = torch.float32) -> Ours:
         """Return our side, built once for each shape."""
-        key = network, count, compiled, precision
+        key = case.network, case.victims, case.batch, compiled, precision
         if key not in self._built:
-            self._built[key] = Ours(self.victims(network, count), compiled=compiled, precision=precision)
+            self._built[key] = Ours(self.attacked(case), compiled=compiled, precision=precision)
         return self._built[key]
 
     def exact(self, case: AttackCase) -> tuple[dict[str, float], dict[str, float]]:
         """Return the errors of the worst victim, and compiled of the median one; then compiled of the worst one."""
-        _, answer = self.theirs(self.victims(case.network, case.victims), self.folder, "objective", 3)
-        plain, fused = (errors(self.ours(case.network, case.victims, compiled=c), answer) for c in (False, True))
+        _, answer = self.theirs(self.attacked(case), self.folder, "objective", 3)
+        plain, fused = (errors(self.ours(case, compiled=c), answer) for c in (False, True))
         gated = {kind: float(values.max()) for kind, values in plain.items()}
         gated |= {f"compiled_{kind}": float(values.median()) for kind, values in fused.items()}
         return gated, {kind: float(values.max()) for kind, values in fused.items()}
 
     def rates(self, case: AttackCase) -> dict[str, list[float]]:
         """Measure the image-iterations per second of each turn: ``theirs``, ``ours`` and ``uncompiled``."""
-        iterations, attacked = self.iterations(case.iterations), self.victims(case.network, case.victims)
+        iterations, attacked = self.iterations(case.iterations), self.attacked(case)
         sides = {
             "theirs": partial(self.theirs.rate, attacked, self.folder, iterations, case.warmup),
-            "ours": partial(self.ours(case.network, case.victims).rate, iterations),
-            "uncompiled": partial(self.ours(case.network, case.victims, compiled=False).rate, iterations),
+            "ours": partial(self.ours(case).rate, iterations),
+            "uncompiled": partial(self.ours(case, compiled=False).rate, iterations),
         }
         return in_turns(sides, self.turns)
 
@@ -137,9 +145,9 @@ class Bench:
         """Measure the seconds of both sides, and theirs over ours; None if ours does not reach that PSNR."""
         (case,) = _PSNR.values()
         iterations = self.iterations(case.iterations)
-        every, ours = max(1, iterations // 50), self.ours(case.network, case.victims)
+        every, ours = max(1, iterations // 50), self.ours(case)
         search = ours.trace(iterations, every)
-        other = self.theirs.trace(self.victims(case.network, case.victims), self.folder, iterations, every)
+        other = self.theirs.trace(self.attacked(case), self.folder, iterations, every)
         wanted, compile_s = other.psnr[-1] - _SHORT_OF_DB, ours.built_s
         seconds = {"theirs_s": other.until(wanted), "ours_s": search.until(wanted)}
         psnrs = {"wanted": wanted, "theirs": other.psnr[-1], "ours": search.psnr[-1], "iterations": iterations}
@@ -148,16 +156,17 @@ class Bench:
     def bf16(self) -> dict[str, float]:
         """Measure rates over float32's, and the change of the PSNR."""
         gains: dict[str, float] = {}
-        for name, network, count, usual in (("lenet", "lenet", 8, 300), ("convnet", "convnet64", 1, 6)):
-            half, full = (self.ours(network, count, precision=p) for p in (torch.bfloat16, torch.float32))
-            iterations = self.iterations(usual)
+        for name, case in _HALF.items():
+            half, full = (self.ours(case, precision=p) for p in (torch.bfloat16, torch.float32))
+            iterations = self.iterations(case.iterations)
             rates = in_turns(
                 {"half": partial(half.rate, iterations), "full": partial(full.rate, iterations)}, self.turns
             )
             gains[name] = ratio(rates["half"], rates["full"])
         iterations = self.iterations(1000)
         half, full = (
-            self.ours("lenet", 8, precision=p).trace(iterations, iterations) for p in (torch.bfloat16, torch.float32)
+            self.ours(_HALF["lenet"], precision=p).trace(iterations, iterations)
+            for p in (torch.bfloat16, torch.float32)
         )
         return {**gains, "lenet_psnr_change": half.psnr[-1] - full.psnr[-1]}
 
@@ -239,8 +248,8 @@ def against(bench: Bench, names: Iterable[str]) -> dict[str, Any]:
     table: dict[str, Any] = {key: {} for key in ("P10", "uncompiled", "with_compile", "compile_s", "rates")}
     for name in names:
         case, rates = _CASES[name], bench.rates(_CASES[name])
-        compile_s = bench.ours(case.network, case.victims).built_s
-        slowed = [amortised(rate, compile_s, case.victims) for rate in rates["ours"]]
+        compile_s = bench.ours(case).built_s
+        slowed = [amortised(rate, compile_s, case.victims * case.batch) for rate in rates["ours"]]
         table["P10"][name] = ratio(rates["ours"], rates["theirs"])
         table["uncompiled"][name] = ratio(rates["uncompiled"], rates["theirs"])
         table["with_compile"][name] = ratio(slowed, rates["theirs"])

@@ -2,13 +2,17 @@
 
 It runs in a separate environment (`breaching_env`) and imports nothing of this project. It reads FOLDER/problem.json
 and FOLDER/problem.safetensors and writes FOLDER/answer.json and FOLDER/answer.safetensors. The attack is breaching's
-`OptimizationBasedAttacker` under its configuration ``invertinggradients``, called as its examples do, one victim at a
-time. Below, V victims have B images (C, H, W) each; P is a parameter's name, Q a buffer's.
+`OptimizationBasedAttacker` under one of its configurations, called as its examples do, one victim at a time. Below, V
+victims have B images (C, H, W) each; P is a parameter's name, Q a buffer's.
 
 problem.json (every field is needed)
     mode            "objective", "speed" or "attack".
+    config          "invertinggradients", with the objective below, or "seethroughgradients" (mode "attack"), of which
+                    only the iterations are set: the fields from lr to box are then not used.
     network         "lenet" (their LeNetZhu; its last layer fitted to H x W), "convnet64" (their ConvNet; 32 x 32) or
-                    "cnn2" (HyperFL's CNN 2, which they lack: `cnn2` below; 32 x 32).
+                    "cnn2" (HyperFL's CNN 2, which they lack: `cnn2` below; 32 x 32) or
+                    "resnet18" (torchvision's, with FedCG's sigmoid after half of it; 32 x 32) or
+                    "shallow" (two convolutions with BatchNorm: `shallow` below; 32 x 32).
     shape, classes  [C, H, W] and the number of labels.
     mean, std       per channel; images are normalised by them, and the box [0, 1] is meant before that.
     parameters      the names P, and
@@ -19,17 +23,18 @@ problem.json (every field is needed)
                     (for 24,000: 8998, 14,999 and 21,015; for 1,000: 374, 624 and 875).
     tv              weight of the total variation, >= 0; their default is 0.2.
     box             whether each step ends with a projection onto the box; the start itself is not projected.
+    training        whether the network normalises a guess by its own batch; else by the buffers.
     threads         of PyTorch within an operation.
     warmup          iterations of an attack on the first victim that are not timed ("speed").
     every           keep the guess before every so many iterations ("attack"); 0 keeps none.
 
 problem.safetensors (float32; labels int64)
-    weights.P, weights.Q  the network's state; a network with buffers is attacked in evaluation mode.
+    weights.P, weights.Q  the network's state; breaching gets no buffers if ``training``.
     observed.P            (V, *shape of P) the gradients seen.
     labels                (V, B).
     start                 (V, B, C, H, W) the first guess, normalised.
 
-What is minimised, over the normalised guess z:
+What "invertinggradients" minimises, over the normalised guess z:
     1 - <g(z), g> / (|g(z)| |g|) + tv * mean(|z[.., i+1, j] - z[.., i, j]| + |z[.., i, j+1] - z[.., i, j]|)
 with g(z) the gradient of the mean cross-entropy, all parameters as one vector, nothing added to the norms. The mean is
 over all B * C * H * W places, where z is 0 beyond the last row and the last column; each modulus has 1e-8 added.
@@ -63,6 +68,7 @@ from typing import Any, final
 
 import breaching  # pyright: ignore[reportMissingImports]  # in a separate environment
 import torch
+import torchvision
 from breaching.attacks import OptimizationBasedAttacker  # pyright: ignore[reportMissingImports]
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -89,11 +95,15 @@ class BreachingProblem:
     threads: int
     warmup: int
     every: int
+    config: str
+    training: bool
 
     def __post_init__(self) -> None:
         _require(self.mode in ("objective", "speed", "attack"), "mode objective, speed or attack", mode=self.mode)
-        known = self.network in ("lenet", "convnet64", "cnn2")
-        _require(known, "network lenet, convnet64 or cnn2", network=self.network)
+        configs = ("invertinggradients", "seethroughgradients")
+        _require(self.config in configs, f"config {' or '.join(configs)}", config=self.config)
+        known = self.network in ("lenet", "convnet64", "cnn2", "resnet18", "shallow")
+        _require(known, "network lenet, convnet64, cnn2, resnet18 or shallow", network=self.network)
         fits = self.network == "lenet" or self.shape[1:] == [32, 32]
         _require(fits, f"images of 32 x 32 for {self.network}", shape=self.shape)
         # Their regulariser has the filters of three channels; it can do with fewer of them (`attacker`).
@@ -156,6 +166,11 @@ def network(problem: BreachingProblem, state: dict[str, Tensor]) -> tuple[nn.Mod
     model, loss = breaching.cases.construct_model(name, data, pretrained=False)
     if problem.network == "cnn2":
         model = cnn2(problem.shape[0], problem.classes)
+    elif problem.network == "resnet18":
+        model = torchvision.models.resnet18(weights=None, num_classes=problem.classes)
+        model.layer2.append(nn.Sigmoid())
+    elif problem.network == "shallow":
+        model = shallow(problem.shape[0], problem.classes)
     elif problem.network == "lenet":
         _, height, width = problem.shape
         features = 12 * -(-height // 4) * -(-width // 4)  # two strides of 2, rounded up
@@ -176,10 +191,20 @@ def cnn2(channels: int, classes: int) -> nn.Module:
     return nn.Sequential(*layers, *dense)
 
 
+def shallow(channels: int, classes: int) -> nn.Module:
+    """Build two convolutions of 16 maps with BatchNorm, the second of which halves the sides."""
+    first = [nn.Conv2d(channels, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+    second = [nn.Conv2d(16, 16, 3, padding=1, stride=2), nn.BatchNorm2d(16), nn.ReLU()]
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(16 * 16 * 16, classes))
+
+
 def attacker(problem: BreachingProblem, model: nn.Module, loss: nn.Module, iterations: int) -> Any:
     """Return their attacker for the problem; a `Watched` one if its guesses or its gradient are needed."""
-    config = breaching.get_attack_config("invertinggradients")
+    config = breaching.get_attack_config(problem.config)
     config.optim.max_iterations = iterations
+    if problem.config == "seethroughgradients":
+        torch.manual_seed(0)  # of its Langevin noise
+        return breaching.attacks.prepare_attack(model, loss, config)
     config.optim.step_size = problem.lr
     config.optim.signed = "hard" if problem.signed and problem.mode != "objective" else None
     config.optim.step_size_decay = "step-lr" if problem.decay else None
@@ -207,7 +232,7 @@ class BreachingVictims:
         self.batch = tensors["labels"].shape[1]
         self._payload = {
             "parameters": [tensors[f"weights.{name}"] for name in problem.parameters],
-            "buffers": [tensors[f"weights.{name}"] for name in problem.buffers],
+            "buffers": None if problem.training else [tensors[f"weights.{name}"] for name in problem.buffers],
             "metadata": SimpleNamespace(modality="vision", shape=problem.shape, mean=problem.mean, std=problem.std),
         }
 

@@ -40,7 +40,8 @@ from flfw.nets import Tensors
 from flfw.resolve import resolve, without_auto
 from flfw.server.aggregation import Update
 from flfw.task import Task
-from strategies.hyperfl import HyperFL, HyperFLSettings
+from flfw.training.hypernetwork_training import HypernetworkTraining
+from strategies.hyperfl import HyperFL
 
 _GOAL = 10.0
 _ERROR = 1e-3
@@ -142,7 +143,7 @@ def float32_bytes(one: Trained, form: FactoredUpload, kept: float, whole: float)
 
 def p5(case: UploadCase, rounds: int) -> dict[str, float]:
     """Return the figures of the client with the smallest ratio; seconds are medians over the clients."""
-    form = HyperFL.factored_upload(HyperFLSettings(upload="factors", upload_error=_ERROR))
+    form = HyperFL.factored_upload(HypernetworkTraining(upload="factors", upload_error=_ERROR))
     assert form is not None
     rows = [as_factors(one, form) for one in trained(case, rounds)]
     worst = min(rows, key=lambda row: row["ratio"])

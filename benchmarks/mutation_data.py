@@ -1,4 +1,4 @@
-"""Mutations of files of data and of weights: what their readers make of damaged and made-up ones."""
+"""Mutations of files of data: what their readers make of damaged and made-up ones."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ from random import Random
 from typing import Any
 
 import numpy as np
-import torch
 from PIL import Image
-from safetensors.torch import save
 
 from benchmarks.mutation_cases import Change, Folder, Subject, unsealed
-from benchmarks.mutation_operators import bytes_mutant, json_mutant, table_mutant, tensors_mutant
-from flfw.audit.measures import perceptual
+from benchmarks.mutation_operators import bytes_mutant, json_mutant, table_mutant
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import DatasetCard
 from flfw.data.readers import adult, at_site, cifar, folder, mnist, pixels
@@ -41,7 +38,7 @@ def idx_mutant(data: bytes, rng: Random) -> bytes:
     return bytes_mutant(data, rng)
 
 
-class _Code:
+class RunningCode:
     """Object whose pickle would run code in an unrestricted reader."""
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
@@ -76,7 +73,7 @@ def pickle_mutant(data: bytes, rng: Random) -> bytes:
     elif change < 0.9:
         entry = rng.choice((*odd, {"data": entry["data"]}, {"labels": [0]}))
     else:
-        entry["data"] = _Code(rng.choice((print, eval, open, Path)), "1")
+        entry["data"] = RunningCode(rng.choice((print, eval, open, Path)), "1")
     return pickle.dumps(entry, protocol=rng.choice((2, 4)))
 
 
@@ -98,24 +95,6 @@ def npy_mutant(data: bytes, rng: Random) -> bytes:
     )
     words = words.replace(*rng.choice(pairs), 1)
     return data[:8] + len(words).to_bytes(2, "little") + words + data[end:]
-
-
-def weights_mutant(data: bytes, rng: Random) -> bytes:
-    """Return a changed file of torch: another state, code, or any bytes."""
-    if rng.random() < 0.6:
-        return bytes_mutant(data, rng)
-    odd = (
-        {},
-        [],
-        7,
-        {"features.0.weight": 3},
-        {"features.0.weight": torch.zeros(2)},
-        _Code(print, "1"),
-        {"x": _Code(eval, "1")},
-    )
-    made = io.BytesIO()
-    torch.save(rng.choice(odd), made)
-    return made.getvalue()
 
 
 def _arrays_fit(arrays: Any) -> bool:
@@ -278,39 +257,3 @@ def _archives(scratch: Path) -> list[Subject]:
 def _split_fits(split: Any) -> bool:
     parts = [*split.train, *split.test, *split.validation, split.public]
     return all(part.dtype.kind in "iu" and part.min(initial=0) >= 0 for part in parts)
-
-
-def weights(scratch: Path) -> list[Subject]:
-    """Return the readers of AlexNet's weights: torchvision's own form, and safetensors."""
-    state = {name: torch.zeros(shape) for name, shape in _ALEXNET.items()}
-    made = io.BytesIO()
-    torch.save(state, made)
-    files = {"a.pth": made.getvalue(), "a.safetensors": save(state)}
-    place = Folder(scratch / "weights", files)
-
-    def loads(name: str) -> Callable[[Path], object]:
-        def read(path: Path) -> object:
-            loaded = perceptual.load(path / name)
-            weights = loaded._net.state_dict()
-            return {key: bool(value.isfinite().all()) for key, value in weights.items()}, len(loaded.sha256)
-
-        return read
-
-    def finite(read: Any) -> bool:
-        return all(read[0].values()) and read[1] == 64
-
-    return [
-        place.subject("a.pth", {"a.pth": unsealed(weights_mutant)}, loads("a.pth"), fits=finite),
-        place.subject(
-            "a.safetensors", {"a.safetensors": unsealed(tensors_mutant)}, loads("a.safetensors"), fits=finite
-        ),
-    ]
-
-
-_ALEXNET = {
-    f"features.{layer}.{part}": shape if part == "weight" else shape[:1]
-    for layer, shape in {
-        0: (64, 3, 11, 11), 3: (192, 64, 5, 5), 6: (384, 192, 3, 3), 8: (256, 384, 3, 3), 10: (256, 256, 3, 3),
-    }.items()
-    for part in ("weight", "bias")
-}  # fmt: skip

@@ -39,6 +39,7 @@ from benchmarks import (
     mutation_results,
     mutation_settings,
     mutation_state,
+    mutation_weights,
     output,
 )
 from benchmarks.mutation_cases import CaseOutcome, CaseResult, Subject, is_slow, limited, tried
@@ -63,7 +64,7 @@ _GROUPS: Mapping[str, tuple[Group, str, float]] = {
     "federations": (mutation_settings.federations, "federation.toml, registrations, node configs", 0.06),
     "words": (mutation_settings.words, "run configurations, words of a command line", 0.04),
     "data": (mutation_data.data, "files of data sets, of sites, and of the cache", 0.0385),
-    "weights": (mutation_data.weights, "pretrained weights", 0.0015),
+    "weights": (mutation_weights.weights, "pretrained weights", 0.0015),
 }
 PARTS = {
     name: output.BenchmarkPart(description, round(1 + 900 * share), 2)

@@ -15,6 +15,8 @@ from flfw.client import FederatedClient
 class FedNovaClient(FederatedClient):
     """Client with local SGD that counts its steps."""
 
+    place_labels = True
+
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Store x as well."""
         super().install(received, version)

@@ -15,6 +15,8 @@ from flfw.client.federated_client import FederatedClient
 class FedProxClient(FederatedClient):
     """Client with local SGD held near the broadcast model."""
 
+    place_labels = True
+
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Store w as well."""
         super().install(received, version)

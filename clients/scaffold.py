@@ -20,6 +20,8 @@ _SETS = ("control", "own")
 class ScaffoldClient(FederatedClient):
     """Client with corrected local steps."""
 
+    place_labels = True
+
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Store x, c and c_i as well, by the parameters' names."""
         super().install(received, version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import faulthandler
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache
@@ -19,9 +19,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from torch import Tensor
 
-from flfw import data
+from flfw import data, nets
 from flfw.audit import probe, uploads
 from flfw.audit.rungs import on_rung
+from flfw.client.broadcast_checks import broadcast_alarms, digest
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
@@ -60,7 +61,9 @@ def serve(grid: Grid, context: Context) -> None:
     """Run the experiment of the run's configuration, as `flfw.engines.federation` does it."""
     from flfw.engines.federation import federate  # clients import this module too, and do not need the engine
 
-    federate(grid, resolve(Experiment.from_run_config(context.run_config)))
+    experiment = Experiment.from_run_config(context.run_config)
+    nets.look_in(experiment.weights)  # the server alone: its own user named the place
+    federate(grid, resolve(experiment))
 
 
 # --- the client ---------------------------------------------------------------------------------------------------
@@ -75,12 +78,19 @@ def introduce(message: Message, context: Context) -> Message:
         known = Introduction(_partition(context), code_hash(), torch.cuda.is_available(), volunteered)
         try:
             experiment = resolve(Experiment.from_run_config(context.run_config)).experiment
+            _require_weights(experiment)
             root = str(context.node_config.get("data-root", ""))
             shape, classes = _own_space(experiment, root)
             known = replace(known, shape=shape, classes=classes, labels=_own_labels(experiment, root))
         except BadInput as error:  # only this client fails: others may go on without it
             known = replace(known, trouble=_words_on(error, context))
         return known.to_message(message)
+
+
+def _require_weights(experiment: Experiment) -> None:
+    """Refuse a run whose pretrained network is not the one on this machine."""
+    if (architecture := nets.card(experiment.net).architecture) is not None:
+        nets.require_weights(architecture, experiment.weights_sha256)
 
 
 def _words_on(trouble: BadInput, context: Context) -> str:
@@ -201,6 +211,7 @@ def _at_work(
         worker, received = resolved.client(at), _received(arrays, partition)
         border = _ladder_border(at, config["rung"]) if probed and config["rung"] in probe.LADDER else worker.border
         border.enter(received)
+        _require_plausible(context, received, f"{kind} in round {at.round}")
         _charge(context, asked, kind, config, at)
         yield worker, border, config, received
 
@@ -209,6 +220,14 @@ def _require_enough(context: Context, examples: int) -> None:
     """Refuse to answer where the site has fewer training examples than its policy asks for."""
     if examples < (fewest := int(context.node_config.get("fewest-examples", 0))):
         raise Declined(f"has fewer training examples in this run than the {fewest} that its policy asks for")
+
+
+def _require_plausible(context: Context, received: Mapping[str, np.ndarray], which: str) -> None:
+    """Write the hash of the weights into the log, and refuse crafted ones, where the site's policy asks for this."""
+    if "check-broadcast" in context.node_config:
+        print(f"flfw: {which}: received weights {digest(received)}", file=sys.stderr, flush=True)
+        if alarms := broadcast_alarms(received):
+            raise Declined(f"was sent weights that its check_broadcast refuses: {alarms[0]}")
 
 
 def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:

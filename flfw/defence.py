@@ -75,6 +75,9 @@ class Defence(ABC):
     of a tensor. The automatic adaptation relies on it. Without this claim, no audit of a random defence with that
     adaptation says "no leak found": noise with a structure may be removed by somebody who knows the structure."""
 
+    differentiates_inputs: ClassVar[bool] = False
+    """Whether it needs derivatives in the inputs, which tokens do not have: then it is refused on text."""
+
     def __init__(self, settings: Any = None) -> None:
         self.settings = self.Settings() if settings is None else settings
         self.measures: dict[str, float] = {}

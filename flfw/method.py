@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import nn
 
 from flfw.messages.factored_upload import FactoredUpload
-from flfw.messages.sharing import Sharing
-from flfw.nets import Net, Tensors
+from flfw.messages.sharing import Sharing, matches
+from flfw.nets import Net, Tensors, Trained
+from flfw.nets.tuned import shared_names
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
+from flfw.victims.batch_statistics import normalising_by_batch
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import PlainVictim, VictimModel
 
@@ -34,6 +36,8 @@ class Method:
     """Patterns of the tensors that a client may send; a subset of the downloads."""
     net: ClassVar[str] = ""
     """Network for ``auto``; empty: the network that the papers use on the data set."""
+    train: ClassVar[Trained] = "full"
+    """Part of a pretrained network for ``train=auto``."""
     variants: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     """Settings of ``authors`` and ``paper`` where they differ from the defaults, as ``--set`` takes them."""
     client: ClassVar[str] = ""
@@ -52,6 +56,7 @@ class Method:
     def shared(cls, model: nn.Module, settings: Any) -> Sharing:
         """Return the patterns of a model's downloaded and uploaded tensors: by default `downloads` and `uploads`.
 
+        Running statistics of a pretrained network's adapters stay with each client: then names replace the patterns.
         A method overrides this if its choice depends on the modules' types or on a setting. The two attributes are
         then bounds: they must match at least the names chosen here. A site's policy, which has no model, uses the
         attributes. Client, server, audits and estimates use the result of this function.
@@ -60,12 +65,16 @@ class Method:
             model: the model from `build_model`; it may be without numbers, on the meta device.
             settings: the method's hyper-parameters.
         """
-        return Sharing(cls.downloads, cls.uploads)
+        if (names := shared_names(model)) is None:
+            return Sharing(cls.downloads, cls.uploads)
+        down, up = (tuple(n for n in names if matches(n, patterns)) for patterns in (cls.downloads, cls.uploads))
+        return Sharing(down, up)
 
     @classmethod
     def victim_model(cls, model: nn.Module, received: Tensors, inputs: Any, settings: Any) -> VictimModel:
         """Build the model of a client's gradient for an attacker who knows ``received``; see `VictimModel`."""
-        return PlainVictim(model, known=received, shared=cls.descended(model, settings), inputs=inputs)
+        seen = model if shared_names(model) is None else normalising_by_batch(model)  # as adapters do in training
+        return PlainVictim(seen, known=received, shared=cls.descended(model, settings), inputs=inputs)
 
     @classmethod
     def descended(cls, model: nn.Module, settings: Any) -> tuple[str, ...]:
@@ -86,6 +95,11 @@ class Method:
     def factored_upload(cls, settings: Any) -> FactoredUpload | None:
         """Return the settings of a factored upload; None: no factors. All clients must receive the same broadcast."""
         return None
+
+    @classmethod
+    def kept_by_server(cls, model: nn.Module, settings: Any) -> int:
+        """Estimate how many numbers the server holds at once beside the model, if it needs much memory; default 0."""
+        return 0
 
     @classmethod
     def check_model(cls, model: nn.Module, settings: Any) -> None:

@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 from flfw import nets, plugins
 from flfw.defence import Defence, DefendedData, LocalStep
-from flfw.errors import BadInput
+from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.nets.net import Net, Tensors
-from flfw.plugins import split_assignment
+from flfw.nets.tampered import Tampering
+from flfw.plugins import settings, short_name, split_assignment
 
 Fields = Callable[[str], frozenset[str]]
 """Names of the fields of other plug-ins that bear a defence's name."""
@@ -179,7 +180,7 @@ def built(stages: Sequence[DefenceStage]) -> Defence | None:
 
 
 def build_net(experiment: Experiment, shape: tuple[int, ...], classes: int) -> Net:
-    """Build an experiment's network, as its defence changes it, from torch's current generator.
+    """Build an experiment's network, as a malicious server and a defence change it, from torch's current generator.
 
     Args:
         experiment: the experiment, without ``auto`` in any field.
@@ -189,9 +190,86 @@ def build_net(experiment: Experiment, shape: tuple[int, ...], classes: int) -> N
     Raises:
         BadInput: the network does not accept such inputs, or lacks the layer that the defence needs.
     """
-    net = nets.build(experiment.net, shape, classes, experiment.init, experiment.norm)
+    net = tampered_net(experiment, plain_net(experiment, experiment.net, shape, classes))
     defence = built(chosen(experiment))
     return net if defence is None else defence.network(net)
+
+
+def plain_net(experiment: Experiment, name: str, shape: tuple[int, ...], classes: int) -> Net:
+    """Build a network as the experiment initialises and tunes it, without its defence.
+
+    Args:
+        experiment: the experiment, without ``auto`` in any field.
+        name: of the network, the experiment's own or another.
+        shape: of one input.
+        classes: number of classes.
+    """
+    tuning = tuning_of(experiment) if name == experiment.net else None
+    return nets.build(name, shape, classes, experiment.init, experiment.norm, tuning)
+
+
+def tampered_net(experiment: Experiment, net: Net) -> Net:
+    """Return a network as the experiment's malicious server changes it; without one as it is."""
+    tampering = tampering_of(experiment)
+    return net if tampering is None else tampering.network_for(net, experiment.clients)
+
+
+def tampering_of(experiment: Experiment) -> Tampering | None:
+    """Build the change of the network by the experiment's malicious server; None: its server follows the protocol.
+
+    Raises:
+        BadInput: the attack is unknown, changes no network, or one of its settings is unknown.
+    """
+    name = experiment.tampered_by
+    if not name:
+        return None
+    try:
+        cls: Any = plugins.find(plugins.ATTACK, name, Tampering)
+    except BadInput:
+        known = name in plugins.names(plugins.ATTACK)
+        require(not known, "an attack whose server changes the network", tampered_by=name)
+        raise
+    everything = frozenset(split_assignment(one)[0].rpartition(".")[2] for one in experiment.set)
+    return cls(settings(cls.Settings, short_name(name), experiment.set, of_another=everything))
+
+
+def tuning_of(experiment: Experiment) -> nets.Tuning | None:
+    """Return the part of a pretrained network that an experiment trains; None: its network is not pretrained.
+
+    Raises:
+        BadInput: a setting of the adapters is unknown, or a network that is not pretrained is to be trained in part.
+    """
+    if nets.card(experiment.net).architecture is None:
+        whole = experiment.train in ("auto", "full")
+        require(whole, f"train=full for net={experiment.net}, which is not pretrained", train=experiment.train)
+        return None
+    adapters = settings(nets.AdapterSettings, short_name(experiment.net), experiment.set)
+    trained = "full" if experiment.train == "auto" else experiment.train
+    return nets.Tuning(trained, adapters, experiment.weights_sha256)
+
+
+def with_weights(experiment: Experiment, usual: nets.Trained) -> Experiment:
+    """Return the experiment with the trained part of its network and the SHA-256 of its weights, if it has any.
+
+    A client process is given the SHA-256, so that it reads no file here.
+
+    Args:
+        experiment: the experiment, without ``auto`` for the network.
+        usual: the trained part for ``train=auto``.
+
+    Raises:
+        BadInput: this machine has no such weights, or the network takes none.
+    """
+    tuning, architecture = tuning_of(experiment), nets.card(experiment.net).architecture
+    if tuning is None or architecture is None:
+        unused = not (experiment.weights or experiment.weights_sha256)
+        require(unused, "a pretrained network for --weights", net=experiment.net)
+        return experiment
+    if experiment.train == "auto":
+        experiment = replace(experiment, train=usual)
+    if experiment.weights_sha256:
+        return experiment
+    return replace(experiment, weights_sha256=nets.weights_digest(architecture))
 
 
 def changes_network(experiment: Experiment) -> bool:

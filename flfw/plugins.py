@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 import flfw
 from flfw.errors import BadInput, require
 from flfw.experiment import Scalar
+from flfw.imports import imported
 
 T = TypeVar("T")
 
@@ -81,17 +82,7 @@ def find(kind: Kind, name: str, base: type[T]) -> type[T]:
 
 
 def _foreign(kind: Kind, name: str, base: type[T]) -> type[T]:
-    module_name, _, class_name = name.partition(":")
-    if "__main__" in module_name.split("."):  # its import would run it, with this program's arguments
-        raise BadInput(f"Expected an importable module for {kind.noun}={name}, got a program.")
-    try:
-        module = importlib.import_module(module_name)
-    except SystemExit as error:  # a program, not a module
-        raise BadInput(f"Expected an importable module for {kind.noun}={name}, got a program that ended.") from error
-    except Exception as error:  # somebody's own code, which may raise anything
-        why = str(error) or type(error).__name__
-        raise BadInput(f"Expected an importable module for {kind.noun}={name}, got: {why}.") from error
-    candidate: Any = getattr(module, class_name, None)
+    candidate = imported(name, kind.noun)
     if not _is_concrete(candidate, base):
         raise BadInput(f"Expected {kind.noun}={name} to be a concrete {base.__name__}, got {candidate!r}.")
     return candidate

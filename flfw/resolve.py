@@ -18,17 +18,22 @@ from torch import nn
 from flfw import data, nets, plugins
 from flfw.adversary.attack import Attack
 from flfw.client import FederatedClient
-from flfw.data.splits import partition
 from flfw.defence import Defence
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.inversion.compute import Compute
-from flfw.messages.sharing import Sharing, matches
+from flfw.messages.sharing import Sharing
 from flfw.method import Method
-from flfw.pipeline import DefenceStage, build_net, built, changes_network, chosen, refuse_beside_factors
-from flfw.plugins import settings, split_assignment
+from flfw.pipeline import (
+    DefenceStage,
+    build_net,
+    built,
+    chosen,
+    plain_net,
+    with_weights,
+)
+from flfw.plugins import settings
 from flfw.server import FederatedStrategy
-from flfw.server.robust import RobustMean
 from flfw.task import input_space
 from flfw.victims.operator import Operator
 
@@ -91,7 +96,7 @@ class Resolved:
         """Build the experiment's network as its defence changes it, or a plain one by its name."""
         if not net:
             return build_net(self.experiment, *self.input_space)
-        return nets.build(net, *self.input_space, self.experiment.init, self.experiment.norm)
+        return plain_net(self.experiment, net, *self.input_space)
 
     def build_model(self) -> nn.Module:
         """Build the method's model, initialised from torch's current generator."""
@@ -128,7 +133,8 @@ class Resolved:
     @property
     def attacks(self) -> dict[str, Attack]:
         """New attacks by the names that the experiment gives them."""
-        compute = Compute(self.experiment.attack_memory_gb, self.experiment.attack_compile)
+        run = self.experiment
+        compute = Compute(run.attack_memory_gb, run.attack_compile, run.attack_precision)
         return {name: cls(chosen, compute) for name, (cls, chosen) in self._attacks.items()}
 
     @cached_property
@@ -190,69 +196,6 @@ def attack_fields(name: str) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(attack.Settings))
 
 
-def check(resolved: Resolved) -> None:
-    """Refuse an experiment with unknown plug-ins or fields, before the run starts or writes files.
-
-    Raises:
-        BadInput: a plug-in or a field is unknown, or a value is out of its range.
-    """
-    experiment, method, model = resolved.experiment, resolved.method, resolved.model
-    _ = resolved.client, resolved.defence, resolved.attacks
-    if method.factored_upload(resolved.settings) and experiment.defended_partitions:
-        refuse_beside_factors(experiment.defence, resolved.defence)
-    uploads = resolved.sharing.uploads
-    if resolved.defence and experiment.defended_partitions:
-        resolved.defence.check_inputs(resolved.input_space[0])
-        resolved.defence.check_model(model, uploads)
-    if changes_network(experiment) and not resolved.client.batch_loss:
-        wanted = f"a method whose local steps follow one loss of a batch with defence={experiment.defence}"
-        raise BadInput(f"Expected {wanted}, got method={experiment.method}; choose another.")
-    if method.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
-        shared = ", ".join(method.uploads)
-        raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")
-    if experiment.norm == "group":
-        with torch.device("meta"):
-            normed = any(isinstance(layer, nn.GroupNorm) for layer in resolved.build_net().modules())
-        require(normed, "a network with BatchNorm for --norm group", net=experiment.net)
-    method.check_model(model, resolved.settings)
-    _require_robust(experiment, method)
-    _require_turns(experiment, method.rounds_apart(resolved.settings))
-    settings(partition.scheme(experiment.split), experiment.split, experiment.set)
-    _refuse_strange_assignments(experiment)
-
-
-def _require_robust(experiment: Experiment, method: type[FederatedStrategy]) -> None:
-    """Refuse a robust mean where the server takes no mean, or where a round is too small for it."""
-    if experiment.robust == "none":
-        return
-    averaging = f"a method whose server takes the mean of updates with --robust {experiment.robust}"
-    require(method.averaged, averaging, method=experiment.method)
-    fewest = RobustMean(experiment.robust, experiment.byzantine_clients).fewest
-    rounds = f"{fewest} clients or more in a round, with byzantine-clients={experiment.byzantine_clients}"
-    require(experiment.cohort >= fewest, f"{rounds} and --robust {experiment.robust}", cohort=experiment.cohort)
-
-
-def _require_turns(experiment: Experiment, apart: int) -> None:
-    """Refuse fewer clients than turns, and cohorts that a turn may not fill."""
-    clients, turns = experiment.clients, f"method={experiment.method}, whose clients take turns of {apart} rounds"
-    require(clients >= apart, f"clients >= {apart} for {turns}", clients=clients)
-    most = clients // apart
-    require(experiment.sample <= most or apart == 1, f"sample <= {most} for {turns}", sample=experiment.sample)
-
-
-def _refuse_strange_assignments(experiment: Experiment) -> None:
-    """Refuse ``--set`` for a plug-in that this run does not use."""
-    others = [experiment.split, *experiment.attacks, *experiment.defences]
-    present = {plugins.short_name(name) for name in (experiment.method, *others)}
-    for assignment in experiment.set:
-        target = split_assignment(assignment)[0]
-        plugin = target.rpartition(".")[0]
-        if plugin and plugin not in present:
-            raise BadInput(
-                f"Expected --set for a plug-in of this run among {', '.join(sorted(present))}; got {target}."
-            )
-
-
 def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
     """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
 
@@ -271,19 +214,23 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
     if experiment.metrics == "auto" and not methods:
-        method = plugins.find(plugins.METHOD, experiment.method, Method)
-        claims = method.mechanism.__func__ is not Method.mechanism.__func__
+        claims = _method(experiment).mechanism.__func__ is not Method.mechanism.__func__
         silent = claims and experiment.federation is not None
         experiment = dataclasses.replace(experiment, metrics="none" if silent else "all")
     if "auto" not in (experiment.net, experiment.split, experiment.augment):
-        return experiment  # client processes get no auto: reading a large folder again takes long
+        # client processes get no auto: reading a large folder again takes long
+        return experiment if methods else with_weights(experiment, _method(experiment).train)
     dataset = data.absolute(experiment.dataset)
     card = data.describe(dataset)
-    preferred = plugins.find(plugins.METHOD, experiment.method, Method).net
-    net = (preferred or card.net) if experiment.net == "auto" else experiment.net
+    net = (_method(experiment).net or card.net) if experiment.net == "auto" else experiment.net
     split = card.split if experiment.split == "auto" else experiment.split
     augment = card.augment if experiment.augment == "auto" else experiment.augment
     images = len(card.shape) == 3
     require(images or augment == "none", f"images for {dataset} to be varied", augment=augment)
     require(images or not experiment.side, f"images in {dataset} to be resized", side=experiment.side)
-    return dataclasses.replace(experiment, dataset=dataset, net=net, split=split, augment=augment)
+    experiment = dataclasses.replace(experiment, dataset=dataset, net=net, split=split, augment=augment)
+    return experiment if methods else with_weights(experiment, _method(experiment).train)
+
+
+def _method(experiment: Experiment) -> type[Method]:
+    return plugins.find(plugins.METHOD, experiment.method, Method)

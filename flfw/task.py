@@ -20,8 +20,8 @@ from flfw.defence import DefendedData
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.nets.inputs import Inputs
-from flfw.pipeline import build_net
-from flfw.plugins import settings
+from flfw.pipeline import build_net, plain_net
+from flfw.plugins import settings, short_name
 from flfw.rng import numpy_generator
 
 _UNOWNED_AT_MOST = 2000
@@ -70,7 +70,7 @@ class Task:
 
         If only sites have the data, the task is that of a site: there every client holds all of the site's data.
         """
-        scheme = settings(partition.scheme(experiment.split), experiment.split, experiment.set)
+        scheme = settings(partition.scheme(experiment.split), short_name(experiment.split), experiment.set)
         dataset = _normalised(_dataset(experiment.dataset, data_root, _side(experiment)), experiment)
         at_site = _only_at_sites(experiment)
         clients = 1 if at_site else experiment.clients
@@ -117,6 +117,12 @@ class Task:
         way = f"data on this machine for {purpose}, such as folder:PATH"
         require(self.has_data, way, dataset=f"{self.dataset.name}, which only the sites have")
 
+    @property
+    def own_side(self) -> int:
+        """Pixels of a side of the data set's own images, where the experiment's ``side`` enlarges them; else 0."""
+        side, shape = self.experiment.side if self.experiment else 0, data.describe(self.dataset.name).shape
+        return shape[1] if len(shape) == 3 and side > shape[1] else 0
+
     @cached_property
     def inputs(self) -> Inputs:
         """Input space of the network."""
@@ -131,8 +137,9 @@ class Task:
         shape, classes = self.dataset.shape, self.dataset.classes
         if net is None and self.experiment is not None:
             return build_net(self.experiment, shape, classes)
-        norm = "own" if self.experiment is None else self.experiment.norm
-        return nets.build(net or self.net, shape, classes, self.init, norm)
+        if self.experiment is not None:
+            return plain_net(self.experiment, net or self.net, shape, classes)
+        return nets.build(net or self.net, shape, classes, self.init)
 
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return raw inputs (B, ...) as float32 in [0, 1] and labels (B,).
@@ -212,7 +219,12 @@ def _only_at_sites(experiment: Experiment) -> bool:
 def _normalised(dataset: data.Dataset, experiment: Experiment) -> data.Dataset:
     if experiment.normalise == "own":
         return dataset
-    mean, std = feed.constants(experiment.normalise, dataset.shape)
+    how = experiment.normalise
+    if how == "backbone":
+        made = nets.card(experiment.net).architecture
+        require(made is not None, "a pretrained network for normalise=backbone", net=experiment.net)
+        how = made.normalise if made else "own"
+    mean, std = feed.constants(how, dataset.shape)
     return dataclasses.replace(dataset, mean=mean, std=std)
 
 
@@ -223,14 +235,25 @@ def _dataset(name: str, root: Path | None, side: int | None) -> data.Dataset:
 
 @lru_cache(maxsize=4)
 def _split(
-    name: str, root: Path | None, side: int | None, scheme: partition.Scheme, clients: int, seed: int
+    name: str,
+    root: Path | None,
+    side: int | None,
+    scheme: partition.AnyScheme,
+    clients: int,
+    seed: int,
 ) -> partition.Split:
     return partition.split(_dataset(name, root, side), scheme, clients, seed)
 
 
 @lru_cache(maxsize=4)
 def _with_canaries(
-    name: str, root: Path | None, side: int | None, scheme: partition.Scheme, clients: int, seed: int, count: int
+    name: str,
+    root: Path | None,
+    side: int | None,
+    scheme: partition.AnyScheme,
+    clients: int,
+    seed: int,
+    count: int,
 ) -> tuple[Canaries, partition.Split, np.ndarray]:
     """Return the canaries, the split without those that are left out, and the training labels with theirs."""
     dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed)

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, Literal
 
-from flfw import data, plugins
+from flfw import data, nets, plugins
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.formats.result_file import read_result
@@ -100,9 +100,13 @@ def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
         BadInput: the given settings do not fit.
     """
     free = {name: getattr(given, name) for name in FREE_ON_RESUME}
+    nets.look_in(given.weights)
 
     def place(experiment: Experiment) -> Experiment:
-        whole = without_auto(experiment)
+        try:
+            whole = without_auto(experiment)
+        except BadInput:  # the check before the run gives the reason, for this cell alone
+            whole = experiment
         name = folder_name(whole) if preset.source == "run" else f"{preset.source}-{folder_name(whole)}"
         return replace(whole, **{**free, "out": folder.absolute() / name})
 

@@ -42,9 +42,11 @@ def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
         BadInput: there is no such table or cell, or the table itself decides a flag that was given.
     """
     require_free(given)
-    whole = published.table(table or cell.partition("/")[0])
+    name = table or cell.partition("/")[0]
+    whole = published.table(name)
+    measure = published.outside(name).presets if ":" in name else presets(whole.name)
     out = (given.out or OUT).absolute()
-    return run(Reproduction(whole, presets(whole.name), scale, given, out), cell)
+    return run(Reproduction(whole, measure, scale, given, out), cell)
 
 
 def run(reproduction: Reproduction, cell: str) -> int:

@@ -6,7 +6,7 @@ Papers are named by their method: hyperfl.1 to .5, dcs2.1 and .2, fedcg.1 and .2
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import Any
 
 from flfw.errors import BadInput
+from flfw.imports import imported
 
 Key = str | int | float
 
@@ -101,13 +102,40 @@ class Table:
         return tuple(cell for cell in self.cells if not stem or f"{cell.path}/".startswith(f"{stem}/"))
 
 
+@dataclass(frozen=True)
+class OutsideTable:
+    """Table of a user's own, ``--table package.module:NAME``.
+
+    Attributes:
+        table: its cells; its name is that of its files.
+        presets: function of a cell and a scale for the cell's `papers.preset.Preset`.
+    """
+
+    table: Table
+    presets: Callable[[Cell, Any], Any]
+
+
+def outside(name: str) -> OutsideTable:
+    """Return the table that ``package.module:NAME`` names.
+
+    Raises:
+        BadInput: there is none.
+    """
+    made = imported(name, "table")
+    if not isinstance(made, OutsideTable):
+        raise BadInput(f"Expected table={name} to be an OutsideTable, got {made!r}.")
+    return made
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all tables."""
     return tuple(_tables())
 
 
 def table(name: str) -> Table:
-    """Return a table by its name; the error for an unknown name lists all tables."""
+    """Return a table by its name, or a user's own; the error for an unknown name lists all tables."""
+    if ":" in name:
+        return outside(name).table
     if name not in _tables():
         raise BadInput(f"Expected a table among {', '.join(names())}; got --table {name}.")
     return _tables()[name]

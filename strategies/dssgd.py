@@ -43,7 +43,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flfw.errors import require
-from flfw.nets import Net, Tensors
+from flfw.nets import Net, Tensors, running_statistics
 from flfw.nets.inputs import Inputs
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
@@ -86,7 +86,7 @@ class SelectiveNet(nn.Module):
 
     def __init__(self, net: Net, whole: bool, bounded: bool) -> None:
         super().__init__()
-        buffers = ", ".join(name for name, _ in net.named_buffers())
+        buffers = ", ".join(running_statistics(net))
         require(not buffers, "a network without buffers", buffers=buffers)
         self.shared, self.bounded = net, bounded
         self.fresh = None if whole else _flags(net)

@@ -30,72 +30,46 @@ Departures  --variant authors undoes the first one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, final
 
 from torch import nn
 
-from flfw.errors import require
 from flfw.messages.factored_upload import FactoredUpload
 from flfw.nets import Net, Tensors
-from flfw.nets.hypernetwork import GeneratedNet, HeadInit
+from flfw.nets.hypernetwork import GeneratedNet, require_all_weights
 from flfw.nets.inputs import Inputs
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LocalTraining
+from flfw.training.hypernetwork_training import HypernetworkTraining
 from flfw.victims.generated import GeneratedVictim
-
-
-@dataclass(frozen=True)
-class HyperFLSettings(LocalTraining):
-    """Settings of HyperFL beside those of SGD, which serve both steps; eta_h = eta_v is the experiment's lr."""
-
-    embedding: int = 64  # length of v
-    hidden: int = 128  # width of the hypernetwork
-    head_init: HeadInit = "fan_in"
-    classifier_lr: float = 0.1  # eta_g, > 0
-    classifier_epochs: int = 1  # passes over the data in step A
-    clip: float = 50.0  # L2 bound of a step's gradient, once for varphi and once for v; > 0
-    step: Literal["low_rank", "dense"] = "low_rank"  # how step B is computed; the same but for rounding, see the client
-    upload: Literal["dense", "factors"] = "dense"  # factors: the heads' change in low rank, rounded and deflated
-    keep_theta: bool = False  # clients keep theta for a round, to report theta_change_between_rounds
-    upload_error: float = 1e-3  # of upload=factors: error of the sent tensors, over their change (L2); in (0, 1)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require(self.embedding >= 1, "embedding >= 1", embedding=self.embedding)
-        require(self.hidden >= 1, "hidden >= 1", hidden=self.hidden)
-        require(self.classifier_lr > 0, "classifier_lr > 0", classifier_lr=self.classifier_lr)
-        require(self.classifier_epochs >= 1, "classifier_epochs >= 1", classifier_epochs=self.classifier_epochs)
-        require(self.clip > 0, "clip > 0", clip=self.clip)
-        require(0 < self.upload_error < 1, "0 < upload_error < 1", upload_error=self.upload_error)
 
 
 @final
 class HyperFL(FederatedStrategy):
     """Weighted averaging of hypernetworks."""
 
-    Settings = HyperFLSettings
+    Settings = HypernetworkTraining
     variants: ClassVar = {"authors": {"head_init": "torch"}}
     downloads = ("hypernet.*",)
     uploads = ("hypernet.*",)
     averaged = True
 
     @classmethod
-    def build_model(cls, net: Net, settings: HyperFLSettings) -> GeneratedNet:
+    def build_model(cls, net: Net, settings: HypernetworkTraining) -> GeneratedNet:
         """Build the hypernetwork, the embedding and the network's own classifier."""
+        require_all_weights(net)
         return GeneratedNet(net, settings.embedding, settings.hidden, settings.head_init)
 
     @classmethod
     def victim_model(
-        cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: HyperFLSettings
+        cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: HypernetworkTraining
     ) -> GeneratedVictim:
         """Build a client whose hypernetwork is known, and whose embedding and classifier are not."""
         assert isinstance(model, GeneratedNet)
         return GeneratedVictim(model, received, inputs)
 
     @classmethod
-    def factored_upload(cls, settings: HyperFLSettings) -> FactoredUpload | None:
+    def factored_upload(cls, settings: HypernetworkTraining) -> FactoredUpload | None:
         """Send the heads as factors, as the same hidden units feed all of them; the trunk is small."""
         return FactoredUpload("hypernet.heads.*", settings.upload_error) if settings.upload == "factors" else None
 

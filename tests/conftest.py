@@ -6,6 +6,7 @@ import os
 
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")  # read when flwr is imported
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is: there are more processes here than cores
+os.environ["FLFW_WEIGHTS"] = "random"  # of pretrained networks, in the processes of the tests as well
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is: it listens on loopback only
 
 from collections.abc import Iterator

@@ -85,6 +85,7 @@ class DCS2(Defence):
     """Defence that sends a mixture of the batch's gradient and that of concealed samples."""
 
     Settings = DCS2Settings
+    differentiates_inputs = True
 
     def __init__(self, settings: DCS2Settings | None = None) -> None:
         super().__init__(settings)

@@ -48,6 +48,7 @@ class Soteria(Defence):
     """Defence that zeroes the columns of one layer's gradient that tell most of the input."""
 
     Settings = SoteriaSettings
+    differentiates_inputs = True
 
     @classmethod
     def mildest(cls, settings: SoteriaSettings) -> SoteriaSettings:

@@ -15,14 +15,15 @@ from flfw.inversion.compute import Compute
 from flfw.inversion.fit import Fit
 from flfw.plugins import NoSettings
 
-Models: TypeAlias = frozenset[Literal["defence", "steps"]]
-"""Mechanisms between the data and the observation: a client-side defence, several local steps."""
+Models: TypeAlias = frozenset[Literal["defence", "steps", "batch_statistics"]]
+"""Mechanisms between the data and the observation: a client-side defence, several local steps, normalisation by the
+batch's statistics. An attack with the last is granted a `VictimModel` whose BatchNorm uses them, as training does."""
 
 Uses: TypeAlias = frozenset[Literal["public", "start", "uploads", "earlier"]]
 """Knowledge that an attack may request: the public data; the initial private tensors, if the method gives all clients
 the same; the client's upload in the round before it was probed; its answers to the same probe after earlier rounds."""
 
-Private: TypeAlias = Literal["searched for", "searched for in part", "stood in for", "not needed"]
+Private: TypeAlias = Literal["searched for", "searched for in part", "stood in for", "guessed", "not needed"]
 """Treatment of a client's private tensors."""
 
 
@@ -58,6 +59,11 @@ class Attack(ABC):
     """Mechanisms that the attack uses when they are granted; it assumes that all others are absent."""
     against: ClassVar[str] = ""
     """Name of the defence whose recipe the attack is built on; empty: none. It is said among the grants."""
+    tokens: ClassVar[bool] = False
+    """Whether it works on networks that look tokens up, through which no gradient reaches the input."""
+    of_sums: ClassVar[bool] = False
+    """Whether it sees no client's message, but the sum over clients alone (`flfw.adversary.sums`), as behind secure
+    aggregation. Uploads and earlier answers of single clients are not granted to it."""
     tuned_on: ClassVar[str] = ""
     """The data on which its default settings were chosen, in words; empty: they are a paper's, or untuned."""
 
@@ -82,9 +88,9 @@ class Attack(ABC):
     def private(self, model: nn.Module, batch: int) -> Private:
         """Return the treatment of a client's private tensors.
 
-        A search for them, or for their outputs, ignores the architecture's leakage and counts as static. So does a
-        surrogate learnt from public data (``stood in for``). ``not needed`` is for an attack that reads them off the
-        observation, or works without them.
+        A search for them, or for their outputs, ignores the architecture's leakage and counts as static. So do a
+        surrogate learnt from public data (``stood in for``) and random values (``guessed``). ``not needed`` is for an
+        attack that reads them off the observation, or works without them.
 
         Args:
             model: the client's model, with or without values.
@@ -121,6 +127,13 @@ class Attack(ABC):
             NotApplicable: the network gives this attack nothing to work on.
         """
 
+    def expected_share(self, batch: int) -> float | None:
+        """Return the share of a batch, in [0, 1], that its theory expects to be found in the gradient of one step.
+
+        By default None: there is no such theory. Reports print it beside the measured share.
+        """
+        return None
+
     def objective(
         self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
     ) -> list[Fit] | None:
@@ -135,6 +148,19 @@ class Attack(ABC):
             known: the knowledge granted for it.
             guesses: guesses (batch, ...) of raw inputs; labels where the attack has none are its own.
             rng: generator of the objective's randomness.
+        """
+        return None
+
+    def ceiling(self, samples: Tensor) -> Tensor | None:
+        """Return the images that come nearest to true ones among all that its search can give; they use the truth.
+
+        By default None: its search can give any image. Reports print the PSNR of these images beside the measured one.
+
+        Args:
+            samples: (N, ...) true raw inputs.
+
+        Returns:
+            (N, ...) raw inputs, or None.
         """
         return None
 

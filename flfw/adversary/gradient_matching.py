@@ -29,10 +29,10 @@ class GradientMatching(Attack, ABC):
     """Base of the optimisation attacks; a subclass writes `recipe`, and `labels` if it is not granted them.
 
     Victims of one model are searched for at once. A granted mechanism stands inside the objective, and granted local
-    steps are unrolled in it.
+    steps are unrolled in it. BatchNorm normalises a guess by the guess's own statistics, as the client's training does.
     """
 
-    models: ClassVar[Models] = frozenset({"defence", "steps"})
+    models: ClassVar[Models] = frozenset({"defence", "steps", "batch_statistics"})
 
     @abstractmethod
     def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
@@ -43,6 +43,17 @@ class GradientMatching(Attack, ABC):
                 it has a ``noise``, distances have to be likelihoods of that deviation.
         """
 
+    def recipes(self, known: Knowledge, mechanism: Operator | Automatic | None) -> Sequence[Recipe]:
+        """Return the searches of which, for each victim, the result with the lowest distance is kept.
+
+        By default `recipe` alone. Several have to end in the same distance, or their results could not be compared.
+
+        Args:
+            known: the knowledge about the victims.
+            mechanism: the known mechanism, as for `recipe`.
+        """
+        return [self.recipe(mechanism)]
+
     def first_guess(self, known: Knowledge, labels: Tensor | None) -> Tensor | None:
         """Return the first guess (B, ...) in normalised units; None: the recipe draws it, as by default.
 
@@ -51,6 +62,15 @@ class GradientMatching(Attack, ABC):
             labels: (B,) given or recovered; None: they are searched for.
         """
         return None
+
+    def beside(self, seen: Observation, known: Knowledge) -> Tensors:
+        """Return constants for the recipe's model prior, by name; by default none.
+
+        Args:
+            seen: the observation.
+            known: the knowledge about it.
+        """
+        return {}
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
@@ -64,10 +84,25 @@ class GradientMatching(Attack, ABC):
             groups.setdefault(like, (mechanism, {}))[1][i] = target
         for mechanism, targets in groups.values():
             known = knowledge[next(iter(targets))]
-            victim, group, recipe = known.model, [*targets.values()], self.recipe(mechanism)
-            guesses = invert(victim, group, recipe, mechanism=mechanism, box=known.box, compute=self.compute)
-            results |= zip(targets, map(_reconstruction, guesses), strict=True)
+            results |= zip(targets, self.reconstruct(known, [*targets.values()], mechanism), strict=True)
         return [results[i] for i in range(len(observations))]
+
+    def reconstruct(
+        self, known: Knowledge, targets: Sequence[Target], mechanism: GrantedMechanism
+    ) -> list[Reconstruction]:
+        """Search for the data of victims of one model by each of `recipes`; a subclass may join their results.
+
+        Args:
+            known: the knowledge about the first of them; all have the same model, batch, box and public data.
+            targets: an observation each.
+            mechanism: the known mechanism of all.
+        """
+        results = [
+            invert(known.model, targets, recipe, mechanism=mechanism, box=known.box, compute=self.compute)
+            for recipe in self.recipes(known, mechanism)
+        ]
+        nearest = (min(each, key=lambda result: result.matched) for each in zip(*results, strict=True))
+        return [*map(_reconstruction, nearest)]
 
     def objective(
         self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
@@ -96,13 +131,17 @@ class GradientMatching(Attack, ABC):
             given = known.labels
         mechanism = _settled(known, sent, given)
         labels = given
-        if self.labels not in ("given", "searched for"):
+        if self.labels == "not used":
+            # Without any labels, a search would look for them.
+            labels = torch.zeros(known.batch, dtype=torch.int64, device=known.model.inputs.mean.device)
+        elif self.labels not in ("given", "searched for"):
             operator = mechanism.undoing if isinstance(mechanism, Automatic) else mechanism
             try:
                 labels = recovered(known.model, sent, known.batch, self.labels, rng, operator)
             except NoLabels as error:
                 raise NotApplicable(str(error)) from error
-        return mechanism, Target(sent, labels, rng, known.batch, self.first_guess(known, labels))
+        first, beside = self.first_guess(known, labels), self.beside(seen, known)
+        return mechanism, Target(sent, labels, rng, known.batch, first, beside)
 
 
 def _settled(known: Knowledge, sent: Tensors, labels: Tensor | None) -> GrantedMechanism:

@@ -140,6 +140,9 @@ class Reconstruction:
         labels: (batch,) given or recovered labels; None: the attack gives none.
         searched: (batch, ...) the result of the search, before a known change of the data was undone in it; None: the
             same as ``samples``.
+        agreement: (batch, ...) for each input the share of several searches that agree with ``samples``, in [0, 1];
+            None: not known.
+        unguided: (N, ...) raw inputs that the attack would give without the observation, for a floor; None: none.
     """
 
     samples: Tensor
@@ -147,6 +150,8 @@ class Reconstruction:
     iterations: int | None = None
     labels: Tensor | None = None
     searched: Tensor | None = None
+    agreement: Tensor | None = None
+    unguided: Tensor | None = None
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ import torch
 
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Observation
+from flfw.adversary.sums import summed
 from flfw.audit.jobs import Job, Solution, solved
 from flfw.audit.knowledge import MOST_SEARCHED, grant, restored
 from flfw.audit.queue import Queue
@@ -46,6 +47,9 @@ def solve(job: Job) -> Solution:
     uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
     earlier = [answer for answer in recordings.observations(job.earlier) if answer is not None]
     observations, knowledge = grant(job, resolved, attack, [o for o in seen if o is not None], uploads, earlier)
+    if attack.of_sums:
+        require(not (uploads or earlier), "no messages of single clients for an attack on sums", attack=job.attack)
+        observations = summed(observations, any(known.weights for known in knowledge))
     extra: dict[str, Any] = {"refused": tuple(recordings.refused)}
     numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve else ()
     rngs = [torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]

@@ -117,11 +117,13 @@ class Auditor(AbstractContextManager["Auditor"]):
     @cached_property
     def _scorer(self) -> Scorer:
         """Scorer, built on first use: training does not need its public data."""
-        return Scorer(self._public, self.source / "truth", self._out, self.experiment.seed, self._perceptual)
+        seed, own_side = self.experiment.seed, self._task.own_side
+        return Scorer(self._public, self.source / "truth", self._out, seed, self._perceptual, own_side)
 
     @cached_property
     def _public(self) -> Public:
-        return Public.from_arrays(*(part.numpy() for part in self._public_data()))
+        samples, labels = self._public_data()
+        return Public.from_arrays(samples.numpy(), labels.numpy(), text=bool(self._task.dataset.vocabulary))
 
     @cached_property
     def _extractors(self) -> Extractors:
@@ -233,7 +235,8 @@ class Auditor(AbstractContextManager["Auditor"]):
             name = key(ticket.round, ticket.point, place)
             attacked = reconstruction is not None and not ticket.fresh
             extractor = self._extractors.behind(exchange.id) if attacked else None
-            rows += self._scorer.rows(job, exchange, common | where, name, reconstruction, extractor)
+            ceiling = self._named[job.attack].ceiling
+            rows += self._scorer.rows(job, exchange, common | where, name, reconstruction, extractor, ceiling)
         groups = [[row for row in rows if row["defence"] == name] for name in {row["defence"]: None for row in rows}]
         controlled = [row for group in groups for row in self._scorer.controlled(job, group)]
         return sorted(controlled, key=lambda row: (row["victim"], row["image"]))

@@ -181,7 +181,7 @@ class Climb:
             solution: the job's solution.
         """
         results = _by_slot(job, solution)
-        values: list[list[float]] = []
+        values: list[tuple[float, float, float]] = []
         for opened in self._open(job):
             seen, _, truth = opened
             if seen.client not in clients or seen.slot not in results:
@@ -189,15 +189,17 @@ class Climb:
             rng = torch_generator(self._resolved.experiment.seed, f"random guess {job.attack}", seen.round, seen.slot)
             noise = torch.rand(truth.samples.shape, generator=rng)
             fits = self._fits(job, attack, opened, [truth, results[seen.slot], Reconstruction(noise)])
-            three = None if fits is None else [fit.objective for fit in fits]
-            if three is None or not all(map(isfinite, three)):  # such as the cosine with a message of zeros
+            if fits is None:
                 return None
-            values.append(three)
-        if not values:
-            return None
+            truth_at, found_at, noise_at = (fit.objective for fit in fits)
+            if isfinite(truth_at) and isfinite(noise_at):  # else, as for the cosine with a message of zeros, no search
+                values.append((truth_at, found_at if isfinite(found_at) else inf, noise_at))  # inf: the search failed
         short = sum(at > truth + _SHORT * max(noise - truth, 0.0) for truth, at, noise in values)
-        columns = [median(column) for column in zip(*values, strict=True)]
-        return Searched(*columns, short=short, total=len(values))
+        reached = [at for _, at, _ in values if isfinite(at)]
+        if not reached:
+            return None
+        at_truth, at_noise = (median(value[place] for value in values) for place in (0, 2))
+        return Searched(at_truth, median(reached), at_noise, short=short, total=len(values))
 
     def _fits(
         self, job: Job, attack: Attack, opened: Opened, guesses: Sequence[Truth | Reconstruction]

@@ -12,9 +12,14 @@ import numpy as np
 from flfw.audit.jobs import Solution
 from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
-from flfw.audit.scorer import FLOORS, ScoreRow
-from flfw.audit.verdict import Evidence, Ladder, Searched, verdict
+from flfw.audit.measures.rouge import GRAMS
+from flfw.audit.scorer import FLOORS, UNGUIDED, ScoreRow
+from flfw.audit.verdict import Conclusion, Evidence, Ladder, Searched, verdict
 from flfw.rng import numpy_generator
+
+MALICIOUS = "malicious server only"
+"""Verdict on a network that a malicious server changed, where `verdict` would find a leak."""
+POSITIVE = ("leaks", "identifies")
 
 _RULE = "one to one, so that the squared differences of the whole batch are least"
 
@@ -33,6 +38,8 @@ class AuditedTarget:
             them.
         columns: of a table, for each column how often it was recovered, and by guessing.
         assumes: whether the attack took a defence's randomness for independent noise, which the defence does not claim.
+        expected: share of the examples that the attack's theory expects to be found; None: there is none for the case.
+        tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
     """
 
     private: bool = False
@@ -43,6 +50,8 @@ class AuditedTarget:
     pointed: Identified | None = None
     columns: Sequence[Mapping[str, float | None]] | None = None
     assumes: bool = False
+    expected: float | None = None
+    tampered_by: str = ""
 
 
 def entry(
@@ -69,11 +78,16 @@ def entry(
     """
     failures = sum(row["failed"] for row in rows) + asked - len(rows)
     evidence = _evidence(description, rows, failures / asked, target, untold, seed)
-    word, cause, reason = verdict(ladder, evidence)
-    if solution.stopped and word not in ("leaks", "identifies"):
+    conclusion = verdict(ladder, evidence)
+    if target.tampered_by:
+        conclusion = of_malicious_server(conclusion, target.tampered_by)
+    word, cause, reason = conclusion
+    if solution.stopped and word not in (*POSITIVE, MALICIOUS):
         reason = f"{reason} {description['attack']} gave nothing: {solution.stopped.rstrip('.')}."
+    floors = FLOORS if _mean(rows, f"floor_{UNGUIDED}") is None else (*FLOORS, UNGUIDED)
     return {
         "label_presence": None,
+        "tampered_by": target.tampered_by or None,
         **description,
         "images": asked,
         "failures": failures,
@@ -89,11 +103,12 @@ def entry(
         "columns": target.columns,
         "labels_found": _mean(rows, "labels_found"),
         "share_recovered": evidence.recovered / len(rows) if rows else 0.0,
+        "share_expected": target.expected,
         "share_interval": _share_interval(evidence),
         "knowing_gains": _gained(rows, untold, seed),
         "worst": _worst(rows),
         "assignment": {"rule": _RULE, "null": _mean(rows, "assignment_null")} if description["batch"] > 1 else None,
-        "floors": {floor: _mean(rows, f"floor_{floor}") for floor in FLOORS},
+        "floors": {floor: _mean(rows, f"floor_{floor}") for floor in floors},
         "ladder": list(ladder.climbed()),
         "objective": None if target.searched is None else asdict(target.searched),
         "verdict": word,
@@ -103,6 +118,30 @@ def entry(
         "stopped": solution.stopped,
         "seconds": round(solution.seconds, 3),
     }
+
+
+def of_malicious_server(conclusion: Conclusion, by: str) -> Conclusion:
+    """Return a conclusion on a network that a malicious server changed: it is none on the honest protocol.
+
+    A leak becomes `MALICIOUS`; without a leak the verdict is at most ``inconclusive``.
+
+    Args:
+        conclusion: by the rules for honest servers.
+        by: the attack that changed the network.
+
+    >>> of_malicious_server(Conclusion("no leak found", "nothing", "Nothing came out."), "x").verdict
+    'inconclusive'
+    """
+    word, cause, reason = conclusion
+    beyond = "It says nothing about a server that follows the protocol: audit that in a run without --tampered-by."
+    if word in POSITIVE:
+        return Conclusion(
+            MALICIOUS, "tampered", f"In the network that a malicious server changed ({by}): {reason} {beyond}"
+        )
+    if word in ("attack broken", "inconclusive"):
+        return Conclusion(word, cause, f"{reason} {beyond}")
+    nothing = f"Nothing was reconstructed in the network that a malicious server changed ({by})."
+    return Conclusion("inconclusive", "tampered", f"{nothing} {beyond}")
 
 
 def _evidence(
@@ -138,10 +177,13 @@ def _closeness(rows: Sequence[ScoreRow], seed: int) -> dict[str, Any]:
     tabular = any(row["floor_features"] is not None for row in rows)
     return {
         **{name: _spread(rows, name, seed) if images else None for name in ("psnr", "ssim")},
+        "ceiling": _mean(rows, "ceiling"),
+        "reduced": {name: _mean(rows, f"reduced_{name}") for name in ("psnr", "ssim")},
         "lpips": _spread(rows, "lpips", seed, end="min"),
         "feature_error": _spread(rows, "feature_error", seed, end="min"),
         "gain": _spread(rows, "gain", seed),
         "exact_match": _exact(rows) if tabular else None,
+        "rouge": _rouge(rows) if any("floor_rouge_1" in row for row in rows) else None,
     }
 
 
@@ -170,11 +212,8 @@ def breakdowns(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     broke = [(f"at round {e['round']}", e["attack"], e["stopped"]) for e in entries]
     broke += [("on the easy case", e["attack"], e["ladder"][1]["stopped"]) for e in entries]
     reported = [(where, attack, why) for where, attack, why in broke if why and not why.startswith("not applicable")]
-    return list(
-        dict.fromkeys(
-            f"The attack {attack} gave nothing {where}: {why.rstrip('.')}." for where, attack, why in reported
-        )
-    )
+    lines = (f"The attack {attack} gave nothing {where}: {why.rstrip('.')}." for where, attack, why in reported)
+    return list(dict.fromkeys(lines))
 
 
 def write_rows(rows: Sequence[ScoreRow], path: Path) -> None:
@@ -257,7 +296,14 @@ def _identified(rows: Sequence[ScoreRow]) -> float | None:
 
 def _exact(rows: Sequence[ScoreRow]) -> dict[str, float | None]:
     features = _mean(rows, "exact_features")
-    return {"features": features, "rows": _share(rows, "exact"), "floor": _mean(rows, "floor_features")}
+    agreed = [row for row in rows if row.get("agreed_exact") is not None]
+    more = {name: _mean(agreed, name) for name in ("agreed", "agreed_exact")} if agreed else {}
+    return {"features": features, "rows": _share(rows, "exact"), "floor": _mean(rows, "floor_features"), **more}
+
+
+def _rouge(rows: Sequence[ScoreRow]) -> dict[str, float | None]:
+    """Return the mean of ROUGE over given texts, and over all texts that of a random public one."""
+    return {name: _mean(rows, name) for n in GRAMS for name in (f"rouge_{n}", f"floor_rouge_{n}")}
 
 
 def _worst(rows: Sequence[ScoreRow]) -> dict[str, Any] | None:

@@ -229,7 +229,9 @@ def _on_cpu(reconstruction: Reconstruction) -> Reconstruction:
     loss, taken = reconstruction.matching_loss, reconstruction.iterations  # an attack may give tensors
     labels = None if reconstruction.labels is None else reconstruction.labels.detach().to("cpu", torch.int64, copy=True)
     loss, taken = None if loss is None else float(loss), None if taken is None else int(taken)
-    return Reconstruction(samples, loss, taken, labels, searched)
+    agreed = None if reconstruction.agreement is None else _inputs(reconstruction.agreement)
+    unguided = None if reconstruction.unguided is None else _inputs(reconstruction.unguided)
+    return Reconstruction(samples, loss, taken, labels, searched, agreed, unguided)
 
 
 def _inputs(samples: torch.Tensor) -> torch.Tensor:

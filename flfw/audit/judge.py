@@ -66,6 +66,8 @@ class Judge:
                 identified=self._scorer.identified(job, {row["victim"] for row in selected}),
                 pointed=self._pointed(job, defence, stands, solution, selected),
                 columns=self._scorer.columns(job, {row["victim"] for row in selected}),
+                expected=self._expected(job, stands),
+                tampered_by=self._experiment.tampered_by,
                 assumes=stands.adaptation == "automatic" and relies_on_noise(self._resolved, job.ticket, vantage),
             )
             entries.append(entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other))
@@ -104,6 +106,11 @@ class Judge:
         if stands.hidden_by is None or any(row["recovered"] for row in rows):
             return None
         return self._climb.candidates(job, self._named[job.attack], self._clients(defence), solution)
+
+    def _expected(self, job: Job, stands: Standing) -> float | None:
+        """Return the share that the attack's theory expects of an undefended probe of one step; None: there is none."""
+        plain = job.ticket.source == "probe" and job.ticket.steps == 1 and stands.hidden_by is None
+        return self._named[job.attack].expected_share(job.ticket.batch) if plain else None
 
     def _clients(self, defence: str) -> list[int]:
         return [client for client in range(self._experiment.clients) if self._plan.defence_of(client) == defence]

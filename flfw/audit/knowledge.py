@@ -23,6 +23,7 @@ from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
 from flfw.resolve import Resolved
 from flfw.rng import initialising
+from flfw.victims.batch_statistics import normalise_by_batch
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.operator import DataOperator, MethodOperator, Operator
 from flfw.victims.victim import PlainVictim, VictimModel
@@ -118,7 +119,8 @@ def grant(
             operator = hides.through(acted_on) if job.adaptive else None
             local = unrolled(resolved, job.ticket, attack, operator, asked.order)
             as_built = resolved if uses_it else undefended(resolved)
-            models[like] = _victim(job, as_built, o, inputs, operator, local), operator, local is not None
+            by_batch = "batch_statistics" in attack.models
+            models[like] = _victim(job, as_built, o, inputs, operator, local, by_batch), operator, local is not None
         model, operator, steps_known = models[like]
         there = {"vantage": Vantage(job.vantage), "sent": _moved(o.sent, device), "received": model.known}
         observations.append(Observation(**{**vars(o), **there}))
@@ -162,11 +164,14 @@ def _victim(
     inputs: Inputs,
     operator: Operator | Automatic | None,
     local: LocalSteps | None,
+    by_batch: bool,
 ) -> VictimModel:
     """Return the victim model of an observation's client, on the job's device."""
     received = _moved(seen.received, inputs.mean.device)
     build = _everything if job.ticket.fresh else _what_the_method_shares
     model = build(job, resolved, seen, received, inputs)
+    if by_batch:
+        normalise_by_batch(model)
     if isinstance(operator, Operator) and isinstance(model, PlainVictim):
         return operator.victim(model, received, local)
     return model if local is None else SteppedVictim(model, received, local)

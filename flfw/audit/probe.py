@@ -35,7 +35,8 @@ from flfw.experiment import Experiment
 from flfw.messages.reasons import Declined
 from flfw.messages.replies import Unusable, read_metrics, read_update
 from flfw.messages.wire import broadcast
-from flfw.nets.net import Net, Tensors
+from flfw.nets.net import Net, Tensors, targets
+from flfw.pipeline import tampered_net
 from flfw.recording import client_examples as examples
 from flfw.rng import initialising
 from flfw.server.faults import Failure
@@ -52,7 +53,7 @@ _AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fi
 def ladder_net(rung: str, experiment: Experiment, build: Callable[[str], Net]) -> Net:
     """Build the fresh, fully shared network of the control or the easy rung; both sides know it."""
     with initialising(experiment.seed, rung):
-        return build("linear" if rung == "control" else experiment.net)
+        return build("linear") if rung == "control" else tampered_net(experiment, build(experiment.net))
 
 
 def send_probes(
@@ -63,6 +64,8 @@ def send_probes(
     arrays: ArrayRecord,
 ) -> list[Failure]:
     """Send the ``experiment.images`` probes of a ticket, spread over the clients; the tap records the answers.
+
+    Each client gets what a round would send it; on the rungs with a network of their own all get its ``arrays``.
 
     Returns:
         Clients without an answer, if the run tolerates that; the audit counts their probes as failures.
@@ -77,7 +80,8 @@ def send_probes(
         if client in strategy.roster.unfit:
             failed.append(Failure(client, strategy.roster.unfit[client]))
         else:
-            messages.append(strategy.ask(client, arrays, "train.probe", ticket.round, config))
+            sent = arrays if ticket.fresh else strategy.message_for(client, arrays)
+            messages.append(strategy.ask(client, sent, "train.probe", ticket.round, config))
     take = _nothing if ticket.on_client else _checked(arrays)
     for start in range(0, len(messages), _AT_ONCE):
         asked = messages[start : start + _AT_ONCE]
@@ -215,5 +219,6 @@ def _is_watched(config: Mapping[str, Any]) -> bool:
 
 def _gradient(net: nn.Module, task: Task, x: torch.Tensor, y: torch.Tensor) -> Tensors:
     parameters = dict(net.named_parameters())
-    loss = cross_entropy(net(task.inputs.normalise(x)), y)
+    scores = net(task.inputs.normalise(x))
+    loss = cross_entropy(scores, targets(scores, x, y))
     return dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))

@@ -61,7 +61,7 @@ class _Summary:
         loss = self.matching_loss
         if loss is not None and not isinstance(loss, float | int):
             raise ValueError(f"a loss of {loss}")
-        more = (tensors.get(f"{place}.labels"), tensors.get(f"{place}.searched"))
+        more = (tensors.get(f"{place}.{name}") for name in ("labels", "searched", "agreement", "unguided"))
         return Reconstruction(tensors[str(place)], loss, self.iterations, *more)
 
 
@@ -204,6 +204,8 @@ class Queue:
         tensors = {str(i): f.samples for i, f in enumerate(given) if f is not None}
         tensors |= {f"{i}.labels": f.labels for i, f in enumerate(given) if f and f.labels is not None}
         tensors |= {f"{i}.searched": f.searched for i, f in enumerate(given) if f and f.searched is not None}
+        tensors |= {f"{i}.agreement": f.agreement for i, f in enumerate(given) if f and f.agreement is not None}
+        tensors |= {f"{i}.unguided": f.unguided for i, f in enumerate(given) if f and f.unguided is not None}
         data = save(tensors) if tensors else b""
         if data:
             write_whole(self._tensors(job.name), data, 0o600)

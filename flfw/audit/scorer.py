@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 from pathlib import Path
@@ -25,11 +25,14 @@ from flfw.audit.measures.feature_error import Extractor
 from flfw.audit.measures.identification import CONTROLLED, Identified, against_controls, identify
 from flfw.audit.measures.perceptual import Perceptual
 from flfw.audit.measures.public import Public
+from flfw.audit.measures.reduced import reduced_scores
+from flfw.audit.measures.rouge import rouges
 from flfw.nets.inputs import Inputs
 from flfw.recording import format as tape
 from flfw.rng import numpy_generator
 
 FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")
+UNGUIDED = "unguided"  # a floor of attacks that say what they would give without a message
 
 ScoreRow = dict[str, Any]
 
@@ -56,11 +59,14 @@ class Scorer:
         out: the run's folder; reconstructions go there, in the order of the truth.
         seed: the run's seed.
         perceptual: LPIPS; None without its weights.
+        own_side: pixels of the data set's own images, where they were enlarged; else 0.
     """
 
-    def __init__(self, public: Public, truth: Path, out: Path, seed: int, perceptual: Perceptual | None) -> None:
+    def __init__(
+        self, public: Public, truth: Path, out: Path, seed: int, perceptual: Perceptual | None, own_side: int = 0
+    ) -> None:
         self._public, self._truth, self._out, self._seed = public, truth, out, seed
-        self._perceptual = perceptual
+        self._perceptual, self._own_side = perceptual, own_side
         self._floors: dict[tuple[int, bytes], dict[str, float]] = {}
         self._guessable: dict[tuple[int, bytes], bool] = {}
         self._batches: dict[tuple[str, int], GuessedBatch] = {}
@@ -73,6 +79,7 @@ class Scorer:
         key: str,
         reconstruction: Reconstruction | None,
         extractor: Extractor | None = None,
+        ceiling: Callable[[Tensor], Tensor | None] = lambda samples: None,
     ) -> list[ScoreRow]:
         """Return a row for each example of one probe, with or without a result of the attack.
 
@@ -83,13 +90,14 @@ class Scorer:
             key: the name of the truth's file.
             reconstruction: the attack's result.
             extractor: of the attacked network, for errors of features; None: it is not known.
+            ceiling: the attack's `flfw.adversary.attack.Attack.ceiling`; by default it has none.
         """
         truth = Truth.read(self._truth, key)
-        samples = (
-            None
-            if reconstruction is None or _failed(reconstruction, truth)
-            else _assigned(truth.samples, reconstruction.samples)
-        )
+        samples, agreement = None, None
+        if reconstruction is not None and not _failed(reconstruction, truth):
+            order = self._order(truth.samples, reconstruction.samples)
+            samples = reconstruction.samples.numpy()[order]
+            agreement = None if reconstruction.agreement is None else reconstruction.agreement.numpy()[order]
         file = self._keep(f"{job.name}-{exchange.slot:03d}", samples)
         shared = columns | {
             "matching_loss": None if reconstruction is None else reconstruction.matching_loss,
@@ -108,13 +116,22 @@ class Scorer:
             self._lookalikes(int(label), int(index)) for label, index in zip(truth.labels, truth.indices, strict=True)
         ]
         if samples is not None:
-            labels = truth.labels.numpy()
-            self._batches[job.name, exchange.slot] = GuessedBatch(truth.samples.numpy(), samples, labels, alike)
+            inputs, labels = self._public.compared(truth.samples.numpy()), truth.labels.numpy()
+            guesses = self._public.compared(samples)
+            self._batches[job.name, exchange.slot] = GuessedBatch(inputs, guesses, labels, alike)
+        best, drawn = ceiling(truth.samples), None if reconstruction is None else reconstruction.unguided
+        unguided = None if drawn is None else drawn.numpy()
         rows, centre = [], Inputs.from_constants(job.shape, job.mean, job.std).mean.expand(job.shape).numpy()
         for i in range(len(truth.labels)):
-            guess = None if samples is None else samples[i]
-            floors = self._floors_of(truth, i, centre)
-            row = shared | {"image": i, "lpips": distances[i], "feature_error": errors[i]}
+            guess = None if samples is None else self._public.compared(samples[i])
+            floors = dict(self._floors_of(truth, i, centre))
+            if (nearest := recovery.nearest(truth.samples[i].numpy(), unguided)) is not None:
+                floors[UNGUIDED] = nearest
+            most = None if best is None else metrics.psnr(truth.samples[i].numpy(), best[i].numpy())
+            row = shared | {"image": i, "lpips": distances[i], "feature_error": errors[i], "ceiling": most}
+            row |= reduced_scores(truth.samples[i].numpy(), guess, self._own_side)
+            if guess is not None and agreement is not None:
+                row |= recovery.agreed_features(truth.samples[i].numpy(), guess, self._public.binary, agreement[i])
             rows.append(row | self._scores(truth, i, guess, alike[i], floors))
         if len(rows) > 1 and truth.samples.dim() == 4:
             rng = numpy_generator(self._seed, "assignment", int(truth.indices[0]))
@@ -196,7 +213,7 @@ class Scorer:
             slots: the messages.
         """
         batches = self._of(job, slots)
-        if not batches or batches[0].truth.ndim != 2:
+        if not batches or batches[0].truth.ndim != 2 or metrics.is_text(batches[0].truth):
             return None
         binary = self._public.binary
         truth, guesses = (np.concatenate([getattr(b, part) for b in batches]) for part in ("truth", "guesses"))
@@ -218,7 +235,8 @@ class Scorer:
     def _scores(
         self, truth: Truth, i: int, guess: np.ndarray | None, alike: np.ndarray, floors: Mapping[str, float]
     ) -> ScoreRow:
-        true, label, index = truth.samples[i].numpy(), int(truth.labels[i]), int(truth.indices[i])
+        label, index = int(truth.labels[i]), int(truth.indices[i])
+        true = self._public.compared(truth.samples[i].numpy())
         row: ScoreRow = {"index": index, "label": label, "failed": guess is None}
         row |= dict.fromkeys(("db", "psnr", "ssim", "rmsd", "gain", "rank", "candidates", "exact_features", "exact"))
         row |= {"succeeded": False, "recovered": False}
@@ -227,6 +245,9 @@ class Scorer:
         if true.ndim == 1:
             typical = self._public.typical(label)
             row["floor_features"] = recovery.matched_features(true, typical, self._public.binary)
+        if metrics.is_text(true):
+            rng = numpy_generator(self._seed, "random text", index)
+            row |= rouges(true, guess, self._public.samples[rng.integers(len(self._public.samples))])
         if guess is None:
             return row
         db = metrics.psnr(true, guess)
@@ -237,6 +258,7 @@ class Scorer:
             row["rank"], row["candidates"] = ranked
         row["recovered"] = self._recovered(true, guess, label)
         if true.ndim > 1:
+            row["recovered"] = row["recovered"] and row["gain"] >= recovery.GAIN_DB
             return row | {"psnr": db, "ssim": metrics.ssim(true, guess)}
         binary = self._public.binary
         row["exact_features"] = recovery.matched_features(true, guess, binary)
@@ -244,22 +266,26 @@ class Scorer:
 
     def _floors_of(self, truth: Truth, i: int, centre: np.ndarray) -> dict[str, float]:
         """Return the closeness in dB of guesses without the message; ``centre`` is the mean granted to attackers."""
-        true, label = truth.samples[i].numpy(), int(truth.labels[i])
+        true, label = self._public.compared(truth.samples[i].numpy()), int(truth.labels[i])
         known = label, true.tobytes()
         if known not in self._floors:  # a victim is probed in every audited round
             rng = numpy_generator(self._seed, "floors", int(truth.indices[i]))
             floors = self._public.floors(true, label, rng)
-            self._floors[known] = floors | {"normalisation": metrics.psnr(true, centre)}
+            text = metrics.is_text(true)  # no token is the mean of others
+            self._floors[known] = floors | ({} if text else {"normalisation": metrics.psnr(true, centre)})
         return self._floors[known]
+
+    def _order(self, truth: Tensor, samples: Tensor) -> np.ndarray:
+        """Return the places (B,) of the samples in the order of the truth."""
+        return recovery.assign(*(self._public.compared(x.numpy()) for x in (truth, samples)))
 
     def _keep(self, name: str, samples: np.ndarray | None) -> str:
         if samples is None:
             return ""
         folder = self._out / "reconstructions"
         folder.mkdir(exist_ok=True, mode=0o700)
-        tape.write(
-            folder / f"{name}.safetensors", save({"samples": _tensor(samples)})
-        )  # not brought to disk: only a picture
+        picture = save({"samples": _tensor(samples)})  # not brought to disk: it can be made again
+        tape.write(folder / f"{name}.safetensors", picture)
         return f"reconstructions/{name}.safetensors"
 
 
@@ -273,16 +299,9 @@ def _labels_found(exchange: Exchange, truth: Truth, reconstruction: Reconstructi
 
 def _failed(reconstruction: Reconstruction, truth: Truth) -> bool:
     """Return whether a reconstruction cannot be compared: it diverged, or it has another shape."""
-    diverged = reconstruction.matching_loss is not None and not isfinite(reconstruction.matching_loss)
-    return (
-        diverged
-        or reconstruction.samples.shape != truth.samples.shape
-        or not bool(reconstruction.samples.isfinite().all())
-    )
-
-
-def _assigned(truth: Tensor, samples: Tensor) -> np.ndarray:
-    return samples.numpy()[recovery.assign(truth.numpy(), samples.numpy())]
+    loss, samples = reconstruction.matching_loss, reconstruction.samples
+    diverged = loss is not None and not isfinite(loss)
+    return diverged or samples.shape != truth.samples.shape or not bool(samples.isfinite().all())
 
 
 def _tensor(samples: np.ndarray) -> Tensor:

@@ -12,6 +12,8 @@ from flfw.adversary.attack import Attack, Private
 from flfw.audit.adaptation import hiding, sent_names
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.knowledge import hidden, unrolled
+from flfw.audit.probe import ladder_net
+from flfw.nets.backbones.freezing import is_frozen
 from flfw.nets.conditional_gan import Discriminator, Generator
 from flfw.resolve import Resolved
 
@@ -46,6 +48,9 @@ _LABELS = {
 _NAMED = 6  # at most so many private tensors are named one by one
 
 
+_SUMS = "of the clients' messages only their sum, as behind secure aggregation; which clients took part"
+
+
 _RECOVERED = "not granted: the labels, which it reads off the last layer's gradient"
 
 
@@ -61,28 +66,37 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     """
     ticket, vantage = job.ticket, vantage or job.vantage
     experiment, model, private = resolved.experiment, resolved.model, hidden(resolved)
+    by = experiment.tampered_by
     if ticket.fresh:
         with torch.device("meta"):
-            model, private = resolved.build_net(experiment.net), ()
+            model, private = ladder_net(ticket.rung, experiment, resolved.build_net), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
     known = sum(size for name, size in sizes.items() if name not in private)
     granted = [
         f"the method's code and the network ({experiment.net})",
+        *([f"a malicious server's change of it ({by}), with numbers of its choice"] if by else []),
+        *(["the weights of its frozen body, which are public"] if experiment.train not in ("auto", "full") else []),
         f"the tensors broadcast in the round ({known:,} numbers)",
         _what_is_seen(ticket),
+        *([_SUMS] if attack.of_sums else []),
         _LABELS.get(attack.labels, _RECOVERED),
         "the inputs' range and normalisation",
     ]
+    if rough := experiment.attack_precision != "float32" and attack.budget.iterations > 0:
+        granted.append("not made use of: single precision; searches compute in bfloat16")
     if vantage == "client_update":
         granted.append("the same update, read on the client before it is sent")
     skipped = {part for part, child in model.named_children() if isinstance(child, Generator | Discriminator)}
-    normalising = [name for name, module in model.named_modules() if isinstance(module, _BatchNorm)]
+    normalising = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and not is_frozen(m)]
     normalising = [name for name in normalising if name.partition(".")[0] not in skipped]
-    by_batch = any(f"{name}.running_mean" not in private for name in normalising)  # of private ones none can be taken
+    by_batch = bool(normalising) and "batch_statistics" in attack.models
+    # Of private running statistics none can be taken.
+    running = not by_batch and any(f"{name}.running_mean" not in private for name in normalising)
     begun = job.start and ticket.round == 0  # before training the initial tensors are the present ones
     fate = "not needed" if begun else attack.private(model, ticket.batch)
     granted += _beside(job, private)
-    granted += _hidden_from(() if begun else private, fate, by_batch)
+    granted += _hidden_from(() if begun else private, fate)
+    granted += _of_batch_norm(by_batch, running)
     hides = hiding(resolved, ticket, vantage, defended)
     operator = hides.operator if job.adaptive and hides.method and hides.adapts else None
     orders = {exchange.order for exchange in job.exchanges} or {None}
@@ -101,7 +115,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     knows = knows and not (job.adaptive and hides.left_out)
     knows = knows and not hides.beside and not (operator and operator.missed)
     seen_through = steps or (ticket.steps == 1 and ticket.source == "probe")
-    copes = (not private or fate == "not needed") and not by_batch and not unused
+    copes = (not private or fate == "not needed") and not running and not unused and not rough
     way = hides.how if job.adaptive else None
     hidden_by = None if hides.how == "nothing to adapt to" else hides.by
     return Standing(tuple(granted), copes and knows and seen_through, way, hidden_by, bool(private))
@@ -110,6 +124,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
 _MADE_OF_THEM: dict[Private, str] = {
     "searched for": "which are searched for as well",
     "searched for in part": "of which it reads off what it can, and searches for what they make of the data",
+    "guessed": "for which it takes random values",
     "stood in for": "in whose place it puts what it learns from public data",
     "not needed": "which it reads off what was sent, or does without",
 }
@@ -130,10 +145,15 @@ def _beside(job: Job, private: Sequence[str]) -> Iterator[str]:
         yield "the answers to the same probes after earlier rounds, and that the same examples are behind them"
 
 
-def _hidden_from(private: Sequence[str], fate: Private, by_batch: bool) -> Iterator[str]:
+def _hidden_from(private: Sequence[str], fate: Private) -> Iterator[str]:
     if private:
         yield f"not granted: the client's private tensors ({', '.join(_in_short(private))}), {_MADE_OF_THEM[fate]}"
+
+
+def _of_batch_norm(by_batch: bool, running: bool) -> Iterator[str]:
     if by_batch:
+        yield "that BatchNorm takes the batch's statistics in training, as it does for a guess"
+    if running:
         yield "not made use of: that BatchNorm takes the batch's statistics in training; the running ones are taken"
 
 

@@ -91,10 +91,10 @@ class Searched:
 
     Attributes:
         truth: median at the true data.
-        found: median at the reconstructions.
+        found: median at the reconstructions, failed ones apart.
         random: median at random guesses.
-        short: messages in which the search ended above the truth.
-        total: messages with all three values.
+        short: messages in which the search ended above the truth, or failed.
+        total: messages with a value at the truth and at a random guess.
     """
 
     truth: float

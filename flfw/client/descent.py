@@ -16,7 +16,7 @@ from flfw.client.workplace import Workplace
 from flfw.defence import LocalStep
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
-from flfw.nets.net import Tensors
+from flfw.nets.net import Tensors, hits, targets
 from flfw.rng import torch_generator
 from flfw.training.optimisers import LastingTraining, Optimiser, Remembering, along, clip_norm
 
@@ -62,8 +62,9 @@ class LocalDescent(ABC):
     # A local step of the method: the parameters it changes, and how. `train` and probes of many steps call these.
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the mean loss of raw inputs (B, ...) in [0, 1] with labels (B,)."""
-        return self.penalised(self.model(self.at.task.inputs.normalise(x)), y)
+        """Compute the mean loss of raw inputs (B, ...) in [0, 1] with labels (B,), or of all places of such texts."""
+        scores = self.model(self.at.task.inputs.normalise(x))
+        return self.penalised(scores, targets(scores, x, y))
 
     def penalised(self, scores: Tensor, y: Tensor) -> Tensor:
         """Compute the cross entropy of scores (B, classes) plus the penalty that the network adds for the batch."""
@@ -172,15 +173,18 @@ class LocalDescent(ABC):
         return x, y
 
     def accuracy(self, part: str = "test") -> float:
-        """Compute the model's accuracy on the client's own ``test``, ``validation`` or ``train`` data, in [0, 1]."""
+        """Compute the model's accuracy on the client's own ``test``, ``validation`` or ``train`` data, in [0, 1].
+
+        Where the model scores every place of a text, it is that of the tokens.
+        """
         self.model.eval()
-        mine, right = self.indices(part), 0
+        mine, right = self.indices(part), 0.0
         with torch.no_grad():
             for start in range(0, len(mine), _EVALUATION_BATCH):
                 indices = mine[start : start + _EVALUATION_BATCH]
                 x, y = self.at.task.examples("train" if part == "train" else "test", indices)
                 x, y = x.to(self.device), y.to(self.device)
-                right += int((self.model(self.at.task.inputs.normalise(x)).argmax(1) == y).sum())
+                right += float(hits(self.model(self.at.task.inputs.normalise(x)), x, y).sum())
         self.model.train()
         return right / len(mine)
 

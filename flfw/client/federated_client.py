@@ -38,6 +38,8 @@ class FederatedClient(Probing, NumPyClient, ABC):
 
     Attributes:
         batch_loss: whether local steps follow one loss of a whole batch; otherwise no defence may change the network.
+        place_labels: whether they follow `loss`, which labels every place of a text, on the whole network; otherwise
+            no network may score the places.
         at: the workplace; a client half reads its hyper-parameters from ``at.settings``.
         border: check of the received and of the sent tensors.
         download_names: the model's tensors that the server sends, in the order of `get_parameters`.
@@ -45,6 +47,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
     """
 
     batch_loss: ClassVar[bool] = True
+    place_labels: ClassVar[bool] = False
 
     def __init__(self, at: Workplace) -> None:
         super().__init__(at)

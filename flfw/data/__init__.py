@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from flfw.data import text
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import Arrays, Augmentation, Dataset, DatasetCard
 from flfw.data.readers import (
@@ -33,8 +34,10 @@ from flfw.data.readers import (
     tiny_imagenet,
 )
 from flfw.errors import BadInput
+from flfw.imports import imported
 
 __all__ = [
+    "PREFIXES",
     "Arrays",
     "Augmentation",
     "Dataset",
@@ -77,8 +80,16 @@ _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
 }
 """Sets with parts, chosen by a word behind a colon, ``digit5:usps,mnist``: name -> card for that word ("": all)."""
 
-_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {"folder": folder.folder, "hf": hub.hub, "site": at_site.site}
+_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {
+    "folder": folder.folder,
+    "hf": hub.hub,
+    "site": at_site.site,
+    "text": text.text,
+}
 """Sets that are not published here, ``folder:PATH``: prefix -> card of the set that the word behind the colon names."""
+
+PREFIXES = frozenset((*_FAMILIES, *_ANYBODYS))
+"""Words before a colon that name no module."""
 
 
 def names() -> tuple[str, ...]:
@@ -94,10 +105,20 @@ def describe(name: str) -> DatasetCard:
     prefix, _, word = name.partition(":")
     if makes := (_FAMILIES | _ANYBODYS).get(prefix):
         return makes(word)
+    if word and ("." in prefix or importlib.util.find_spec(prefix)):
+        return _outside(name)
     if name not in _CARDS:
-        others = "folder:PATH, hf:NAME or site:CxHxW:CLASSES"
+        others = "folder:PATH, text:FILE, hf:NAME, site:CxHxW:CLASSES or package.module:CARD"
         raise BadInput(f"Expected a data set among {', '.join(names())}, {others}; got dataset={name}.")
     return _CARDS[name]
+
+
+def _outside(name: str) -> DatasetCard:
+    """Return the card that a user's own module has, for ``package.module:CARD``."""
+    card = imported(name, "dataset")
+    if not isinstance(card, DatasetCard):
+        raise BadInput(f"Expected dataset={name} to be a DatasetCard, got {card!r}.")
+    return card
 
 
 def is_at_sites(name: str) -> bool:
@@ -126,6 +147,9 @@ def here(name: str, data_root: Path | None) -> DatasetCard:
 def absolute(name: str) -> str:
     """Return the name with its path made absolute, as client processes have other working folders."""
     prefix, _, word = name.partition(":")
+    if prefix == "text":
+        path, length = text.located(word)
+        return f"text:{Path(path).expanduser().absolute()}@{length}"
     place, at, column = word.partition("@") if prefix == "hf" else (word, "", "")
     if place and (prefix == "folder" or (prefix == "hf" and Path(place).exists())):
         return f"{prefix}:{Path(place).expanduser().absolute()}{at}{column}"
@@ -135,6 +159,8 @@ def absolute(name: str) -> str:
 def title(name: str) -> str:
     """Return the short name of a data set: the last part of a path, the whole name on the Hub."""
     prefix, _, word = name.partition(":")
+    if prefix == "text":
+        return Path(text.located(word)[0]).stem
     return Path(word).name if prefix == "folder" else word.partition("@")[0] if prefix == "hf" else name
 
 
@@ -234,6 +260,7 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
         held_out=card.held_out,
         per_client=card.per_client,
         digest=meta["digest"],
+        vocabulary=card.vocabulary,
     )
 
 

@@ -26,6 +26,8 @@ def entries(policy: Policy, folder: Path) -> dict[str, str]:
         added[QUIET] = "true"
     if policy.fewest_examples:
         added["fewest-examples"] = str(policy.fewest_examples)
+    if policy.check_broadcast:
+        added["check-broadcast"] = "true"
     if policy.volunteered:
         added |= {"truth": str(folder / "truth"), "volunteered": " ".join(map(str, policy.volunteered))}
     if budget := policy.budget:

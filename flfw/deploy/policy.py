@@ -37,15 +37,34 @@ _UNSPOKEN = "|".join(
 _OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|(?:{_UNSPOKEN})[^\n]*'>")
 """Reasons of a failure that are about the message, the policy or the budget, and not about the data."""
 _SHOWN = 80  # characters of a name that an app chose
-_BY_PATH = ("folder:", "hf:")  # data sets of which the server says where they lie on this machine
-_PLUGGED = ("method", "defence", "attack")  # settings that may name any class that is installed at the site
+_BY_PATH = ("folder:", "hf:", "text:")  # data sets of which the server says where they lie on this machine
+DATA_PREFIXES = (
+    "celeba",
+    "digit5",
+    "domainnet",
+    "office_caltech",
+    "folder",
+    "hf",
+    "site",
+    "text",
+)  # a test keeps them complete
+_PLUGGED = (
+    "method",
+    "defence",
+    "attack",
+    "tampered-by",
+    "net",
+    "split",
+)  # settings that may name any class that is installed at the site
 _NUMBERS_AT_MOST = 100
 _WORDS_AT_MOST = 1000  # characters of the words that introduce a site, of a reason, and of the names of numbers
 
 
 def plugins_of(run_config: Mapping[str, Any]) -> list[str]:
     """Return the classes that a run names as ``package.module:Class``, which are no part of its app."""
-    words = (word for key in _PLUGGED for word in re.split(r"[\s,+]+", str(run_config.get(key, ""))))
+    words = [word for key in _PLUGGED for word in re.split(r"[\s,+]+", str(run_config.get(key, "")))]
+    dataset = str(run_config.get("dataset", ""))
+    words += [] if dataset.partition(":")[0] in DATA_PREFIXES else [dataset]
     return [word for word in words if ":" in word]
 
 
@@ -68,6 +87,8 @@ class Policy:
         most_messages: number of messages that the site answers, over all runs, >= 0; inf: they are not counted.
         plugins: methods, defences and attacks outside the accepted app that a run may name, as package.module:Class.
         record: whether the server may record what this site sends.
+        tampered: whether a run may change the network as a malicious server would, for an audit of one.
+        check_broadcast: whether a message is refused whose weights an honest server would hardly send.
         volunteered: training examples that this site gives away for an audit, as positions in its own order, >= 0.
         run: settings that a run may have; None: all of them.
     """
@@ -85,6 +106,8 @@ class Policy:
     most_messages: float = inf
     plugins: tuple[str, ...] = ()
     record: bool = False
+    tampered: bool = False
+    check_broadcast: bool = False
     volunteered: tuple[int, ...] = ()
     run: Pins | None = None
 
@@ -141,6 +164,8 @@ class Policy:
             f"most_messages = {self.most_messages}  # answered over all runs; inf: they are not counted\n"
             f"plugins = {json.dumps(list(self.plugins))}  # package.module:Class outside the app that a run may name\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
+            f"tampered = {json.dumps(self.tampered)}  # whether a run may have a network that its server changed\n"
+            f"check_broadcast = {json.dumps(self.check_broadcast)}  # whether suspicious weights are refused\n"
             f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
             + (f"\n{self.run.text()}" if self.run else "")
         )
@@ -173,7 +198,8 @@ class Policy:
             require(number, f"a number for {name} in {path}", **{name: rules.get(name)})
         for name in ("patient_examples", "fewest_examples"):
             require(type(rules.get(name, 0)) is int, f"a whole number in {path}", **{name: rules.get(name)})
-        require(isinstance(rules.get("record", False), bool), f"true or false in {path}", record=rules.get("record"))
+        for name in ("record", "tampered", "check_broadcast"):
+            require(isinstance(rules.get(name, False), bool), f"true or false in {path}", **{name: rules.get(name)})
         given = rules.get("volunteered", [])
         whole = isinstance(given, list) and all(type(place) is int for place in given)
         require(whole, f"a list of whole numbers for volunteered in {path}", volunteered=given)
@@ -198,6 +224,9 @@ class Policy:
             return f"{_OWN}accepts at most metrics={self.metrics}, the run has metrics={metrics[:_SHOWN]}"
         if not self.record and run_config.get("record", False):
             return f"{_OWN}does not let its messages be recorded, and the run is to be"
+        by = str(run_config.get("tampered-by", ""))
+        if by and not self.tampered:
+            return f"{_OWN}lets no server change the network, and the run's is changed by {by[:_SHOWN]}"
         if foreign := [name for name in plugins_of(run_config) if name not in self.plugins]:
             way_out = "name it in plugins to trust it"
             return f"{_OWN}lets no code run but the accepted app's, such as {foreign[0][:_SHOWN]}; {way_out}"

@@ -47,6 +47,7 @@ from flfw.privacy.mechanism import Mechanism, Phase, phases
 from flfw.privacy.rounding import at_least, at_most
 from flfw.rng import initialising
 from flfw.server.aggregation import Update
+from flfw.server.central import sends_one_model
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 from flfw.training.optimisers import LastingTraining, LocalTraining
@@ -300,6 +301,6 @@ def refuse_canaries(method: str, cls: type[FederatedStrategy], chosen: Any, mode
         raise BadInput("Expected lasting=false for --canaries, as only the client knows where its optimiser goes on.")
     sharing = cls.shared(model, chosen)
     shared = all(matches(name, sharing.downloads) and matches(name, sharing.uploads) for name in model.state_dict())
-    if not shared or cls.message_for is not FederatedStrategy.message_for:
+    if not shared or not sends_one_model(cls):
         whole = "Expected a method that sends the whole model to every client and gets it all back for --canaries"
         raise BadInput(f"{whole}; got method={method}.")

@@ -13,7 +13,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
 from flfw.dp.settings import NoisySteps
-from flfw.nets.net import Tensors
+from flfw.nets.net import Tensors, targets
 from flfw.task import Task
 from flfw.training.clipping import STABILITY, grouped
 
@@ -50,13 +50,14 @@ class ClippedGradients:
         moving = {n: sent[n] for n in self.names}
 
         def loss(parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
-            scores = functional_call(self._model, {**parameters, **fixed}, (x.unsqueeze(0),))
-            return cross_entropy(scores, y.unsqueeze(0))
+            x, y = x.unsqueeze(0), y.unsqueeze(0)
+            scores = functional_call(self._model, {**parameters, **fixed}, (self._task.inputs.normalise(x),))
+            return cross_entropy(scores, targets(scores, x, y))
 
         each = vmap(grad(loss), in_dims=(None, 0, 0))
         for start in range(0, len(indices), at_once):
             x, y = self._task.examples("train", indices[start : start + at_once])
-            gradients: Tensors = each(moving, self._task.inputs.normalise(x), y)
+            gradients: Tensors = each(moving, x, y)
             flat = {name: gradients[name].flatten(1) for name in self.names}
             for members in self._groups if self.clip < inf else ():
                 joined = torch.cat([flat[name] for name in members], 1).double()  # float32 loses squares

@@ -11,6 +11,7 @@ from math import inf
 from typing import Any
 
 from flfw import plugins
+from flfw.combinations import check
 from flfw.dp.budget import METRICS, OverBudget
 from flfw.dp.ledger import mechanism_in
 from flfw.dp.private_metrics import metrics_mechanism
@@ -20,7 +21,7 @@ from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import Resolved, check
+from flfw.resolve import Resolved
 
 TRAIN, PROBE, EVALUATE = "train", "train.probe", "evaluate"
 _TARGET = "target"  # the rung of a probe that answers as training does

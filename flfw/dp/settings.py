@@ -14,6 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw.dp.quantile import update_multiplier
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
+from flfw.nets import running_statistics
 from flfw.nets.net import Tensors
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Holder, Mechanism
@@ -104,10 +105,14 @@ class Noise(LocalTraining):
         """
         if self.on_steps:
             PerExample(model, chosen, grouping=self.grouping)
-        for name, _ in model.named_buffers():
+        for name in running_statistics(model):
             if matches(name, chosen) and name != FACTOR:
                 module = model.get_submodule(name.rpartition(".")[0])
-                way = "--norm group" if isinstance(module, _BatchNorm) else "choose a network without"
+                way = (
+                    "--norm group, or adapter_norm=frozen of adapters"
+                    if isinstance(module, _BatchNorm)
+                    else "choose a network without"
+                )
                 why = f"its statistics follow no clipped gradient; {way}"
                 raise BadInput(f"Expected layers without buffers, got {type(module).__name__} with {name}; {why}.")
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, final
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 
+from flfw.adversary.malicious_server import tampered
 from flfw.audit import probe
 from flfw.audit.jobs import EASY, tickets_of
 from flfw.audit.queue import Queue
@@ -100,12 +101,13 @@ class Federation:
 
         self._probed = bool(self._experiment.audited)
         uploads_attacked = any("uploads" in attack.uses for attack in resolved.attacks.values())
-        audited = self._experiment.audit_source != "probe"
-        self._records_uploads = self._experiment.record or uploads_attacked or audited
+        uploads_attacked |= self._experiment.audit_source != "probe"
+        self._records_uploads = self._experiment.record or uploads_attacked
         self._grid: Grid = StreamingGrid(grid)
         self._recorder: RecordingGrid | None = None
         if self._experiment.audited and self._strategy.uploads:
             self._grid = self._recorder = self._recorder_around(self._grid)
+        self._grid = tampered(self._grid, self._experiment)
         required = Requirements(code_hash(), *input_space(self._experiment))
         keys = registered_nodes(self._experiment.federation, self._experiment.clients)
         clients, wait = self._experiment.clients, self._experiment.join_deadline

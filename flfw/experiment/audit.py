@@ -52,10 +52,13 @@ class AuditSettings:
     """Memory that a step of the searches done at once may take, in GB (1e9 bytes)."""
     attack_compile: bool = False
     """Compile the searches: up to a minute at the start, then faster steps. Needs a C++ compiler."""
+    attack_precision: Literal["float32", "bf16"] = "float32"
+    """Precision of the networks in searches: bf16 is faster for large ones, and its results are less close."""
     lpips_weights: Path | None = None
     """AlexNet's weights for LPIPS: torchvision's file, or its features as safetensors; without them LPIPS is null."""
     pictures: Literal["auto", "yes", "no"] = "auto"
-    """Whether the report shows clients' samples; auto: not those of a user's own data (folder:, hf:)."""
+    """Whether the report shows clients' samples; auto: not those of a user's own data (folder:, hf:,
+    text:)."""
     compression: Literal["none", "gzip"] = "none"
     """How recordings are stored."""
     observations_gb: float = 20.0

@@ -36,6 +36,7 @@ FREE_ON_RESUME = (
     "keep_state",
     "pictures",
     "lpips_weights",
+    "weights",
     "ray_address",
     "data_root",
     "out",

@@ -44,6 +44,16 @@ class TrainingSettings:
     """Learning rate of the local steps."""
     init: Literal["torch", "glorot"] = "torch"
     """First weights of the network: its own, or Glorot's uniform ones with biases of 0."""
+    train: Literal["auto", "full", "adapter", "lora", "fixed"] = "auto"
+    """Trained part of a pretrained network: all of it, adapters or low-rank products (LoRA) and the classifier, or the
+    classifier alone; auto: the part that the method names, for most all of it. The rest is frozen, and no message
+    holds it."""
+    weights: str = ""
+    """Weights of a pretrained network: a file, a folder with it, or random; empty: as $FLFW_WEIGHTS says, else from the
+    caches of torchvision and the Hugging Face Hub. Nothing is downloaded. Each site has its own copy."""
+    weights_sha256: str = ""
+    """SHA-256 that these weights must have at every party, of their names and numbers; empty: that of this machine's
+    file."""
     norm: Literal["own", "group"] = "own"
     """Normalisation of the network: its own, or GroupNorm in place of each BatchNorm, as per-example gradients need."""
     order: Literal["shuffled", "fixed"] = "shuffled"
@@ -55,6 +65,9 @@ class TrainingSettings:
     in this order: soteria prune, or as one word soteria+prune."""
     defended: str = "all"
     """Which clients use the defence: all, or partition numbers such as 3,5."""
+    tampered_by: str = ""
+    """Attack whose malicious server changes the network that all clients build and train: a file of attacks/, or
+    package.module:Class. Empty: the server follows the protocol. Verdicts of such a run say nothing about that."""
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, ("clients", "rounds", "local_epochs", "batch_size"))
@@ -102,16 +115,17 @@ class DataSettings:
     """Settings of the data set and its partition into clients."""
 
     dataset: str = "digits"
-    """Data set, see --list; folder:PATH for your own images, a folder a class; hf:NAME for the Hugging Face Hub;
-    site:CxHxW:CLASSES for what only the sites of a federation have."""
+    """Data set, see --list; folder:PATH for your own images, a folder a class; text:FILE for your own text;
+    hf:NAME for the Hugging Face Hub; site:CxHxW:CLASSES for what only the sites of a federation have."""
     split: str = "auto"
     """How the data are cut into clients; auto: the data set's usual way. See --list and --show-split."""
     side: int = 0
     """Height and width in pixels that images are resized to; 0: what the network takes, else as published."""
     augment: Literal["auto", "none", "flip", "crop_flip"] = "auto"
     """How training images are varied; auto: as the papers do on this data set."""
-    normalise: Literal["own", "imagenet", "half", "none"] = "own"
-    """Mean and deviation that inputs are normalised with: the data set's own, ImageNet's, 0.5, or none: 0 and 1."""
+    normalise: Literal["own", "imagenet", "half", "none", "backbone"] = "own"
+    """Mean and deviation that inputs are normalised with: the data set's own, ImageNet's, 0.5, none: 0 and 1, or
+    backbone: those for which a pretrained network's weights were made."""
     data_root: Path | None = None
     """Folder with the data sets' own files; default: $FLFW_DATA, else the user cache."""
 

@@ -55,6 +55,17 @@ class ExactFigures(TypedDict, total=False):
     features: Figure
     rows: Figure
     floor: Figure
+    agreed: Figure
+    agreed_exact: Figure
+
+
+class RougeFigures(TypedDict, total=False):
+    """Words, and pairs of words, of texts that were recovered, and those that a random public text shares with them."""
+
+    rouge_1: Figure
+    rouge_2: Figure
+    floor_rouge_1: Figure
+    floor_rouge_2: Figure
 
 
 class DistanceFigures(TypedDict, total=False):
@@ -127,9 +138,12 @@ class EntryFields(TypedDict):
     ssim: NotRequired[ScoreFigures | None]
     lpips: NotRequired[ScoreFigures | None]
     feature_error: NotRequired[ScoreFigures | None]
+    ceiling: NotRequired[Figure]
+    reduced: NotRequired[dict[str, Figure] | None]
     gain: NotRequired[ScoreFigures | None]
     knowing_gains: NotRequired[ScoreFigures | None]
     exact_match: NotRequired[ExactFigures | None]
+    rouge: NotRequired[RougeFigures | None]
     identification_rate: NotRequired[Figure]
     identification_null: NotRequired[Figure]
     identification_p: NotRequired[Figure]
@@ -140,6 +154,8 @@ class EntryFields(TypedDict):
     label_presence: NotRequired[PresenceFigures | None]
     share_recovered: NotRequired[Figure]
     share_interval: NotRequired[tuple[float, float] | None]
+    share_expected: NotRequired[Figure]
+    tampered_by: NotRequired[str | None]
     worst: NotRequired[WorstFigures | None]
     assignment: NotRequired[AssignmentFigures | None]
     floors: NotRequired[dict[str, Figure] | None]

@@ -216,8 +216,8 @@ class Staged(Evaluation):
             slopes = {name: torch.stack([slope[name] for slope, _ in results]) for name in observed[0]}
             matched = torch.stack([one for _, one in results])
             gradients: dict[str, Any] = dict(self._pull(guess, given, slopes))
-            slope, prior = self._prior(guess["x"], given)
-            gradients["x"] = gradients["x"] + slope
+            slopes, prior = self._prior(guess, given)
+            gradients = {name: gradient + slopes[name] for name, gradient in gradients.items()}
             return gradients, matched + prior, matched
 
         return evaluate

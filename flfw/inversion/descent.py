@@ -7,8 +7,8 @@ tensor. The check for solved problems runs only once in a while.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from math import cos, inf, pi
 from typing import Literal, TypeAlias, final
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from flfw.errors import require
 from flfw.inversion.objective import Guess
+from flfw.inversion.priors import Proximal, within
 from flfw.nets.net import Tensors
 
 Evaluate: TypeAlias = Callable[[Guess], tuple[Tensors, Tensor, Tensor]]
@@ -81,9 +82,24 @@ class Best:
 
 
 class Descent(ABC):
-    """Optimiser that moves a guess to a better one."""
+    """Optimiser that moves a guess to a better one.
+
+    Attributes:
+        iterations: largest number of steps.
+        candidates: guesses of each problem that it has evaluated at once, without gradients; 0: one, with gradients.
+    """
 
     iterations: int
+    candidates: int = 0
+
+    def bound(self, labels: Tensor | None, rngs: Sequence[torch.Generator]) -> Descent:
+        """Return the optimiser for P problems; by default it needs neither labels nor randomness, and is itself.
+
+        Args:
+            labels: (P, B) of the examples; None: they are searched for.
+            rngs: a generator for each problem.
+        """
+        return self
 
     @abstractmethod
     def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:
@@ -106,8 +122,13 @@ class AdamDescent(Descent):
         iterations: steps, >= 1.
         lr: first step size, in deviations of the normalised input, > 0.
         signed: follow the sign of the gradient with respect to ``x`` (other variables keep their gradient).
-        schedule: ``step``: a tenth after each of ``drops``; ``cosine``: falls to 0 along half a wave; ``constant``.
+        schedule: ``step``: a tenth after each of ``drops``; ``cosine``: falls along half a wave; ``constant``.
         drops: fractions of the iterations.
+        warmup: first steps, over which the step size rises linearly, >= 0.
+        ball: each example of ``x`` stays in the L1 ball around its start whose radius is this multiple of the start's
+            own L1 norm, >= 0; infinite: anywhere.
+        proximal: step towards likelier data, between those of Adam and before the clamp; None: none.
+        least: step size at the end of the wave, over the first one, in [0, 1].
     """
 
     iterations: int
@@ -115,24 +136,38 @@ class AdamDescent(Descent):
     signed: bool = False
     schedule: Literal["step", "cosine", "constant"] = "step"
     drops: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)
+    warmup: int = 0
+    ball: float = inf
+    proximal: Proximal | None = None
+    least: float = 0.0
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
         require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+        require(self.warmup >= 0, "warmup >= 0", warmup=self.warmup)
+        require(self.ball >= 0, "ball >= 0", ball=self.ball)
+        require(0 <= self.least <= 1, "0 <= least <= 1", least=self.least)
+
+    def bound(self, labels: Tensor | None, rngs: Sequence[torch.Generator]) -> AdamDescent:
+        """Return the optimiser whose proximal step is for these problems."""
+        return self if self.proximal is None else replace(self, proximal=self.proximal.bound(labels, rngs))
 
     def rate(self, done: int) -> float:
         """Return the step size after ``done`` steps."""
+        highest = self.lr * min(1.0, (done + 1) / (self.warmup + 1))
         if self.schedule == "cosine":
-            return self.lr * (1 + cos(pi * done / self.iterations)) / 2
+            wave = (1 + cos(pi * done / self.iterations)) / 2
+            return highest * (self.least + (1 - self.least) * wave)
         passed = sum(done >= max(1, int(fraction * self.iterations)) for fraction in self.drops)
-        return self.lr * 0.1 ** (passed if self.schedule == "step" else 0)
+        return highest * 0.1 ** (passed if self.schedule == "step" else 0)
 
     @torch.no_grad()
     def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:
-        """Take Adam steps, each followed by a clamp to the box."""
+        """Take Adam steps, each followed by a projection onto the ball and a clamp to the box."""
         guess = {name: value.clone() for name, value in guess.items()}
         if box:
             guess["x"].clamp_(*box)
+        start = guess["x"].clone()
         best = Best(guess, solved)
         mean = {name: torch.zeros_like(value) for name, value in guess.items()}
         square = {name: torch.zeros_like(value) for name, value in guess.items()}
@@ -147,6 +182,11 @@ class AdamDescent(Descent):
                 square[name].mul_(_BETAS[1]).addcmul_(gradient, gradient, value=1 - _BETAS[1])
                 scale = (square[name] / unbiased_square).sqrt_().add_(_EPSILON)
                 value.addcdiv_(mean[name], scale, value=-self.rate(done) / unbiased)
+            if self.ball < inf:
+                radius = self.ball * start.flatten(2).abs().sum(-1)
+                guess["x"] = start + within(guess["x"] - start, radius)
+            if self.proximal and (done + 1) % self.proximal.every == 0:
+                guess["x"] = self.proximal.moved(guess["x"], (done + 1) / self.iterations)
             if box:
                 guess["x"].clamp_(*box)
             if solved > 0 and done % _ASK == _ASK - 1 and best.all_solved():

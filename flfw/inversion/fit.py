@@ -57,7 +57,7 @@ def fits(
     """
     stage, automatic = recipe.stages[-1], mechanism if isinstance(mechanism, Automatic) else None
     operator = mechanism.undoing if isinstance(mechanism, Automatic) else mechanism
-    objective = Objective(victim, stage.distance, stage.prior, operator, stage.through)
+    objective = Objective(victim, stage.distance, stage.prior, operator, stage.through, stage.model_prior)
     problems = [_problem(victim, target, *guess) for guess in guesses]
     constants = objective.given(problems[0], stage.strength)
     ready = [(problem.guess, {} if problem.labels is None else {"hard": problem.labels}) for problem in problems]
@@ -73,14 +73,15 @@ def fits(
         nature = nature or automatic.nature(trial, again(state))
         sent = automatic.sent(trial, drawing, faithful=False, nature=nature)
         distance = objective.distance(automatic.left(sent, known["observed"]), known["observed"])
-        result.append(Fit(float(distance + objective.weighed(guess["x"], known)), float(distance)))
+        result.append(Fit(float(distance + objective.weighed(guess, known)), float(distance)))
     return result
 
 
 def _problem(victim: VictimModel, target: Target, samples: Tensor, labels: Tensor | None) -> Problem:
     inputs = victim.inputs
     start = inputs.normalise(samples.to(inputs.mean.device))
-    return Problem(target.sent, target.labels if labels is None else labels, start, victim.unknown)
+    labels = target.labels if labels is None else labels
+    return Problem(target.sent, labels, start, victim.unknown, beside=target.beside)
 
 
 def _evaluated(

@@ -74,9 +74,12 @@ class Graph:
 
 
 def _traced(function: Callable[..., Any], records: tuple[Any, ...]) -> GraphModule:
-    """Trace the operations of a function on such records; nothing is computed."""
+    """Trace the operations of a function on such records, without those whose results are not used; compute nothing."""
     plain = lambda *given: function(*given)  # noqa: E731  # tracing counts the arguments of methods wrongly
-    return make_fx(plain, tracing_mode="fake", _allow_non_fake_inputs=True)(*records)
+    traced = make_fx(plain, tracing_mode="fake", _allow_non_fake_inputs=True)(*records)
+    traced.graph.eliminate_dead_code()  # above all the gradients by the weights in the second of two backward passes
+    traced.recompile()
+    return traced
 
 
 def peak_bytes(traced: GraphModule) -> int:

@@ -37,6 +37,16 @@ def cosine_distance(trial: Tensors, observed: Tensors) -> Tensor:
     return 1 - inner(trial, observed) / norms
 
 
+def tensorwise_cosine_distance(trial: Tensors, observed: Tensors) -> Tensor:
+    """Compute the mean over the tensors of 1 - cos; in [0, 2] (Vero et al., ICML 2023).
+
+    >>> a = {"w": torch.tensor([1.0, 0.0]), "b": torch.tensor([3.0])}
+    >>> float(tensorwise_cosine_distance(a, {"w": torch.tensor([0.0, 2.0]), "b": torch.tensor([1.0])}))
+    0.5
+    """
+    return torch.stack([cosine_distance({name: trial[name]}, {name: observed[name]}) for name in observed]).mean()
+
+
 def squared_distance(trial: Tensors, observed: Tensors) -> Tensor:
     """Compute the squared L2 distance of two gradients (Zhu et al., NeurIPS 2019, eq. 4).
 
@@ -44,6 +54,27 @@ def squared_distance(trial: Tensors, observed: Tensors) -> Tensor:
     5.0
     """
     return torch.stack([((trial[name] - observed[name]) ** 2).sum() for name in observed]).sum()
+
+
+def mean_squared_distance(trial: Tensors, observed: Tensors) -> Tensor:
+    """Compute the mean over the tensors of the squared L2 distance in each (Li et al., CVPR 2022).
+
+    >>> a, b = {"w": torch.tensor([1.0, 0.0]), "b": torch.tensor(3.0)}, {"w": torch.zeros(2), "b": torch.tensor(1.0)}
+    >>> float(mean_squared_distance(a, b))
+    2.5
+    """
+    return squared_distance(trial, observed) / len(observed)
+
+
+def tensor_distances(trial: Tensors, observed: Tensors) -> Tensor:
+    """Compute the sum over the tensors of the L2 distance in each (Yin et al., CVPR 2021, eq. 3).
+
+    >>> a, b = {"w": torch.tensor([1.0, 0.0]), "b": torch.tensor(3.0)}, {"w": torch.zeros(2), "b": torch.tensor(1.0)}
+    >>> float(tensor_distances(a, b))
+    3.0
+    """
+    squares = [((trial[name] - observed[name]) ** 2).sum() for name in observed]
+    return torch.stack([(square + _TINY).sqrt() for square in squares]).sum()
 
 
 def relative_distance(trial: Tensors, observed: Tensors) -> Tensor:

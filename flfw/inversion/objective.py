@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias, final
 
 from torch import Tensor
 
 from flfw.inversion.matching import Distance
-from flfw.inversion.priors import Prior
+from flfw.inversion.priors import ModelPrior, Prior
 from flfw.nets.net import Tensors
 from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
@@ -31,8 +31,10 @@ class Problem:
         sent: the observation, by name.
         labels: (B,) as granted or recovered; None: they are searched for.
         start: (B, ...) the first guess, in normalised units.
-        unknown: the first guess of the tensors the attacker does not hold.
+        unknown: the first guess of the tensors that are searched for; others that the attacker does not hold stay as
+            the victim has them.
         logits: (B, classes) the first guess of labels that are searched for.
+        beside: constants of the model prior, by name.
     """
 
     sent: Tensors
@@ -40,6 +42,7 @@ class Problem:
     start: Tensor
     unknown: Tensors
     logits: Tensor | None = None
+    beside: Tensors = field(default_factory=dict)
 
     @property
     def guess(self) -> Guess:
@@ -58,6 +61,7 @@ class Objective:
         prior: prior of a guess.
         mechanism: a known mechanism between the gradient and the observation; None: none.
         through: whether it is applied to a trial; what it can undo in the observation is undone in any case.
+        model_prior: prior of a guess that uses the victim's network; None: none.
     """
 
     def __init__(
@@ -67,9 +71,10 @@ class Objective:
         prior: Prior,
         mechanism: Operator | None = None,
         through: bool = True,
+        model_prior: ModelPrior | None = None,
     ) -> None:
         self.victim, self.distance, self.prior = victim, distance, prior
-        self.mechanism, self._through = mechanism, through
+        self.mechanism, self._through, self._model_prior = mechanism, through, model_prior
 
     def given(self, problem: Problem, strength: float = 1.0) -> Given:
         """Return the constants of a search for one problem.
@@ -88,15 +93,15 @@ class Objective:
                 constants = {**constants, **self.mechanism.read(observed)}
             observed = self.mechanism.undone(observed)
         labels = {} if problem.labels is None else {"hard": problem.labels}
+        constants = {**constants, **problem.beside}
         weights = {"prior": self.victim.inputs.mean.new_tensor(strength)}
         return {"observed": observed, "constants": constants, "labels": labels, "weights": weights}
 
     def trial(self, guess: Guess, given: Given) -> Tensors:
         """Compute the gradient of a guess, before any mechanism."""
-        unknown = {name.removeprefix(_MODEL): value for name, value in guess.items() if name.startswith(_MODEL)}
         labels = guess["labels"].softmax(-1) if "labels" in guess else given["labels"]["hard"]
         raw = guess["x"] * self.victim.inputs.std + self.victim.inputs.mean
-        return self.victim.gradient(raw, labels, unknown, given["constants"])
+        return self.victim.gradient(raw, labels, self._unknown(guess), given["constants"])
 
     def matched(self, trial: Tensors, given: Given) -> Tensor:
         """Compute the distance of a trial from the observation."""
@@ -107,8 +112,16 @@ class Objective:
     def __call__(self, guess: Guess, given: Given) -> tuple[Tensor, Tensor]:
         """Compute the objective, and the distance in it; scalars."""
         matched = self.matched(self.trial(guess, given), given)
-        return matched + self.weighed(guess["x"], given), matched
+        return matched + self.weighed(guess, given), matched
 
-    def weighed(self, x: Tensor, given: Given) -> Tensor:
-        """Compute the prior of a guess (B, ...), times its strength."""
-        return given["weights"]["prior"] * self.prior(x)
+    def weighed(self, guess: Guess, given: Given) -> Tensor:
+        """Compute the priors of a guess, times their strength."""
+        prior = self.prior(guess["x"])
+        if self._model_prior is not None:
+            prior = prior + self._model_prior(self.victim, guess["x"], self._unknown(guess), given["constants"])
+        return given["weights"]["prior"] * prior
+
+    def _unknown(self, guess: Guess) -> Tensors:
+        """Return a value for each of the victim's unknown tensors: searched for, or the attacker's first guess."""
+        searched = {name.removeprefix(_MODEL): value for name, value in guess.items() if name.startswith(_MODEL)}
+        return {**self.victim.unknown, **searched}

@@ -8,20 +8,23 @@ needs a `VictimModel` and the sent tensors, but not Flower: it also works on gra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from math import inf
 
 import torch
 from torch import Tensor
 
+from flfw.errors import BadInput
 from flfw.inversion.automatic import Automatic, Staged
 from flfw.inversion.compute import Compute
-from flfw.inversion.descent import Best, Descent
+from flfw.inversion.descent import Best, Descent, Evaluate
 from flfw.inversion.evaluation import Evaluation, Fused, stacked, stacked_given
+from flfw.inversion.evolution import CandidateEvaluation
 from flfw.inversion.matching import Distance
 from flfw.inversion.objective import Guess, Objective, Problem
-from flfw.inversion.priors import Prior, none
+from flfw.inversion.priors import ModelPrior, Prior, none
 from flfw.nets.net import Tensors
+from flfw.victims.cropped_kernels import cropped
 from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
 
@@ -34,6 +37,13 @@ def normal(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
     return torch.randn(shape, generator=rng)
 
 
+Together = Callable[[Evaluate, Tensor | None, int], Evaluate]
+"""Changes the evaluation of all starts of some targets, so that the starts of one target influence each other.
+
+Its arguments are the evaluation of P stacked guesses, in which the starts of a target stand side by side; their labels
+(P, B), None where these are searched for; and the iterations of the search."""
+
+
 @dataclass(frozen=True)
 class Stage:
     """Search in a chain of searches; each begins at the end of the one before.
@@ -44,6 +54,7 @@ class Stage:
         prior: prior of a guess.
         strength: factor of the prior, >= 0; stages that differ only in it share their graphs.
         through: whether a known mechanism is part of the objective; a constant that it adds is subtracted in any case.
+        model_prior: prior of a guess that uses the victim's network; None: none.
     """
 
     distance: Distance
@@ -51,6 +62,7 @@ class Stage:
     prior: Prior = none
     strength: float = 1.0
     through: bool = True
+    model_prior: ModelPrior | None = None
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,9 @@ class Recipe:
         lost: a distance above which a search has failed: that of a guess whose gradient is 0, where it is known.
         opening: searches before this one, from each start.
         closing: searches after this one, from each start.
+        fit_unknown: whether the victim's unknown tensors are searched for; else they stay as they are.
+        model_prior: prior of a guess that uses the victim's network; None: none.
+        together: influence of a target's starts on each other; None: none. Then all of them are searched from at once.
     """
 
     distance: Distance
@@ -96,12 +111,16 @@ class Recipe:
     lost: float = inf
     opening: tuple[Stage, ...] = ()
     closing: tuple[Closing, ...] = ()
+    fit_unknown: bool = True
+    model_prior: ModelPrior | None = None
+    together: Together | None = None
 
     @property
     def stages(self) -> tuple[Stage, ...]:
         """The opening stages, the one described here, and the closing ones; the distance in the last one counts."""
         closing = [stage for one in self.closing for stage in one.stages]
-        return *self.opening, Stage(self.distance, self.descent, self.prior), *closing
+        here = Stage(self.distance, self.descent, self.prior, model_prior=self.model_prior)
+        return *self.opening, here, *closing
 
 
 @dataclass(frozen=True)
@@ -114,6 +133,7 @@ class Target:
         rng: draws the starts.
         batch: number of examples, where no labels are given.
         start: (B, ...) the first guess, in normalised units; None: the recipe draws it.
+        beside: constants of the model prior, by name; all targets of a search have the same names.
     """
 
     sent: Tensors
@@ -121,6 +141,7 @@ class Target:
     rng: torch.Generator
     batch: int = 1
     start: Tensor | None = None
+    beside: Tensors = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -157,7 +178,7 @@ def invert(
         recipe: settings of the search.
         mechanism: a known mechanism between the gradient and the observation.
         box: smallest and largest raw input.
-        compute: limits of memory, and compilation.
+        compute: limits of memory, compilation, and precision.
 
     Returns:
         One for each target. A search fails if every start left the finite numbers, came no closer than at the start,
@@ -166,10 +187,15 @@ def invert(
     Raises:
         BadInput: an observation is of another network or not finite, or one search does not fit into memory.
     """
-    run = _Run(victim, recipe, mechanism, box, compute or Compute())
+    compute = compute or Compute()
+    victim = victim if compute.precision == "float32" else victim.reduced(torch.bfloat16)
+    if mechanism is None:  # a mechanism may change what is 0, or count entries
+        victim, kernels = cropped(victim, [target.sent for target in targets])
+        targets = [replace(target, sent=sent) for target, sent in zip(targets, kernels, strict=True)]
+    run = _Run(victim, recipe, mechanism, box, compute)
     best: list[SearchResult | None] = [None] * len(targets)
     # Without a distance at which to stop, all starts are searched from at once.
-    waves = [recipe.restarts] if not recipe.solved else [1] * recipe.restarts
+    waves = [recipe.restarts] if recipe.together or not recipe.solved else [1] * recipe.restarts
     for starts in waves:
         open_ = [i for i, result in enumerate(best) if result is None or not result.matched <= recipe.solved]
         if not open_:
@@ -195,21 +221,30 @@ class _Run:
     ) -> None:
         self._victim, self._recipe, self._box, self._compute = victim, recipe, box, compute
         self._mechanism = mechanism
-        self._built: dict[tuple[Distance, Prior, bool], tuple[Objective, Evaluation]] = {}
+        self._built: dict[tuple[Distance, Prior, bool, ModelPrior | None, int], tuple[Objective, Evaluation]] = {}
         inputs, device = victim.inputs, victim.inputs.mean.device
         low, high = (inputs.normalise(torch.full(inputs.shape, end, device=device)) for end in box)
         self._bounds = (low, high) if recipe.boxed else None
 
     def searched(self, targets: Sequence[Target]) -> list[SearchResult]:
-        """Search for each target, in chunks that fit into memory."""
-        problems = [self._problem(target) for target in targets]
+        """Search for each target, in chunks that fit into memory; starts that influence each other share a chunk."""
+        problems, inseparable = [self._problem(target) for target in targets], self._inseparable
         together = min(self._evaluation(stage, problems[0])[1].together for stage in self._recipe.stages)
-        chunks = -(-len(problems) // together)
-        width = -(-len(problems) // chunks)  # chunks of similar size need few graphs
+        if together < inseparable:
+            raise BadInput(
+                f"Expected memory for {inseparable} starts at once, got room for {together}; lower restarts."
+            )
+        chunks = -(-len(problems) // (together - together % inseparable))
+        width = -(-len(problems) // (chunks * inseparable)) * inseparable  # chunks of similar size need few graphs
         results: list[SearchResult] = []
         for at in range(0, len(problems), width):
             results += self._chunk(problems[at : at + width], [target.rng for target in targets[at : at + width]])
         return results
+
+    @property
+    def _inseparable(self) -> int:
+        """Number of problems that have to run at once."""
+        return self._recipe.restarts if self._recipe.together else 1
 
     def _chunk(self, problems: Sequence[Problem], rngs: Sequence[torch.Generator]) -> list[SearchResult]:
         guess = stacked([problem.guess for problem in problems])
@@ -234,7 +269,11 @@ class _Run:
     ) -> Best:
         objective, evaluation = self._evaluation(stage, problems[0])
         given = stacked_given([objective.given(problem, stage.strength) for problem in problems])
-        return stage.descent.descend(evaluation.prepare(given, rngs), guess, self._bounds, solved)
+        evaluate = evaluation.prepare(given, rngs)
+        if self._recipe.together:
+            evaluate = self._recipe.together(evaluate, given["labels"].get("hard"), stage.descent.iterations)
+        descent = stage.descent.bound(given["labels"].get("hard"), rngs)
+        return descent.descend(evaluate, guess, self._bounds, solved)
 
     def _problem(self, target: Target) -> Problem:
         device = self._victim.inputs.mean.device
@@ -245,18 +284,22 @@ class _Run:
         logits = None
         if target.labels is None:
             logits = normal((count, self._victim.classes), target.rng).to(device)
-        return Problem(target.sent, target.labels, start, self._victim.unknown, logits)
+        unknown = self._victim.unknown if self._recipe.fit_unknown else {}
+        return Problem(target.sent, target.labels, start, unknown, logits, target.beside)
 
     def _evaluation(self, stage: Stage, problem: Problem) -> tuple[Objective, Evaluation]:
-        like = stage.distance, stage.prior, stage.through
+        like = stage.distance, stage.prior, stage.through, stage.model_prior, stage.descent.candidates
         if like not in self._built:
             known, through = self._mechanism, stage.through
             automatic = known if isinstance(known, Automatic) else None
             operator = known.undoing if isinstance(known, Automatic) else known
-            objective = Objective(self._victim, stage.distance, stage.prior, operator, through)
+            objective = Objective(self._victim, stage.distance, stage.prior, operator, through, stage.model_prior)
             example = problem.guess, objective.given(problem), self._compute
             inside = automatic if through else None
-            evaluation = Staged(objective, inside, *example) if inside else Fused(objective, *example)
+            if stage.descent.candidates:
+                evaluation = CandidateEvaluation(objective, inside, *example, stage.descent.candidates)
+            else:
+                evaluation = Staged(objective, inside, *example) if inside else Fused(objective, *example)
             self._built[like] = objective, evaluation
         return self._built[like]
 

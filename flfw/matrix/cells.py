@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from flfw import nets
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.formats.result_file import read_result
@@ -68,6 +69,7 @@ def carry_out(prepared: PreparedMatrix) -> dict[str, str]:
 def settled(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]:
     """Return matrix and experiment with all defaults resolved: every axis filled, the same attacks for all methods."""
     asked = dataclasses.replace(experiment, attack=matrix.attacks or experiment.attack)
+    nets.look_in(asked.weights)
     resolved = without_auto(asked, matrix.methods)
     return dataclasses.replace(matrix, attacks=resolved.attack).filled(resolved), resolved
 

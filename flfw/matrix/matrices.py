@@ -84,6 +84,8 @@ def summary(folder: Path) -> str:
 
 def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path, str]:
     """Run all matrices; return their folder, and a sentence about the runs that failed, if any did."""
+    honest = "--matrix without --tampered-by, as its verdicts on methods are on servers that follow the protocol"
+    require(not experiment.tampered_by, honest, tampered_by=experiment.tampered_by)
     folder = (out or experiment.out or Path("runs") / _default_name(matrix, experiment)).absolute()
     if matrix.datasets:
         _check_folder(folder, matrix.datasets)

@@ -18,7 +18,7 @@ from flfw.matrix.columns import ACCURACIES
 from flfw.report.findings import was_informed
 
 # Floors in dB; other floor columns are shares.
-_FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")
+_FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
 
 
 class AttackSetting(NamedTuple):

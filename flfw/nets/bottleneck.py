@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from flfw.errors import BadInput
+from flfw.errors import BadInput, require
 from flfw.nets.net import Net, Tensors
 from flfw.rng import torch_generator
 
@@ -54,7 +54,12 @@ class VariationalBottleneck(nn.Module):
         self.register_buffer("noise", drawn, persistent=False)  # known to both sides, so never sent
 
     def forward(self, h: Tensor) -> Tensor:
-        """Return the decoded draws (B, d) for features (B, d)."""
+        """Return the decoded draws (B, d) for features (B, d).
+
+        Raises:
+            BadInput: the features are not rows, as of the patches of an image or the places of a text.
+        """
+        require(h.dim() == 2, "one row of features for each example before the bottleneck", shape=tuple(h.shape))
         mean, deviation = encoded(self.encoder(h))
         self.divergence = self.beta * divergence(mean, deviation)
         return self.decoder(mean + self.scale * deviation * self._noise(mean))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import deepcopy
 from math import prod, sqrt
 from typing import Literal
 
@@ -11,10 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from flfw.errors import BadInput
-from flfw.nets.net import Net, Tensors
+from flfw.errors import BadInput, require
+from flfw.nets.net import Net, Tensors, running_statistics
 
-HeadInit = Literal["torch", "fan_in"]
+HeadInit = Literal["torch", "fan_in", "identity"]
+
+_SMALL = 1e-2  # what head_init=identity leaves of the heads' weights
 
 
 class Hypernetwork(nn.Module):
@@ -26,16 +29,33 @@ class Hypernetwork(nn.Module):
         hidden: length of h.
         head_init: ``torch`` keeps torch's Linear default for the heads, which generates weights of deviation 0.24 in
             layers of any width; ``fan_in`` scales each head so that its generated weights have the usual deviation
-            for a layer of that fan-in.
+            for a layer of that fan-in; ``identity`` starts each head at ``start``, and a hundredth of torch's weights.
+        start: first numbers of each generated tensor, for ``identity``.
     """
 
-    def __init__(self, targets: Mapping[str, torch.Size], embedding: int, hidden: int, head_init: HeadInit) -> None:
+    def __init__(
+        self,
+        targets: Mapping[str, torch.Size],
+        embedding: int,
+        hidden: int,
+        head_init: HeadInit,
+        start: Mapping[str, Tensor] | None = None,
+    ) -> None:
         super().__init__()
         self.targets = dict(targets)
         self.trunk = nn.Linear(embedding, hidden)
         self.heads = nn.ModuleList(nn.Linear(hidden, prod(shape)) for shape in targets.values())
         if head_init == "fan_in":
             self._scale_heads(hidden)
+        if head_init == "identity":
+            require(start is not None, "first numbers of the generated tensors for head_init=identity", start=start)
+            self._begin_at(start or {})
+
+    @torch.no_grad()
+    def _begin_at(self, start: Mapping[str, Tensor]) -> None:
+        for name, head in zip(self.targets, self.heads, strict=True):
+            head.get_parameter("weight").mul_(_SMALL)
+            head.get_parameter("bias").copy_(start[name].flatten())
 
     @torch.no_grad()
     def _scale_heads(self, hidden: int) -> None:
@@ -62,40 +82,53 @@ class Hypernetwork(nn.Module):
 class GeneratedNet(nn.Module):
     """A `Net` with a generated extractor, which has no weights of its own.
 
-    Its named tensors are ``hypernet.*``, ``embedding`` and ``classifier.*``.
+    Its named tensors are ``hypernet.*``, ``embedding`` and ``classifier.*``, and ``extractor.*`` for running statistics
+    if the extractor has any.
 
     Args:
         net: the architecture; its classifier is used, its extractor's weights are not.
         embedding: length of the embedding, drawn from N(0, 1).
         hidden: width of the hypernetwork.
-        head_init: see `Hypernetwork`.
+        head_init: see `Hypernetwork`; ``identity`` starts at the extractor's weights.
+        unloaded: whether the extractor computes with its own first weights for good, and the generated ones get the
+            gradient of these: as where a program generates weights and never loads them.
     """
 
-    def __init__(self, net: Net, embedding: int, hidden: int, head_init: HeadInit) -> None:
+    def __init__(self, net: Net, embedding: int, hidden: int, head_init: HeadInit, unloaded: bool = False) -> None:
         super().__init__()
-        targets = {name: parameter.shape for name, parameter in net.extractor.named_parameters()}
-        if not targets:
+        start = {name: parameter.detach() for name, parameter in net.extractor.named_parameters()}
+        if not start:
             raise BadInput(
                 "Expected a network whose extractor has weights to generate, got one without; choose another."
             )
-        if running := [name for name, _ in net.extractor.named_buffers()]:
-            raise BadInput(
-                "Expected a network whose extractor is all weights, for a hypernetwork to generate, got the running "
-                f"statistics {running[0]}; choose another --net."
-            )
-        self.hypernet = Hypernetwork(targets, embedding, hidden, head_init)
+        targets = {name: value.shape for name, value in start.items()}
+        self.hypernet = Hypernetwork(targets, embedding, hidden, head_init, start)
         self.embedding = nn.Parameter(torch.randn(embedding))
         self.classifier = net.classifier
-        self._extractor = (net.extractor.to("meta"),)  # in a tuple: its weights are not this module's
+        self._own = dict(zip(start, range(len(start)), strict=True)) if unloaded else {}
+        for name, number in self._own.items():
+            self.register_buffer(f"own_{number}", start[name].clone(), persistent=False)
+        self.extractor = _without_weights(net.extractor)
         self._kept: Tensors | None = None
 
     def extractor_weights(self) -> Tensors:
         """Generate the extractor's tensors from the current hypernetwork and embedding."""
         return self.hypernet(self.embedding)
 
+    def architecture(self) -> nn.Module:
+        """Copy the extractor, with places without numbers for the generated tensors; its constants are shared."""
+        copy = deepcopy(self.extractor, {id(value): value for value in self.extractor.buffers()})
+        for name, shape in self.hypernet.targets.items():
+            path, _, inner = name.rpartition(".")
+            place = nn.Parameter(torch.empty(shape, device="meta"))
+            copy.get_submodule(path).register_parameter(inner, place)
+        return copy
+
     def features(self, x: Tensor, weights: Tensors) -> Tensor:
         """Compute features (B, ...) of network inputs (B, ...) under given extractor weights."""
-        return functional_call(self._extractor[0], weights, (x,))
+        if self._own:
+            weights = {n: self.get_buffer(f"own_{self._own[n]}") + (w - w.detach()) for n, w in weights.items()}
+        return functional_call(self.extractor, weights, (x,))
 
     def forward(self, x: Tensor) -> Tensor:
         """Compute class scores (B, classes) of network inputs (B, ...)."""
@@ -111,3 +144,24 @@ class GeneratedNet(nn.Module):
             yield
         finally:
             self._kept = None
+
+
+def _without_weights(module: nn.Module) -> nn.Module:
+    """Take all parameters from a module, whose places `functional_call` then fills; return the module."""
+    for layer in module.modules():
+        for name, _ in list(layer.named_parameters(recurse=False)):
+            layer.register_parameter(name, None)
+    return module
+
+
+def require_all_weights(net: Net) -> None:
+    """Refuse a network whose extractor has running statistics beside its weights, which no hypernetwork generates.
+
+    Raises:
+        BadInput: names the first of them.
+    """
+    if running := running_statistics(net.extractor):
+        raise BadInput(
+            "Expected a network whose extractor is all weights, for a hypernetwork to generate, got the running "
+            f"statistics {running[0]}; choose another --net."
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -34,8 +35,34 @@ class Net(nn.Module):
         self.classifier = classifier
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute class scores (B, classes) of normalised inputs (B, ...)."""
+        """Compute scores (B, classes) of normalised inputs (B, ...), or (B, classes, T) of each place of a text."""
         return self.classifier(self.extractor(x))
+
+
+def targets(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Return the labels that belong to scores: those given, or the next token of every place of a text (B, T).
+
+    Args:
+        scores: (B, classes), or (B, V, T) of V tokens at each of T places.
+        x: raw inputs (B, ...); of text (B, T), in which token k is k / (V - 1).
+        y: labels (B,), of text the token after the last place; others, such as probabilities, stay.
+
+    >>> targets(torch.zeros(1, 3, 2), torch.tensor([[0.0, 1.0]]), torch.tensor([1])).tolist()
+    [[2, 1]]
+    """
+    if scores.dim() < 3 or y.dim() > 1:
+        return y
+    following = ((scores.shape[1] - 1) * x[:, 1:].float()).round().long()
+    return torch.cat([following, y.unsqueeze(1)], 1)
+
+
+def hits(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Compute the share of each example's labels that get the highest score, (B,) float64; arguments as of `targets`.
+
+    >>> hits(torch.tensor([[0.0, 1.0], [1.0, 0.0]]), torch.zeros(2, 1), torch.tensor([1, 1])).tolist()
+    [1.0, 0.0]
+    """
+    return (scores.argmax(1) == targets(scores, x, y)).double().unsqueeze(-1).flatten(1).mean(1)
 
 
 def tensors(model: nn.Module) -> Tensors:
@@ -46,3 +73,9 @@ def tensors(model: nn.Module) -> Tensors:
 def numel(tensors: Mapping[str, Tensor]) -> int:
     """Return the number of scalars in named tensors."""
     return sum(value.numel() for value in tensors.values())
+
+
+def running_statistics(model: nn.Module) -> tuple[str, ...]:
+    """List the buffers in a model's ``state_dict``, such as BatchNorm's mean and variance; constants are not in it."""
+    parameters = {name for name, _ in model.named_parameters()}
+    return tuple(name for name in model.state_dict() if name not in parameters)

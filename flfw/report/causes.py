@@ -11,6 +11,7 @@ from typing import Any
 from flfw.report.findings import AuditEntry, number
 
 BRIEF = {
+    "tampered": "the network was changed by a malicious server ({by})",
     "control": "the positive control of {name} failed",
     "consistency": "the description of the client does not explain the messages that {name} attacked",
     "easy": "it did not solve the undefended easy case either",
@@ -30,6 +31,7 @@ BRIEF = {
     "few": "only {messages} attacked, too few for a conclusion",
 }
 PLAIN = {
+    "tampered": "the server broke the rules and changed the network",
     "control": "a check that must always succeed has failed, so the measurement itself is at fault",
     "consistency": "what the clients computed is not what the test takes it for: the true {unit} do not lead to the "
     "messages that were attacked",
@@ -122,6 +124,7 @@ def _values(setting: AuditEntry, unit: str) -> dict[str, Any]:
     return {
         "name": setting.name,
         "unit": unit,
+        "by": setting.entry.get("tampered_by"),
         "failures": setting.failures,
         "stopped": _bare(setting.entry.get("stopped")),
         "below": _bare(setting.ladder.get("easy", {}).get("stopped")),

@@ -18,6 +18,7 @@ from safetensors.numpy import load_file
 from flfw.curves import LADDER
 from flfw.formats.rows import read_rows
 from flfw.report.figures import feature_strip, png_uri
+from flfw.report.texts import text_pair
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
 GRANT = {
@@ -30,13 +31,14 @@ _KEYS = GRANT | {
     "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
     "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
     "knowing_gains", "label_presence", "cause", "messages", "identification_p", "objective",
-    "candidates", "feature_error",
+    "candidates", "feature_error", "share_expected", "tampered_by", "rouge", "ceiling", "reduced",
 }  # fmt: skip
-FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public")
+FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
 _BESIDE = ("matched", "told")  # rungs that belong to one target; the others belong to an attack
 _SCORES = (
-    "psnr", "ssim", "lpips", "feature_error", "rmsd", "gain", "rank", "candidates", "exact_features", "iterations",
-    "matching_loss", "labels_found", *(f"floor_{floor}" for floor in FLOORS),
+    "psnr", "ceiling", "ssim", "lpips", "feature_error", "rmsd", "gain", "rank", "candidates", "exact_features",
+    "agreed", "agreed_exact", "iterations", "matching_loss",
+    "labels_found", "rouge_1", "rouge_2", "floor_rouge_1", *(f"floor_{floor}" for floor in FLOORS),
 )  # fmt: skip
 
 
@@ -52,6 +54,11 @@ class Sample:
     original: str | None = None
     reconstruction: str | None = None
     strip: Markup | None = None
+
+    @property
+    def is_text(self) -> bool:
+        """True if words were compared."""
+        return self.scores["floor_rouge_1"] is not None
 
 
 @dataclass(frozen=True)
@@ -214,7 +221,7 @@ def was_informed(row: Mapping[str, str]) -> bool | None:
 
 
 def read_sample(row: Mapping[str, str], truth: np.ndarray | None, guess: np.ndarray | None, attack: str) -> Sample:
-    """Read a row with its pictures: PNGs for images, a strip of features for tabular data."""
+    """Read a row with its pictures: PNGs for images, a strip of features for tabular data, lines for text."""
     scores = {key: number(row.get(key)) for key in _SCORES}
     failed = is_true(row.get("failed"))
     # Decibels rank images and distances rank records; an attempt without a result comes last.
@@ -225,6 +232,8 @@ def read_sample(row: Mapping[str, str], truth: np.ndarray | None, guess: np.ndar
         scores["gain"] = psnr - max(floors)
     sample = Sample(row, scores, failed, is_true(row.get("recovered")), nearness)
     guess = None if failed else guess
+    if truth is not None and sample.is_text:
+        return replace(sample, strip=text_pair(truth, guess))
     if truth is not None and truth.ndim == 1:
         alt = f"Features of sample {row.get('victim')} of client {row.get('client')}, and what {attack} gave"
         return replace(sample, strip=feature_strip(truth, guess, alt))

@@ -49,18 +49,18 @@ _FIRST = """\
 <figure><ol class="worst{{ ' tabular' if ahead[0].strip }}">
 {% for sample in ahead[:4 if ahead[0].strip else 8] %}<li class="{{ 'recovered' if sample.recovered }}"><a href="#{{ shown.key }}-{{ loop.index }}">{{ pair(shown, sample) }}<div class="under"><b>{{ score(sample) }}</b></div></a></li>
 {% endfor %}</ol>
-<figcaption>{% if ahead[0].strip %}Rings: the client’s record. Dots:{% else %}Above: a client’s training image. Below:{% endif %} what {{ shown.name }} made of {{ 'what it read' if shown.entry.vantage in on_client else 'the intercepted message' }}, {{ when(shown) }}. Worst for the client first{% if ahead[0].recovered %}; <span class="accent-text">coloured scores</span> count as recovered{% endif %}.</figcaption></figure>
+<figcaption>{% if ahead[0].is_text %}Above: a client’s text. Below:{% elif ahead[0].strip %}Rings: the client’s record. Dots:{% else %}Above: a client’s training image. Below:{% endif %} what {{ shown.name }} made of {{ 'what it read' if shown.entry.vantage in on_client else 'the intercepted message' }}, {{ when(shown) }}. Worst for the client first{% if ahead[0].recovered %}; <span class="accent-text">coloured scores</span> count as recovered{% endif %}.</figcaption></figure>
 {% endif %}
 </div>
 {% if absence and settings %}<p class="soft">{{ no_pictures() }}</p>{% endif %}
 <dl class="keyfacts">
-{% if worst %}{% set entry = worst.entry %}<div><dt>recovered in the worst setting{% if entry.share_interval %} <small>95 %: {{ span(entry.share_interval) }}</small>{% endif %}</dt><dd>{{ worst.recovered }} of {{ worst.total }}</dd></div>
-{% if entry.gain %}<div><dt>best gain over the best guess <small>mean {{ entry.gain.mean|num }} dB</small></dt><dd>{{ entry.gain.max|num }} dB</dd></div>{% endif %}
+{% if worst %}{% set entry = worst.entry %}<div><dt>recovered in the worst setting{% if entry.share_interval %} <small>95 %: {{ span(entry.share_interval) }}</small>{% endif %}{% if entry.share_expected is number %} <small>theory expects {{ entry.share_expected|pct(0) }}</small>{% endif %}</dt><dd>{{ worst.recovered }} of {{ worst.total }}</dd></div>
+{% if entry.gain and scope.unit != 'texts' %}<div><dt>best gain over the best guess <small>mean {{ entry.gain.mean|num }} dB</small></dt><dd>{{ entry.gain.max|num }} dB</dd></div>{% endif %}
 {% if entry.identification_rate is number %}<div><dt>identified among look-alikes{% if entry.identification_null is number %} <small>by chance {{ entry.identification_null|pct }}</small>{% endif %}</dt><dd>{{ entry.identification_rate|pct }}</dd></div>{% endif %}
 {% if entry.candidates %}<div><dt>messages that point to the truth among candidates <small>by chance {{ entry.candidates.null|pct }}</small></dt><dd>{{ entry.candidates.first }} of {{ entry.candidates.messages }}</dd></div>{% endif %}
-{% if entry.exact_match %}<div><dt>features found exactly <small>by guessing {{ entry.exact_match.floor|pct }}</small></dt><dd>{{ entry.exact_match.features|pct }}</dd></div>{% endif %}
+{% if entry.exact_match %}<div><dt>{{ 'bytes' if scope.unit == 'texts' else 'features' }} found exactly <small>by guessing {{ entry.exact_match.floor|pct }}</small></dt><dd>{{ entry.exact_match.features|pct }}</dd></div>{% endif %}
 {% if entry.labels_found is number %}<div><dt>of the labels, found by the attack itself</dt><dd>{{ entry.labels_found|pct }}</dd></div>{% endif %}
-{% if entry.worst %}<div><dt>has the worst case <small>sample {{ entry.worst.victim|plain }}, {{ entry.worst.psnr|num ~ ' dB' if entry.worst.psnr is number else 'RMSD ' ~ entry.worst.rmsd|num(3) }}</small></dt><dd>client {{ entry.worst.client|plain }}</dd></div>{% endif %}{% endif %}
+{% if entry.worst %}<div><dt>has the worst case <small>sample {{ entry.worst.victim|plain }}, {{ entry.worst.psnr|num ~ ' dB' if entry.worst.psnr is number else (1 - entry.worst.rmsd ** 2)|pct ~ ' of bytes right' if scope.unit == 'texts' else 'RMSD ' ~ entry.worst.rmsd|num(3) }}</small></dt><dd>client {{ entry.worst.client|plain }}</dd></div>{% endif %}{% endif %}
 {% if result.final and final.acc_global is none and final.acc_central is number %}<div><dt>final accuracy on central test data <small>clients report none</small></dt><dd>{{ final.acc_central|pct }}</dd></div>
 {% elif result.final %}<div><dt>final accuracy before local training{% if config.metrics == 'private' %} <small>with the noise of metrics=private</small>{% endif %}</dt><dd>{{ final.acc_global|pct }}</dd></div>
 {% if final.acc_local is none and final.acc_central is number %}<div><dt>final accuracy on central test data</dt><dd>{{ final.acc_central|pct }}</dd></div>{% else %}<div><dt>final accuracy after local training</dt><dd>{{ final.acc_local|pct }}</dd></div>{% endif %}{% endif %}

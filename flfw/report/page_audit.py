@@ -3,7 +3,7 @@
 # ruff: noqa: E501
 
 MACROS = """\
-{% macro score(sample) %}{% if sample.failed %}failed{% elif sample.scores.psnr is not none %}{{ sample.scores.psnr|num }} dB{% else %}RMSD {{ sample.scores.rmsd|num(3) }}{% endif %}{% endmacro %}
+{% macro score(sample) %}{% if sample.failed %}failed{% elif sample.scores.psnr is not none %}{{ sample.scores.psnr|num }} dB{% elif sample.is_text %}{{ sample.scores.exact_features|pct }} of bytes right{% else %}RMSD {{ sample.scores.rmsd|num(3) }}{% endif %}{% endmacro %}
 {% macro who(sample) %}{{ sample|who }}{% if sample.row.label and not absence %}, label {{ sample.row.label }}{% endif %}{% endmacro %}
 {% macro picture(source, alt, missing) %}{% if source %}<img src="{{ source }}" alt="{{ alt }}">{% else %}<span class="absent">{{ missing }}</span>{% endif %}{% endmacro %}
 {% macro pair(setting, sample) %}
@@ -16,14 +16,15 @@ MACROS = """\
 {% macro row(name, text) %}<div><dt>{{ name }}</dt><dd>{{ text }}</dd></div>{% endmacro %}
 {% macro no_pictures() %}No picture of a sample and no label is in this file: {{ absence }}. <code>--pictures yes</code> puts them in.{% endmacro %}
 {% macro rmsd_of(setting) %}{% set found = (setting.entry.distance or {}).rmsd %}{{ found.mean if found is mapping else found if found is not none and found is defined else '' }}{% endmacro %}
-{% macro floor(decibels, unit=true) %}{% if decibels is not number %}–{% elif scope.unit == 'records' %}{{ 'RMSD ' if unit }}{{ (10 ** (-decibels / 20))|num(3) }}{% else %}{{ decibels|num }}{{ ' dB' if unit }}{% endif %}{% endmacro %}
+{% macro floor(decibels, unit=true) %}{% if decibels is not number %}–{% elif scope.unit == 'texts' %}{{ (1 - 10 ** (-decibels / 10))|pct }}{{ ' of bytes right' if unit }}{% elif scope.unit == 'records' %}{{ 'RMSD ' if unit }}{{ (10 ** (-decibels / 20))|num(3) }}{% else %}{{ decibels|num }}{{ ' dB' if unit }}{% endif %}{% endmacro %}
 {% macro sample_facts(setting, sample) %}
 {% set scores = sample.scores %}{% set entry = setting.entry %}
 <dl class="facts">
 {{ row('counts as recovered', 'yes' if sample.recovered else 'no, the attack gave nothing' if sample.failed else 'no') }}
 {% if not sample.failed %}
-{% for key, name, places, unit in (('psnr', 'PSNR', 1, ' dB'), ('gain', 'gain over the best floor', 1, ' dB'), ('ssim', 'SSIM', 2, ''), ('lpips', 'LPIPS', 3, ''), ('feature_error', 'relative error of its features', 3, ''), ('rmsd', 'RMSD', 4, '')) %}{% if scores[key] is not none %}{{ row(name, scores[key]|num(places) ~ unit) }}{% endif %}{% endfor %}
-{% if scores.exact_features is not none %}{{ row('features exact', scores.exact_features|pct) }}{% endif %}
+{% for key, name, places, unit in (('psnr', 'PSNR', 1, ' dB'), ('ceiling', 'PSNR of the nearest image of the search’s form', 1, ' dB'), ('gain', 'gain over the best floor', 1, ' dB'), ('ssim', 'SSIM', 2, ''), ('lpips', 'LPIPS', 3, ''), ('feature_error', 'relative error of its features', 3, ''), ('rmsd', 'RMSD', 4, ''), ('rouge_1', 'ROUGE-1 (words)', 2, ''), ('rouge_2', 'ROUGE-2 (pairs of words)', 2, '')) %}{% if scores[key] is not none %}{{ row(name, scores[key]|num(places) ~ unit) }}{% endif %}{% endfor %}
+{% if scores.exact_features is not none %}{{ row('bytes exact' if sample.is_text else 'features exact', scores.exact_features|pct) }}{% endif %}
+{% if scores.agreed_exact is not none %}{{ row('exact where the searches agree', scores.agreed_exact|pct ~ ' of ' ~ scores.agreed|pct ~ ' of the features') }}{% endif %}
 {% if scores['rank'] is not none %}{{ row('rank of the true one', '%d of %d candidates'|format(scores['rank'], scores.candidates or 0)) }}{% endif %}
 {% if scores.matching_loss is not none %}{{ row('matching loss', '%.3g'|format(scores.matching_loss)) }}{% endif %}
 {% endif %}
@@ -49,13 +50,13 @@ MACROS = """\
   'told': 'Mildest protection: the same, by an attacker who knows the protection at its mildest settings',
   'target': 'The target itself'} %}
 {% set rung_samples = {'easy': 'easy case', 'matched': 'without the protection', 'told': 'mildest protection'} %}
-{% set floor_names = {'noise': 'Uniform noise', 'grey': 'Grey image', 'normalisation': 'Mean of the normalisation', 'mean': 'Public mean image', 'class_mean': 'Public mean image of the class', 'random_public': 'Random public image', 'nearest_public': 'Nearest public image (an oracle picks it)'} if scope.unit == 'images' else {'noise': 'Uniform noise', 'grey': 'One half everywhere', 'normalisation': 'Mean of the normalisation', 'mean': 'Public mean', 'class_mean': 'Public mean of the class', 'random_public': 'Random public ' ~ one, 'nearest_public': 'Nearest public ' ~ one ~ ' (an oracle picks it)'} %}
+{% set floor_names = {'noise': 'Random bytes', 'mean': 'Most usual public byte', 'class_mean': 'Most usual public byte in each place, in the class', 'random_public': 'Random public text', 'nearest_public': 'Nearest public text (an oracle picks it)'} if scope.unit == 'texts' else {'noise': 'Uniform noise', 'grey': 'Grey image', 'normalisation': 'Mean of the normalisation', 'mean': 'Public mean image', 'class_mean': 'Public mean image of the class', 'random_public': 'Random public image', 'nearest_public': 'Nearest public image (an oracle picks it)', 'unguided': 'Nearest of the images that the attack makes without the message (an oracle picks it)'} if scope.unit == 'images' else {'noise': 'Uniform noise', 'grey': 'One half everywhere', 'normalisation': 'Mean of the normalisation', 'mean': 'Public mean', 'class_mean': 'Public mean of the class', 'random_public': 'Random public ' ~ one, 'nearest_public': 'Nearest public ' ~ one ~ ' (an oracle picks it)'} %}
 """
 
 RESULTS = """\
 {% set entries = targets|map(attribute='entry')|list %}
 {% macro name_cell(setting) %}<th scope="row">{{ setting.title }}</th><td>{{ setting.entry.round|plain }}</td>{% endmacro %}
-{% macro verdict_cell(entry) %}<td class="text{{ ' accent-text' if entry.verdict in ('leaks', 'identifies') }}">{{ entry.verdict|plain }}</td>{% endmacro %}
+{% macro verdict_cell(entry) %}<td class="text{{ ' accent-text' if entry.verdict in ('leaks', 'identifies', 'malicious server only') }}">{{ entry.verdict|plain }}</td>{% endmacro %}
 {% macro tr(setting) %}<tr{{ ' class="answer"'|safe if setting is sameas worst }}>{% endmacro %}
 {% macro closeness(setting) %}{% if setting.entry.psnr %}, mean {{ setting.entry.psnr.mean|num }} dB{% elif setting.entry.distance %}, RMSD {{ rmsd_of(setting)|num(3) }}{% endif %}{% endmacro %}
 <section id="results" aria-labelledby="results-title">
@@ -84,20 +85,21 @@ RESULTS = """\
 {% endfor %}</tbody></table></div>
 {% endif %}
 {% if entries|selectattr('psnr')|list or entries|selectattr('distance')|list or entries|selectattr('exact_match')|list %}
-{% set decibels = entries|selectattr('psnr')|list %}{% set distances = entries|selectattr('distance')|list %}{% set gains = entries|selectattr('gain')|list %}{% set exact = entries|selectattr('exact_match')|list %}{% set lpips = entries|selectattr('lpips')|list %}{% set ssim = entries|selectattr('ssim')|list %}{% set features = entries|selectattr('feature_error')|list %}{% set labelled = entries|selectattr('labels_found', 'number')|list %}
+{% set decibels = entries|selectattr('psnr')|list %}{% set numbers = scope.unit != 'texts' %}{% set distances = entries|selectattr('distance')|list if numbers else [] %}{% set gains = entries|selectattr('gain')|list if numbers else [] %}{% set exact = entries|selectattr('exact_match')|list %}{% set lpips = entries|selectattr('lpips')|list %}{% set ssim = entries|selectattr('ssim')|list %}{% set features = entries|selectattr('feature_error')|list %}{% set ceilings = entries|selectattr('ceiling', 'number')|list %}{% set words = entries|selectattr('rouge')|list %}{% set labelled = entries|selectattr('labels_found', 'number')|list %}
 <h3>How close the reconstructions are</h3>
-<p class="soft">{% if decibels %}Means over the images{% if lpips %} (LPIPS: smaller is closer){% endif %}; what counts is the gain, how far an image stands above the best of its own floors.{% else %}Means over the records.{% endif %}</p>
+<p class="soft">{% if decibels %}Means over the images{% if lpips %} (LPIPS: smaller is closer){% endif %}; what counts is the gain, how far an image stands above the best of its own floors.{% else %}Means over the {{ scope.unit }}.{% if scope.unit == 'texts' %} Bytes count in their places; ROUGE compares words, and pairs of words, in any order.{% endif %}{% endif %}</p>
 <div class="scroll" tabindex="0" role="region" aria-label="How close the reconstructions are">
 <table>
-<thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th>{% if decibels %}<th scope="col">PSNR, dB</th><th scope="col">Interval</th><th scope="col">Best</th>{% endif %}{% if gains %}<th scope="col">Gain, dB</th><th scope="col">Best gain</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if lpips %}<th scope="col">LPIPS</th><th scope="col">Closest</th>{% endif %}{% if features %}<th scope="col">Feature error</th>{% endif %}{% if distances %}<th scope="col">RMSD</th><th scope="col">Within 0.3</th>{% endif %}{% if exact %}<th scope="col">Features exact</th><th scope="col">By guessing</th><th scope="col">Whole rows</th>{% endif %}{% if labelled %}<th scope="col">Labels found</th>{% endif %}</tr></thead>
+<thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th>{% if decibels %}<th scope="col">PSNR, dB</th><th scope="col">Interval</th><th scope="col">Best</th>{% endif %}{% if ceilings %}<th scope="col">Ceiling, dB</th>{% endif %}{% if gains %}<th scope="col">Gain, dB</th><th scope="col">Best gain</th>{% endif %}{% if ssim %}<th scope="col">SSIM</th>{% endif %}{% if lpips %}<th scope="col">LPIPS</th><th scope="col">Closest</th>{% endif %}{% if features %}<th scope="col">Feature error</th>{% endif %}{% if distances %}<th scope="col">RMSD</th><th scope="col">Within 0.3</th>{% endif %}{% if exact %}<th scope="col">{{ 'Bytes' if scope.unit == 'texts' else 'Features' }} exact</th><th scope="col">By guessing</th><th scope="col">Whole {{ 'texts' if scope.unit == 'texts' else 'rows' }}</th>{% endif %}{% if words %}<th scope="col">ROUGE-1</th><th scope="col">ROUGE-2</th><th scope="col">ROUGE-1 of a random public text</th>{% endif %}{% if labelled %}<th scope="col">Labels found</th>{% endif %}</tr></thead>
 <tbody>{% for setting in targets %}{% set entry = setting.entry %}{{ tr(setting) }}{{ name_cell(setting) }}
-{% if decibels %}{% set psnr = entry.psnr or {} %}<td>{{ psnr.mean|num }}</td><td>{% if psnr.low is number and psnr.high is number %}{{ psnr.low|num }} to {{ psnr.high|num }}{% else %}–{% endif %}</td><td>{{ psnr.max|num }}</td>{% endif %}{% if gains %}<td>{{ (entry.gain or {}).mean|num }}</td><td>{{ (entry.gain or {}).max|num }}</td>{% endif %}
+{% if decibels %}{% set psnr = entry.psnr or {} %}<td>{{ psnr.mean|num }}</td><td>{% if psnr.low is number and psnr.high is number %}{{ psnr.low|num }} to {{ psnr.high|num }}{% else %}–{% endif %}</td><td>{{ psnr.max|num }}</td>{% endif %}{% if ceilings %}<td>{{ entry.ceiling|num }}</td>{% endif %}{% if gains %}<td>{{ (entry.gain or {}).mean|num }}</td><td>{{ (entry.gain or {}).max|num }}</td>{% endif %}
 {% if ssim %}<td>{{ (entry.ssim or {}).mean|num(2) }}</td>{% endif %}{% if lpips %}<td>{{ (entry.lpips.mean if entry.lpips is mapping else entry.lpips)|num(3) }}</td><td>{{ (entry.lpips.min if entry.lpips is mapping else none)|num(3) }}</td>{% endif %}{% if features %}<td>{{ (entry.feature_error or {}).mean|num(3) }}</td>{% endif %}
-{% if distances %}{% set distance = entry.distance or {} %}<td>{{ rmsd_of(setting)|num(3) }}</td><td>{{ distance.success|pct }}</td>{% endif %}{% if exact %}{% set match = entry.exact_match or {} %}<td>{{ match.features|pct }}</td><td>{{ match.floor|pct }}</td><td>{{ match.rows|pct }}</td>{% endif %}{% if labelled %}<td>{{ entry.labels_found|pct }}</td>{% endif %}</tr>
+{% if distances %}{% set distance = entry.distance or {} %}<td>{{ rmsd_of(setting)|num(3) }}</td><td>{{ distance.success|pct }}</td>{% endif %}{% if exact %}{% set match = entry.exact_match or {} %}<td>{{ match.features|pct }}</td><td>{{ match.floor|pct }}</td><td>{{ match.rows|pct }}</td>{% endif %}{% if words %}{% set rouge = entry.rouge or {} %}<td>{{ rouge.rouge_1|num(2) }}</td><td>{{ rouge.rouge_2|num(2) }}</td><td>{{ rouge.floor_rouge_1|num(2) }}</td>{% endif %}{% if labelled %}<td>{{ entry.labels_found|pct }}</td>{% endif %}</tr>
 {% endfor %}</tbody></table></div>
 {% if lpips %}{% set weights = (origin.weights or {}).lpips if origin.weights is mapping else none %}<p class="caption soft">LPIPS is version 0.1 with AlexNet. Images with a side under 64 px are enlarged so that the shorter side is 64; grey ones are repeated to three channels.{% if weights %} Backbone weights: {{ weights.file }} (SHA-256 {{ weights.sha256|string|truncate(16, true, '…') }}), {{ 'the official file' if weights.official else 'not the official file, so the values compare within this report only' }}.{% endif %}</p>{% endif %}
+{% if ceilings %}<p class="caption soft">Ceiling: the PSNR of the nearest image that a search of this form can give, made with the truth. A network behind the search may come nearer.</p>{% endif %}
 {% if labelled %}<p class="caption soft">Labels found: the share of a batch’s labels, in whatever order, that an attack found which was not granted them.</p>{% endif %}
-{% if exact %}<p class="caption soft">A feature is exact when a yes or no is right, or a number is within 5 % of its range. Guessing: the best constant guess for every feature.</p>{% endif %}
+{% if exact and numbers %}<p class="caption soft">A feature is exact when a yes or no is right, or a number is within 5 % of its range. Guessing: the best constant guess for every feature.</p>{% endif %}
 {% endif %}
 {% if attributes %}
 <h3>Feature by feature</h3>
@@ -159,9 +161,9 @@ ATTACKER = """\
 <div class="columns">
 {% if group[0].rungs and not absence %}<div><h4>Best of each rung</h4><ul class="gallery">{% for name, sample in group[0].rungs.items() %}<li>{{ pair(group[0], sample) }}<div class="under">{{ rung_samples.get(name, name) }}, {{ score(sample) }}</div></li>{% endfor %}</ul></div>{% endif %}
 {% if group|map(attribute='entry.floors')|select|list %}<div><h4>Floors: what a guess scores without any update</h4>
-<div class="scroll" tabindex="0" role="region" aria-label="Floors of {{ group[0].name }}"><table><thead><tr><th scope="col" class="text">{{ 'RMSD' if scope.unit == 'records' else 'PSNR, dB' }}</th>{% for setting in group %}<th scope="col">Round {{ setting.entry.round|plain }}</th>{% endfor %}</tr></thead>
-<tbody>{% for key, name in floor_names.items() %}<tr><th scope="row">{{ name }}</th>{% for setting in group %}<td>{{ floor((setting.entry.floors or {})[key], false) }}</td>{% endfor %}</tr>{% endfor %}
-<tr class="answer"><th scope="row">{{ group[0].name }}, mean</th>{% for setting in group %}<td>{{ (setting.entry.psnr or {}).mean|num if scope.unit != 'records' else rmsd_of(setting)|num(3) }}</td>{% endfor %}</tr></tbody></table></div></div>{% endif %}
+<div class="scroll" tabindex="0" role="region" aria-label="Floors of {{ group[0].name }}"><table><thead><tr><th scope="col" class="text">{{ {'records': 'RMSD', 'texts': 'Bytes right'}.get(scope.unit, 'PSNR, dB') }}</th>{% for setting in group %}<th scope="col">Round {{ setting.entry.round|plain }}</th>{% endfor %}</tr></thead>
+<tbody>{% for key, name in floor_names.items() if key != 'unguided' or group|selectattr('entry.floors.unguided', 'defined')|list %}<tr><th scope="row">{{ name }}</th>{% for setting in group %}<td>{{ floor((setting.entry.floors or {})[key], false) }}</td>{% endfor %}</tr>{% endfor %}
+<tr class="answer"><th scope="row">{{ group[0].name }}, mean</th>{% for setting in group %}<td>{{ (setting.entry.exact_match or {}).features|pct if scope.unit == 'texts' else rmsd_of(setting)|num(3) if scope.unit == 'records' else (setting.entry.psnr or {}).mean|num }}</td>{% endfor %}</tr></tbody></table></div></div>{% endif %}
 </div>
 {% endfor %}
 </section>
@@ -170,7 +172,7 @@ ATTACKER = """\
 GALLERY = """\
 <section id="gallery" aria-labelledby="gallery-title">
 <h2 id="gallery-title">{{ 'All samples' if absence else 'All reconstructions' }}</h2>
-<p>{% if absence %}{{ no_pictures() }} What follows are the scores, worst for the client first.{% else %}{{ 'Rings are the client’s record, dots the reconstruction;' if scope.unit == 'records' else 'Original on the left, reconstruction on the right,' }} worst for the client first. These are clients’ real samples: treat this page as confidential as the data.{% endif %} The gain is measured against the best floor of the {{ one }}: the best that a guess reaches which saw nothing of this client.</p>
+<p>{% if absence %}{{ no_pictures() }} What follows are the scores, worst for the client first.{% else %}{{ {'records': 'Rings are the client’s record, dots the reconstruction;', 'texts': 'Original above, reconstruction below with its wrong bytes marked,'}.get(scope.unit, 'Original on the left, reconstruction on the right,') }} worst for the client first. These are clients’ real samples: treat this page as confidential as the data.{% endif %} The gain is measured against the best floor of the {{ one }}: the best that a guess reaches which saw nothing of this client.</p>
 <p class="soft onscreen">Enter opens one with all its figures; the arrow keys walk on.</p>
 {% for setting in gallery %}
 <h3>{{ setting.name }}, {{ when(setting) }}</h3>
@@ -180,7 +182,7 @@ GALLERY = """\
 {% if not loop.first %}<details class="rest"><summary>The other {{ chunk|length }}</summary>{% endif %}
 <ul class="gallery{{ ' bare' if absence else ' tabular' if setting.samples[0].strip }}">
 {% for sample in chunk %}<li id="{{ setting.key }}-{{ loop.index + skipped }}" class="{{ 'recovered' if sample.recovered }}"><details class="sample"><summary>{{ pair(setting, sample) }}<div class="under"><b>{{ score(sample) }}</b>{% if sample.recovered %} <span class="accent-text">recovered</span>{% endif %}<br>
-{% if not sample.failed and sample.scores.gain is not none %}{% if sample.scores.ssim is not none %}SSIM {{ sample.scores.ssim|num(2) }}, {% endif %}gain {{ sample.scores.gain|num }} dB<br>{% endif %}{{ who(sample) }}</div></summary>
+{% if not sample.failed and sample.scores.gain is not none and not sample.is_text %}{% if sample.scores.ssim is not none %}SSIM {{ sample.scores.ssim|num(2) }}, {% endif %}gain {{ sample.scores.gain|num }} dB<br>{% endif %}{{ who(sample) }}</div></summary>
 {{ sample_facts(setting, sample) }}</details></li>
 {% endfor %}</ul>{% if not loop.first %}</details>{% endif %}{% endif %}{% endfor %}
 </div>

@@ -22,7 +22,7 @@ class Scope:
     """Scope of an audit.
 
     Attributes:
-        unit: ``images``, ``records`` or, where no score says which, ``samples``.
+        unit: ``images``, ``texts``, ``records`` or, where no score says which, ``samples``.
         samples: number of different samples over all settings, without the points of curves.
         clients: number of their clients; None where the run kept no row of them.
         rounds: the audited rounds; 0 is before training.
@@ -75,11 +75,13 @@ def _place(row: Mapping[str, str]) -> tuple[str | None, ...]:
 
 
 def unit_of(settings: Iterable[AuditEntry]) -> str:
-    """Return the unit of a sample: decibels are given for images only, distances alone for records."""
+    """Return the unit of a sample: decibels are for images only, words for texts, distances alone for records."""
     settings = list(settings)
     scores = [sample.scores for setting in settings for sample in (*setting.samples, *setting.checks)]
     if any(setting.entry["psnr"] for setting in settings) or any(score["psnr"] is not None for score in scores):
         return "images"
+    if any(score["floor_rouge_1"] is not None for score in scores):
+        return "texts"
     distances = [_rmsd(setting.entry["distance"]) for setting in settings] + [score["rmsd"] for score in scores]
     exact = any(setting.entry["exact_match"] for setting in settings)
     return "records" if exact or any(distance is not None for distance in distances) else "samples"

@@ -7,7 +7,7 @@ HEADLINE = """\
 {% set worst_defence = 'none' if worst_defence == config.method else worst_defence %}
 {% set plain_defence = worst_defence|plain if worst_defence and worst_defence != 'none' else '' %}
 {% set run = config.method ~ (' with ' ~ plain_defence if plain_defence else '') ~ ' on ' ~ dataset %}
-{% set one = {'images': 'image', 'records': 'record', 'samples': 'sample'}[scope.unit] %}
+{% set one = {'images': 'image', 'records': 'record', 'texts': 'text', 'samples': 'sample'}[scope.unit] %}
 {% macro got(setting) %}{{ setting.name }} recovered {{ setting.recovered }} of {{ setting.total }} training {{ scope.unit }}{% endmacro %}
 {% macro size(setting) %}{{ ('a ' ~ setting.point|replace('batch ', 'batch of ')) if setting.entry.curve in ('batch', 'ladder') else setting.point }}{% endmacro %}
 {% macro turn(round) %}{{ 'before the first round' if round == 0 else 'at round ' ~ round|plain }}{% endmacro %}
@@ -17,6 +17,7 @@ HEADLINE = """\
 {%- set first = setting.samples[0] if setting.samples else none -%}
 {%- if first and first.scores.psnr is not none %} <span class="measure">(best {{ first.scores.psnr|num }} dB
 {%- if first.scores.floor_nearest_public is not none %}, where the best public look-alike scores {{ first.scores.floor_nearest_public|num }} dB{% endif %})</span>
+{%- elif first and first.is_text and not first.failed %} <span class="measure">(closest with {{ first.scores.exact_features|pct }} of its bytes right)</span>
 {%- elif first and first.scores.rmsd is not none and not first.failed %} <span class="measure">(closest at a distance of {{ first.scores.rmsd|num(3) }} RMSD)</span>{% endif %}
 {%- endmacro %}
 {% macro took_no_account(setting) %}
@@ -47,6 +48,7 @@ HEADLINE = """\
 {% elif verdict == 'inconclusive' and worst.cause == 'failures' and worst.entry.stopped %}<strong class="verdict">Inconclusive</strong>: {{ worst.name }} gave nothing ({{ worst.entry.stopped|trim('.') }}), so this says nothing about what {{ run }} leaks {{ when(worst) }}.
 {% elif verdict == 'inconclusive' %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but {{ worst|because or 'the attack is too weak for a conclusion' }}, so its failure is not evidence of protection.
 {% elif verdict == 'attack broken' %}<strong class="verdict">Attack broken</strong>: {{ worst|because or 'a check of ' ~ worst.name ~ ' failed' }}, so this says nothing about {{ 'the defence ' ~ plain_defence if plain_defence else 'what ' ~ run ~ ' leaks' }}.
+{% elif verdict == 'malicious server only' %}<strong class="verdict leaks">Malicious server only</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, in a network that the server had changed ({{ worst.entry.tampered_by }}). This says nothing about a server that follows the protocol.
 {% else %}<strong class="verdict">{{ verdict|plain }}</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}.
 {% endif %}
 {% if elsewhere and elsewhere.entry.verdict == 'identifies' %}But with {{ size(elsewhere) }} it <strong class="verdict leaks">identifies</strong>: with {{ elsewhere.name }} {{ turn(elsewhere.entry.round) }} {{ pointing(elsewhere)|trim }}.
@@ -66,16 +68,17 @@ WORDS = """\
 {% macro outcome(setting) %}
 {% set verdict = setting.entry.verdict %}{% set k = setting.recovered %}{% set n = setting.total %}
 {% set of = (k if k else 'Not one') ~ ' of the ' ~ n ~ ' training ' ~ scope.unit %}{% set were = ' was' if k < 2 else ' were' %}
-{% if verdict == 'leaks' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} rebuilt {{ {'images': 'well enough to be recognised', 'records': 'with values close to the true ones'}.get(scope.unit, 'closely') }}, and more closely than public look-alikes come.
+{% if verdict == 'leaks' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} rebuilt {{ {'images': 'well enough to be recognised', 'records': 'with values close to the true ones', 'texts': 'so that they can be read'}.get(scope.unit, 'closely') }}, and more closely than public look-alikes come.
 {% elif verdict == 'identifies' %}<b>Not rebuilt, but told from look-alikes.</b> {{ of }}{{ were }} rebuilt. But {% if setting.cause == 'candidates' %}the messages themselves tell the true {{ scope.unit }} from others of the same client and classes: {{ pointing(setting)|trim }}.{% else %}the results point to the true {{ one }} among look-alikes of its class more often than chance explains.{% endif %} Whoever has candidate {{ scope.unit }}, one of which was in the training data of a message, can tell which one it was more often than by guessing. That is about the true {{ one }} among look-alikes. Whether somebody can tell of any single {{ one }} that it was used (membership) was not tested.
 {% elif verdict == 'no leak found' %}<b>No leak was found.</b> {{ of }}{{ were }} rebuilt. {% if setting.shown_to_work %}The test could have seen a leak of this kind. From the same clients, the same model and messages of the same size, the same attack rebuilds at least half of the {{ scope.unit }} when nothing protects them, and also through the protection at its mildest. {% if setting.entry.messages %}It was tried on {{ setting.entry.messages }} independent messages: if more than {{ setting.entry.messages|most_missed|pct(0) }} of such messages leaked to it, at least one of these would have leaked with a probability above 95 %. A smaller share could have been missed. {% endif %}{% else %}The same attack does succeed on an unprotected easy case, so the test could have seen a leak of this kind. {% endif %}It does not prove that there is none.
 {% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but {% if setting.informed %}the attacker, who is told of {{ setting.entry.hidden_by or setting.entry.defence }}, makes no use of what else the method hides{% elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('informed')|list %}here the attack could not adapt to what the method or its defence hides{% else %}the attacker took no account of what the method or its defence hides{% endif %}. One who does may succeed, so this is no evidence of protection.
 {% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} rebuilt, but {{ setting|plainly(scope.unit) or 'the attack is too weak' }}. Nothing follows from its failure.
 {% elif verdict == 'attack broken' %}<b>The test is not valid.</b> {{ (setting|plainly(scope.unit) or 'a check that must always succeed has failed')|sentence }} Nothing follows about the data, neither for better nor for worse.
+{% elif verdict == 'malicious server only' %}<b>A server that breaks the rules rebuilds data.</b> {{ of }}{{ were }} rebuilt or told from look-alikes, after the server had changed the network ({{ setting.entry.tampered_by }}). Nothing follows for a server that keeps to the rules.
 {% else %}<b>{{ verdict|plain }}.</b> {{ of }}{{ were }} rebuilt.{% endif %}
 {% endmacro %}
 {% set observers = {
-  'server': 'whoever runs the server. It follows the rules, but keeps every message that it sends and receives, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from them',
+  'server': ('whoever runs the server. It breaks the rules: it had all clients build a network that it changed (' ~ config.tampered_by ~ '), keeps' if config.tampered_by else 'whoever runs the server. It follows the rules, but keeps') ~ ' every message that it sends and receives, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from them',
   'client_update': 'somebody on the client’s own machine who sees the result of local training as it is about to be sent, after all that the client’s defence does',
   'client_example': 'somebody on the client’s own machine who sees what training computes from a single ' ~ one ~ ', before the client’s defence acts on the finished result'} %}
 <section id="words" class="whole" aria-labelledby="words-title">
@@ -109,7 +112,7 @@ WORDS = """\
 {% if settings|length > 1 %}<p>That is the {{ 'worst' if worst.entry.verdict in ('leaks', 'identifies') else 'least reassuring' }} of {{ targets|length }} test{{ 's' if targets|length != 1 }}{% if settings|length > targets|length %}; {{ settings|length - targets|length }} more tried other sizes{% endif %}{{ but_for_those_aside() }}. Their verdicts: {% for verdict, count in scope.verdicts.items() %}{{ count }} × “{{ verdict }}”{{ ', ' if not loop.last }}{% endfor %}.</p>{% endif %}
 {% if worst.entry.identification_rate is number and worst.entry.verdict != 'attack broken' %}<p>In {{ worst.entry.identification_rate|pct(0) }} of the cases the result pointed to the right {{ one }} among look-alikes{% if worst.entry.identification_null is number %}; chance alone gives {{ chance(worst) }}{% endif %}.{% if worst|beyond_chance and worst.entry.verdict not in ('leaks', 'identifies') %} That is more than chance explains: something of the {{ scope.unit }} does come through, though too little to count as rebuilt.{% endif %}</p>{% endif %}
 {% if worst.entry.candidates and worst.entry.verdict not in ('attack broken', 'leaks') and worst.cause != 'candidates' %}<p>Other {{ scope.unit }} of the same clients and classes were held against {{ worst.entry.candidates.messages }} messages. {{ worst.entry.candidates.first or 'None' }} of these {{ 'is' if worst.entry.candidates.first == 1 else 'are' }} explained best by the true {{ scope.unit }}; chance alone gives {{ worst.entry.candidates.null|pct }}.</p>{% endif %}
-{% if worst.entry.exact_match and worst.entry.verdict != 'attack broken' %}<p>{{ worst.entry.exact_match.features|pct(0) }} of the values in the records were found exactly; guessing the most usual value gives {{ worst.entry.exact_match.floor|pct(0) }}.</p>{% endif %}
+{% if worst.entry.exact_match and worst.entry.verdict != 'attack broken' %}<p>{{ worst.entry.exact_match.features|pct(0) }} of the {{ 'bytes of the texts' if scope.unit == 'texts' else 'values in the records' }} were found exactly; guessing the most usual {{ 'byte of each place' if scope.unit == 'texts' else 'value' }} gives {{ worst.entry.exact_match.floor|pct(0) }}.</p>{% endif %}
 {% endif %}
 <h3>How sure that is</h3>
 {% if not worst %}<p>There is nothing to be sure of.</p>
@@ -124,7 +127,7 @@ WORDS = """\
 {% if not worst %}<li>Whether training {{ scope.unit }} can be rebuilt from what clients send.</li>
 {% else %}
 <li>Other rounds of training: only {% for round in scope.rounds %}{{ 'the time before training' if round == 0 else 'round ' ~ round }}{{ ' and ' if loop.revindex == 2 else ', ' if not loop.last }}{% endfor %}.</li>
-<li>Other observers: other clients, {{ 'somebody on a client’s machine, ' if 'client_example' not in scope.vantages and 'client_update' not in scope.vantages }}{{ 'the server itself, ' if scope.vantages == ('client_example',) }}and a server that breaks the rules.</li>
+<li>Other observers: other clients, {{ 'somebody on a client’s machine, ' if 'client_example' not in scope.vantages and 'client_update' not in scope.vantages }}{{ 'the server itself, ' if scope.vantages == ('client_example',) }}and a server that {{ 'follows the rules, or breaks others' if config.tampered_by else 'breaks the rules' }}.</li>
 <li>Stronger attacks: more time, more knowledge, or a method not yet known.</li>
 {% if worst.entry.verdict == 'no leak found' %}<li>Attacks that use the messages in another way. This one looks for data that explain a message, and the true {{ scope.unit }} need not be the data that explain it best.</li>{% endif %}
 {% if 'update' not in scope.sources %}<li>The messages that training really sent: only messages made for the test were attacked.</li>{% endif %}
@@ -138,6 +141,7 @@ WORDS = """\
 <dl class="sentences">
 <div><dt>Leaks</dt><dd>At least one training {{ one }} was rebuilt. That is proof.</dd></div>
 <div><dt>Identifies</dt><dd>Nothing was rebuilt, but the true {{ one }} can be told from look-alikes more often than by chance. That is a leak, too, of less than the whole {{ one }}.</dd></div>
+{% if config.tampered_by %}<div><dt>Malicious server only</dt><dd>As “leaks” or “identifies”, but in a network that the server had changed against the rules. No verdict on an honest server.</dd></div>{% endif %}
 <div><dt>No leak found</dt><dd>Nothing was rebuilt by an attack that knew the protection, and that works on the same clients without it and at its mildest. That is not proof of safety.</dd></div>
 <div><dt>Static only</dt><dd>Nothing was rebuilt, but the attack did not reckon with all of the protection.</dd></div>
 <div><dt>Inconclusive</dt><dd>Nothing was rebuilt, but the attack is too weak, is not shown to work here, or gave too few results to mean anything. Where nothing protects the data, a failed attack is always this.</dd></div>

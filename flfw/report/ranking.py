@@ -11,7 +11,15 @@ from typing import Any
 from flfw.report.findings import GRANT, AuditEntry
 
 # The weakest evidence first: a page that opens with the best-sounding of several verdicts would mislead.
-ORDER = ("leaks", "identifies", "attack broken", "inconclusive", "static only", "no leak found")
+ORDER = (
+    "leaks",
+    "identifies",
+    "malicious server only",
+    "attack broken",
+    "inconclusive",
+    "static only",
+    "no leak found",
+)
 POSITIVE = ORDER[:2]  # verdicts that are evidence of a leak
 
 

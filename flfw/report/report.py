@@ -57,7 +57,7 @@ _SAID_IF_CHANGED = {
 }  # fmt: skip
 _AXES = {"batch": "examples in the batch", "steps": "local steps", LADDER: "examples in the batch x local steps"}
 # A user's own data: only the user decides that pictures of them leave the machine.
-_OWN_DATA = ("folder:", "hf:")
+_OWN_DATA = ("folder:", "hf:", "text:")
 
 
 def write_report(folder: Path, pictures: bool | None = None) -> Path:
@@ -149,11 +149,12 @@ def leakage_panel(settings: Iterable[AuditEntry], worst: AuditEntry | None) -> C
     for setting in sorted(settings, key=lambda setting: setting.entry.get("round") or 0):
         by_name.setdefault(setting.name, []).append((float(setting.entry.get("round") or 0), setting))
     images = _has_decibels(by_name)
+    things = "texts" if worst is not None and worst.entry.get("rouge") else "records"
     accent = worst.name if worst is not None else ""
     lines = _score_lines(by_name, accent) if images else _share_lines(by_name, accent)
     floors = (worst.entry.get("floors") or {}) if worst is not None and images else {}
     levels = [(text, _finite(floors.get(key))) for key, text in _CHART_FLOORS.items()]
-    title = "Leakage: PSNR of the reconstructions, dB" if images else "Leakage: share of records recovered"
+    title = "Leakage: PSNR of the reconstructions, dB" if images else f"Leakage: share of {things} recovered"
     return Chart(title, lines, tuple((text, level) for text, level in levels if level is not None), not images)
 
 

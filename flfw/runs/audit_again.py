@@ -14,7 +14,7 @@ from flfw.recording.reader import Recordings, is_recorded
 
 _OF_AN_AUDIT = (
     "attack", "audit-rounds", "audit-source", "images", "curve", "vantage", "adaptation", "attack-memory-gb",
-    "attack-compile", "set",
+    "attack-compile", "attack-precision", "set",
 )  # fmt: skip
 
 

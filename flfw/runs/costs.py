@@ -134,6 +134,7 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
             server = method(settings, sample=len(updates))
             server.at = place
             server.combined(arrays, iter(updates), 1)
+            costs["kept"] = sum(value.nbytes for value in server.state.values())
 
         summed = _fastest_s(combine)
         costs["reply_s"] += summed / len(updates)

@@ -156,7 +156,9 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
 def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, store_bytes: int) -> Memory:
     up, down, peak = client["up"] / _GIB, client["down"] / _GIB, client["peak_gib"]
     # The broadcast and the next one, the sum in float64, and the message and tensors of each reply in memory.
-    averaging = max(client["base_gib"] + 2 * down + 2 * up + 2 * up * (1 + actors), client["server_gib"])
+    # The server's own tensors: before and after a round, and on their way to the disk.
+    kept = 3 * client.get("kept", 0.0) / _GIB
+    averaging = max(client["base_gib"] + 2 * down + 2 * up + 2 * up * (1 + actors) + kept, client["server_gib"])
     # Each image beyond those measured adds its observation, and a copy in the batch that is attacked.
     attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0
     if experiment.engine == "inproc":
@@ -169,10 +171,13 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, st
 
 
 def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> int:
-    """Return the bytes on disk: a broadcast once and once per watched client, private state in two versions."""
+    """Return the bytes on disk: a broadcast once and once per watched client, private state in two versions.
+
+    The checkpoint also has the server's own tensors.
+    """
     probes = len(tickets_of(experiment, 0)) * experiment.images * (1 + audit.get("beside", 0))
     probes += experiment.cohort if experiment.audit_source != "probe" else 0
     on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0
     seen = len(experiment.audited) * ((1 + on_clients) * client["down"] + probes * client["up"]) if audit else 0
     ladder = (1 + experiment.images) * audit.get("easy", 0)
-    return int(client["down"] + 2 * experiment.clients * client["private"] + seen + ladder)
+    return int(client["down"] + client.get("kept", 0.0) + 2 * experiment.clients * client["private"] + seen + ladder)

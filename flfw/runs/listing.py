@@ -46,8 +46,7 @@ def _about(name: str) -> str:
         scheme = partition.scheme(name)
         cards.append(f"[split] {name}: {scheme.__doc__}\n\n{_fields(scheme, f'{name}.')}")
     if name in nets.names():
-        builder = nets.card(name).builder
-        cards.append(f"[network] {name}: {(builder.__doc__ or '').strip()}")
+        cards.append(f"[network] {name}: {_network(nets.card(name))}")
     if not cards:
         everything = [n for kind, _ in _KINDS.values() for n in plugins.names(kind)]
         everything += [*data.names(), *partition.schemes(), *nets.names()]
@@ -55,6 +54,17 @@ def _about(name: str) -> str:
     return "\n\n".join(cards)
 
 
+def _network(card: nets.NetCard) -> str:
+    if card.architecture is None:
+        return (card.builder.__doc__ or "").strip()
+    made = card.architecture
+    size = f"inputs resized to {made.side} pixels" if made.side else "inputs as they are"
+    words = f"Pretrained body with {made.width} features, {size}. Weights: {made.published.where}."
+    return f"{words}\n\n{_fields(nets.AdapterSettings, f'{made.name}.')}"
+
+
 def _fields(settings: Any, prefix: str = "") -> str:
-    lines = [f"  --set {prefix}{field.name}={field.default}" for field in dataclasses.fields(settings)]
+    defaults = {field.name: field.default for field in dataclasses.fields(settings)}
+    words = {name: str(value).lower() if isinstance(value, bool) else value for name, value in defaults.items()}
+    lines = [f"  --set {prefix}{name}={word}" for name, word in words.items()]
     return "\n".join(["Hyper-parameters:", *lines]) if lines else "No hyper-parameters."

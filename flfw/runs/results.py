@@ -15,14 +15,16 @@ import pandas as pd
 import flfw
 from flfw.audit.auditor import Auditor
 from flfw.audit.entries import breakdowns, write_rows
+from flfw.audit.measures.noticed import noticed
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.formats.result_file import read_result, read_training
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
-from flfw.resolve import Resolved
+from flfw.resolve import Resolved, resolve
 from flfw.runs.final import final_accuracies
+from flfw.server.central import sends_one_model
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
 from flfw.task import Task
@@ -35,12 +37,23 @@ _NOISY = (
     "Losses, accuracies and numbers of examples that clients reported have noise (metrics=private, metrics-noise={:g}) "
     "and are cut to their ranges: those of one client may say little. In a mean over clients the noise is smaller."
 )
+_TAMPERED = (
+    "A malicious server changed the network of this run ({}), and all clients built it: accuracies and verdicts are "
+    "those of the changed network, and say nothing about a server that follows the protocol."
+)
 _NOTHING = {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
 _TRANSPORT = {
     "ray": "Flower simulation engine on Ray",
     "inproc": "in process",
     "flwr": "Flower's own commands, simulation engine on Ray",
 }
+
+
+def _weights(experiment: Experiment, of_scores: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Return the files of weights on which the numbers depend: of a pretrained network, and of scores."""
+    sha256, place = experiment.weights_sha256, experiment.weights
+    body = {experiment.net: {"file": place or None, "sha256": sha256}} if sha256 else {}
+    return {**body, **(of_scores or {})} or None
 
 
 def _transport(experiment: Experiment, training: Mapping[str, Any]) -> str:
@@ -72,6 +85,8 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     reported = {"none": [_SILENT], "private": [_NOISY.format(experiment.metrics_noise)]}.get(experiment.metrics, [])
     if experiment.metrics == "private" and not training["final"]:
         reported.append(f"No final evaluation: asked for again, it would exceed {_budget(experiment)}.")
+    if experiment.tampered_by:
+        reported.append(_TAMPERED.format(experiment.tampered_by))
     notes = [*notes, *reported, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
     audited: dict[str, Any] = {"audit": [], "recordings": None, "weights": None, "tuned_on": []}
     stopped = None
@@ -127,6 +142,8 @@ def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str,
     write_rows(rows, out / "audit.csv")
     recordings = Recordings(auditor.source / "observations")
     notes += [*breakdowns(entries), *recordings.remarks(auditor.refused)]
+    if auditor.experiment.tampered_by:
+        notes += noticed(recordings, sends_one_model(resolve(auditor.experiment).method))
     origins = {"weights": auditor.weights, "tuned_on": auditor.tuned_on}
     return {"audit": entries, "recordings": recordings.summary(auditor.refused), **origins}
 
@@ -246,8 +263,9 @@ def _write(
                 "md5_ok": task.dataset.md5_ok,
                 "digest": task.dataset.digest or None,
             },
-            "weights": audited["weights"],
+            "weights": _weights(resolved.experiment, audited["weights"]),
             "tuned_on": audited["tuned_on"],
+            "tampered_by": resolved.experiment.tampered_by or None,
             "resumed": training["resumed"],
             "asked": training["asked"],
         },

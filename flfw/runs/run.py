@@ -13,8 +13,10 @@ from itertools import count
 from pathlib import Path
 
 from flfw import data, nets
+from flfw.adversary.malicious_server import require_public
 from flfw.audit.auditor import auditing
 from flfw.client.site import Site
+from flfw.combinations import check as check_names
 from flfw.dp.canary_audit import refuse_canaries
 from flfw.dp.settlement import settle
 from flfw.errors import BadInput, require
@@ -22,9 +24,9 @@ from flfw.experiment import Experiment
 from flfw.inversion.compute import compiler
 from flfw.plugins import short_name
 from flfw.resolve import Resolved, resolve, without_auto
-from flfw.resolve import check as check_names
 from flfw.runs import audit_again as recorded
 from flfw.runs import engine, results
+from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
 from flfw.task import Task
 
@@ -139,10 +141,13 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     Raises:
         BadInput: something does not exist or does not fit.
     """
+    nets.look_in(experiment.weights)
     resolved = resolve(_with_absolute_paths(experiment, new))
     experiment = resolved.experiment
     _require_sites(experiment)
     check_names(resolved)
+    if (architecture := nets.card(experiment.net).architecture) is not None:
+        nets.require_weights(architecture, experiment.weights_sha256)  # a run that goes on names those that it had
     _require_memory(resolved)
     if experiment.canaries:
         refuse_canaries(experiment.method, resolved.method, resolved.settings, resolved.model)
@@ -150,14 +155,15 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # printed below, on every run and not only when the cache is made
         task = Task.at_server(experiment, experiment.data_root)
+    if experiment.tampered_by:
+        require_public(task)
     resolved.method.check_task(task, resolved.settings)
     if resolved.defence and experiment.defended_partitions:
         resolved.defence.check_data(task.held(sorted(experiment.defended_partitions), experiment.batch_size))
     for partition in range(experiment.clients if task.has_data else 0):  # else each client checks itself
         resolved.method.check_client(task, partition, resolved.settings)
     _require_metrics(resolved)
-    averaged = resolved.method.downloads or not experiment.ema
-    require(bool(averaged), f"--ema 0 for method={experiment.method}, which sends no model", ema=experiment.ema)
+    _require_average(resolved)
     if experiment.patience and task.has_data and not all(map(len, task.split.validation)):
         without = f"split={experiment.split} without; choose another --split, such as sampled"
         raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
@@ -212,14 +218,23 @@ def _require_sites(experiment: Experiment) -> None:
 
 
 def _require_memory(resolved: Resolved) -> None:
-    """Refuse a model that does not fit this machine's memory, in which the server keeps it."""
-    needed = 4 * nets.numel(resolved.model.state_dict())
+    """Refuse a model that does not fit this machine's memory, in which the server keeps it and its own tensors."""
+    kept = resolved.method.kept_by_server(resolved.model, resolved.settings)
+    needed = 4 * (nets.numel(resolved.model.state_dict()) + kept)
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise BadInput(
             f"Expected a model of at most {there / 1e9:.1f} GB, this machine's memory, got {needed / 1e9:.1f} GB; "
             "lower the sizes in --set or choose another --net."
         )
+
+
+def _require_average(resolved: Resolved) -> None:
+    """Refuse a moving average where there is no one model that all clients are sent."""
+    experiment, method = resolved.experiment, resolved.method
+    sends = "a model of its own to each client" if method.downloads else "no model"
+    averaged = not experiment.ema or (method.downloads and sends_one_model(method))
+    require(bool(averaged), f"--ema 0 for method={experiment.method}, which sends {sends}", ema=experiment.ema)
 
 
 def _require_metrics(resolved: Resolved) -> None:

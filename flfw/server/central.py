@@ -8,11 +8,18 @@ from flwr.app import ArrayRecord
 
 from flfw.messages.sharing import matches
 from flfw.messages.wire import unpack
+from flfw.method import Method
+from flfw.nets.net import hits
 from flfw.server.place import ServerPlace
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.threads import one_thread
 
 _AT_ONCE = 500
+
+
+def sends_one_model(method: type[Method]) -> bool:
+    """Return whether a round's clients are all sent the same tensors: then these have an accuracy and an average."""
+    return getattr(method, "message_for", None) is FederatedStrategy.message_for
 
 
 def central_accuracy(place: ServerPlace, arrays: ArrayRecord) -> float | None:
@@ -30,18 +37,17 @@ def central_accuracy(place: ServerPlace, arrays: ArrayRecord) -> float | None:
     """
     names, sharing = list(place.blank.state_dict()), place.sharing
     whole = all(matches(name, sharing.downloads) for name in names)
-    different = getattr(place.method, "message_for", None) is not FederatedStrategy.message_for
     task = place.task
     count = len(task.dataset.test_y)
-    if not whole or different or not count:
+    if not whole or not sends_one_model(place.method) or not count:
         return None
     model = place.model()
     model.load_state_dict(unpack(arrays))
     model.to(place.device).eval()
-    right = 0
+    right = 0.0
     with torch.no_grad(), one_thread():
         for start in range(0, count, _AT_ONCE):
             x, y = task.examples("test", np.arange(start, min(count, start + _AT_ONCE)))
             scores = model(task.inputs.normalise(x.to(place.device)))
-            right += int((scores.argmax(1).cpu() == y).sum())
+            right += float(hits(scores.cpu(), x, y).sum())
     return right / count

@@ -25,24 +25,24 @@ T = TypeVar("T")
 
 def screened(
     updates: Iterable[tuple[int, T]],
-    norm: Callable[[T], float],
-    bound: float,
+    compare: Callable[[int, T], tuple[float, float]],
     refuse: Callable[[int, str], None],
 ) -> Iterator[tuple[int, T]]:
     """Yield the updates of a round but those that are far larger than all others; large ones come last.
 
-    An update is held in memory only if it is larger than the bound.
+    An update is held in memory only if it is larger than its bound.
 
     Args:
         updates: each with its client, as they arrive.
-        norm: function that gives the norm of an update's change.
-        bound: norm up to which a change is passed on at once, >= 0.
+        compare: function of a client and its update, for the norm of the change, and the norm >= 0 up to which it is
+            passed on at once; see `compared`.
         refuse: function that is called with a client and the reason why its update is not used.
     """
     norms: list[float] = []
     held: list[tuple[int, T, float]] = []
     for client, update in updates:
-        norms.append(size := norm(update))
+        size, bound = compare(client, update)
+        norms.append(size)
         if size <= bound:
             yield client, update
         else:
@@ -76,13 +76,23 @@ def no_heavier(
             yield client, update
 
 
+def compared(tensors: Tensors, sent: Tensors) -> tuple[float, float]:
+    """Return the norm of the change of an update, and the norm up to which it needs no comparison with others.
+
+    Args:
+        tensors: the update.
+        sent: the tensors that this client was sent.
+    """
+    return change(tensors, sent), bound_of(sent)
+
+
 def bound_of(sent: Tensors) -> float:
     """Return the norm up to which a change from these tensors needs no comparison."""
     return _FAR * (1 + _norm(sent))
 
 
 def change(tensors: Tensors, sent: Tensors) -> float:
-    """Return the norm of the difference of an update and the broadcast tensors; inf beyond the largest float."""
+    """Return the norm of the difference of an update and the tensors that were sent; inf beyond the largest float."""
     return _norm({name: value - sent[name] for name, value in tensors.items()})
 
 

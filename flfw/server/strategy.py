@@ -28,7 +28,7 @@ from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
 from flfw.server.robust import RobustMean
 from flfw.server.roster import Roster, unforeseeable
-from flfw.server.screening import bound_of, change, no_heavier, screened
+from flfw.server.screening import compared, no_heavier, screened
 from flfw.storage.checkpoint import Snapshot
 from flfw.storage.journal import JournalMark
 
@@ -100,7 +100,10 @@ class FederatedStrategy(Method, Strategy, ABC):
     # --- what a method writes or overrides, in the order in which a round calls it ---
 
     def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
-        """Choose the arrays for one client; by default all clients are sent the same."""
+        """Choose the arrays for one client, with the names and shapes of ``arrays``; by default all get the same.
+
+        Until `aggregate` has returned, the same client gets the same arrays again.
+        """
         return arrays
 
     def check_metrics(self, metrics: Mapping[str, Any]) -> None:
@@ -125,6 +128,11 @@ class FederatedStrategy(Method, Strategy, ABC):
         """Tensors that were sent to the clients of the current round."""
         assert self._sent is not None, "configure_train or combined comes first"
         return unpack(self._sent)
+
+    def sent_to(self, partition: int) -> Tensors:
+        """Return the tensors that one client of the current round was sent."""
+        assert self._sent is not None, "configure_train or combined comes first"
+        return unpack(self.message_for(partition, self._sent))
 
     @property
     def place(self) -> ServerPlace:
@@ -154,7 +162,7 @@ class FederatedStrategy(Method, Strategy, ABC):
             self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
         self._attempt = self.asking(server_round, arrays) if self.asking else 0
         fit = [p for p in self.cohort(server_round) if p not in self.roster.unfit]
-        messages = [self.ask(p, arrays, "train", server_round, config) for p in fit]
+        messages = [self.ask(p, self.message_for(p, arrays), "train", server_round, config) for p in fit]
         self._asked, self._sent = (time.monotonic(), arrays, messages), arrays
         return messages
 
@@ -178,7 +186,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         config["deadline"] = self.roster.tolerance.deadline
         if self.at and self.at.experiment.federation:
             config |= unforeseeable()
-        content = RecordDict({"arrays": self.message_for(partition, arrays), "config": ConfigRecord(config)})
+        content = RecordDict({"arrays": arrays, "config": ConfigRecord(config)})
         return self.roster.address(partition, content, kind, str(server_round))
 
     def aggregate_train(
@@ -229,15 +237,10 @@ class FederatedStrategy(Method, Strategy, ABC):
 
         received = self.roster.receive(messages, replies, when, checked, failed)
         if self.at and self.at.experiment.federation:  # simulated clients run this project's code
-            start = self.broadcasted
-
-            def refuse(partition: int, reason: str) -> None:
-                self.roster.drop(partition, reason, when, failed)
-
-            if self.at.experiment.metrics == "all":
-                earlier = self.history.first("num-examples")
-                received = no_heavier(received, lambda one: one[1]["num-examples"], earlier, refuse)
-            received = screened(received, lambda one: change(one[0], start), bound_of(start), refuse)
+            refuse = partial(self.roster.drop, when=when, failed=failed)
+            earlier = self.history.first("num-examples") if self.at.experiment.metrics == "all" else {}
+            received = no_heavier(received, lambda one: one[1].get("num-examples", 1), earlier, refuse)
+            received = screened(received, lambda p, one: compared(one[0], self.sent_to(p)), refuse)
         for partition, (tensors, metrics, size) in received:
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
             self.last_round[partition] = server_round
@@ -300,7 +303,8 @@ class FederatedStrategy(Method, Strategy, ABC):
         at_once = self.sample or len(everyone)  # the deadline is meant for this number of clients
         rows: list[dict[str, Any]] = []
         for start in range(0, len(fit), at_once):
-            asked = [self.ask(p, arrays, "evaluate", last + 1) for p in fit[start : start + at_once]]
+            now = fit[start : start + at_once]
+            asked = [self.ask(p, self.message_for(p, arrays), "evaluate", last + 1) for p in now]
             replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
             taken = self.roster.receive(asked, replies, when, _ACCURACIES[metrics], failed)
             rows += [{"client": partition, **answer} for partition, answer in taken]

@@ -27,6 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
+from flfw.nets.backbones.freezing import is_frozen
 from flfw.nets.net import Tensors
 from flfw.training.clipping import STABILITY, WIDEST, Bound, Clipping, Grouping, factors, grouped
 from flfw.training.per_example_layers import WAYS, Way, layer_gradients
@@ -294,7 +295,8 @@ def _no_gradients(layer: nn.Module, place: str, why: str) -> BadInput:
 def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) -> None:
     """Refuse BatchNorm, as it mixes examples, and buffers in chosen layers, as all examples of a batch update them."""
     for place, layer in model.named_modules():
-        if isinstance(layer, _BatchNorm):
-            raise _no_gradients(layer, place, "its output depends on the whole batch; --norm group is the way out")
+        if isinstance(layer, _BatchNorm) and not is_frozen(layer):
+            way_out = "adapter_norm=frozen" if ".adapter." in place else "--norm group"
+            raise _no_gradients(layer, place, f"its output depends on the whole batch; {way_out} is the way out")
         if place in chosen and any(True for _ in layer.buffers(recurse=False)):
             raise _no_gradients(layer, place, "its buffers may carry one example's data into another's gradient")

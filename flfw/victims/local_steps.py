@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from flfw.errors import require
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
-from flfw.nets.net import Tensors
+from flfw.nets.net import Tensors, targets
 from flfw.victims.victim import VictimModel, mean_gradient
 
 Places: TypeAlias = tuple[int, ...]
@@ -115,8 +115,9 @@ class SteppedVictim(VictimModel):
 
     Its coordinates are the change of the weights, ``(received - sent) / (lr * steps)``: after one step of plain SGD
     the gradient, after several the mean of the steps' gradients. Private parameters move in training like the shared
-    ones, from their guessed values. Buffers stay unchanged, and the model is in evaluation mode: the running statistics
-    of normalisation do not follow the data.
+    ones, from their guessed values. Buffers stay unchanged, and the model is in evaluation mode: a BatchNorm layer uses
+    the running statistics as they were received, and a `flfw.victims.batch_statistics.BatchStatistics` those of each
+    step's batch.
 
     After one step of Adam little more than the gradient's signs is left, and a derivative near 0 for the search.
 
@@ -180,7 +181,7 @@ class SteppedVictim(VictimModel):
         def gradient(inputs: Tensor, labels: Tensor) -> Tensors:
             def loss(moving: Tensors) -> Tensor:
                 scores = functional_call(self.model, {**start, **moving}, (inputs,))
-                return self.local.loss(scores, labels) + penalty(self.model)
+                return self.local.loss(scores, targets(scores, inputs, labels)) + penalty(self.model)
 
             return grad(loss)(weights)
 

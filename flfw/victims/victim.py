@@ -17,7 +17,7 @@ from flfw.errors import BadInput
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
 from flfw.nets.inputs import Inputs
-from flfw.nets.net import Tensors
+from flfw.nets.net import Tensors, targets
 
 Each: TypeAlias = Callable[[Tensors], Tensors]
 """Function that a client applies to one example's gradient before it takes the mean over a batch."""
@@ -78,6 +78,18 @@ class VictimModel(ABC):
             if not torch.isfinite(sent[name]).all():
                 raise BadInput(f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for.")
 
+    def reduced(self, precision: torch.dtype) -> VictimModel:
+        """Return the same client whose network computes in a lower precision.
+
+        Args:
+            precision: a floating-point type.
+
+        Raises:
+            BadInput: this kind of client has no such form, as by default.
+        """
+        kind = "one step of a network whose tensors are shared as they are"
+        raise BadInput(f"Expected --attack-precision float32 for anything but {kind}, got bf16.")
+
     @abstractmethod
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
         """Return the observation in the coordinates of `gradient`, and constants that `gradient` needs."""
@@ -130,7 +142,8 @@ class PlainVictim(VictimModel):
     def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
         """Compute the gradient by automatic differentiation; constants that bear a buffer's name take its place."""
         buffers = {name: constants[name] for name, _ in self.model.named_buffers() if name in constants}
-        weights = {name: self._cast(value) for name, value in {**self.known, **unknown, **buffers}.items()}
+        held = {**self._beside_the_state(), **self.known, **unknown, **buffers}
+        weights = {name: self._cast(value) for name, value in held.items()}
         moving = {name: weights[name] for name in self.shared}
 
         def gradient(x: Tensor, y: Tensor) -> Tensors:
@@ -138,6 +151,12 @@ class PlainVictim(VictimModel):
 
         gradients = mean_gradient(gradient, x, y, self.each)
         return gradients if self.precision == torch.float32 else {n: value.float() for n, value in gradients.items()}
+
+    def reduced(self, precision: torch.dtype) -> PlainVictim:
+        """Return the same client whose network computes in a lower precision; its gradients stay float32."""
+        victim = copy(self)
+        victim.precision = precision
+        return victim
 
     def after(self, each: Each) -> PlainVictim:
         """Return the same client with ``each`` applied to each example's gradient."""
@@ -153,7 +172,12 @@ class PlainVictim(VictimModel):
 
     def _loss(self, x: Tensor, y: Tensor, weights: Tensors) -> Tensor:
         scores = functional_call(self.model, weights, (self._cast(self.inputs.normalise(x)),))
-        return cross_entropy(scores if self.precision == torch.float32 else scores.float(), y) + penalty(self.model)
+        labels, scores = targets(scores, x, y), scores if self.precision == torch.float32 else scores.float()
+        return cross_entropy(scores, labels) + penalty(self.model)
+
+    def _beside_the_state(self) -> Tensors:
+        """Return the buffers that have to be cast although no ``state_dict`` has them, as those of a frozen body."""
+        return {} if self.precision == torch.float32 else dict(self.model.named_buffers())
 
     def _cast(self, value: Tensor) -> Tensor:
         reduced = self.precision != torch.float32 and value.dtype == torch.float32

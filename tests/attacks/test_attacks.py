@@ -15,6 +15,8 @@ from torch import Tensor, nn
 
 from attacks.analytic import Analytic
 from attacks.ig import IG, IGSettings
+from attacks.imprint import Imprint
+from attacks.loki import Loki
 from flfw import nets, plugins
 from flfw.adversary.attack import Attack, Budget, NotApplicable
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth, Vantage
@@ -26,6 +28,7 @@ from flfw.victims.generated import GeneratedVictim
 from flfw.victims.victim import PlainVictim
 from tests.support.attackable import attackable, db, digit_inputs, digits, fresh_net, generators, gradient, seen
 from tests.support.small_runs import ByGuess
+from tests.support.tables import attackable_rows
 
 pytestmark = pytest.mark.early
 
@@ -127,6 +130,24 @@ def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
     assert many.matching_loss < few.matching_loss / 2
 
 
+def test_ig_with_a_random_head_is_ig_that_knows_that_head() -> None:
+    inputs = digit_inputs(8)
+    net, (x, y) = fresh_net("lenet", inputs.shape), digits(0, side=8)
+    sent = {n: v for n, v in gradient(net, inputs, x, y).items() if n.startswith("extractor.")}
+    known = {n: v for n, v in nets.tensors(net).items() if n.startswith("extractor.")}
+    other = fresh_net("lenet", inputs.shape, seed=9)
+    head = {n: v for n, v in nets.tensors(other).items() if n.startswith("classifier.")}
+    hidden, granted = (PlainVictim(other, held, ("extractor.*",), inputs) for held in (known, {**known, **head}))
+    random, searching = IG(IGSettings(iterations=20, private="random")), IG(IGSettings(iterations=20))
+
+    def samples(attack: IG, victim: PlainVictim) -> Tensor:
+        return attack.run([seen(sent, known)], [Knowledge(victim, 1, y)], generators(1))[0].samples
+
+    torch.testing.assert_close(samples(random, hidden), samples(searching, granted))
+    assert not torch.allclose(samples(random, hidden), samples(searching, hidden), atol=0.05)
+    assert (random.private(net, 1), searching.private(net, 1)) == ("guessed", "searched for")
+
+
 # --- restarts ---
 
 
@@ -225,6 +246,12 @@ def test_ig_attacks_victims_of_different_models_and_batches_in_one_call() -> Non
 
 def situation(kind: str) -> tuple[tuple[Observation, ...], tuple[Knowledge, ...], tuple[Tensor, ...]]:
     """Two victims of one model, new each time, so that no attack sees what another one wrote."""
+    if kind == "table":
+        both = [attackable_rows(1, seed) for seed in (0, 2)]
+        knowledge = [dataclasses.replace(both[0][1][0], labels=known[0].labels) for _, known, _ in both]
+        return tuple(o[0] for o, _, _ in both), tuple(knowledge), tuple(x for _, _, x in both)
+    if kind == "text":
+        return texts()
     batches = [digits(0, side=8), digits(1, side=8)]
     if kind == "generated":
         inputs = digit_inputs(8)
@@ -239,9 +266,33 @@ def situation(kind: str) -> tuple[tuple[Observation, ...], tuple[Knowledge, ...]
         ]
         observations = [seen(sent, known, i) for i, sent in enumerate(shared)]
         knowledge = [Knowledge(victim, 1, y) for _, y in batches]
+    elif kind in ("imprinted", "columns"):  # by a malicious server, whose crafted numbers need public data
+        inputs, malicious = digit_inputs(8), Imprint() if kind == "imprinted" else Loki()
+        net = malicious.network(fresh_net("lenet", inputs.shape))
+        public = inputs.normalise(digits(500, 100, side=8)[0])
+        net.load_state_dict(malicious.crafted(nets.tensors(net), public), strict=False)
+        net.load_state_dict(malicious.personal(0, nets.tensors(net), public), strict=False)
+        received = {name: value.clone() for name, value in nets.tensors(net).items()}
+        victim = PlainVictim(net, received, ("*",), inputs)
+        observations = [seen(gradient(net, inputs, x, y), received, i) for i, (x, y) in enumerate(batches)]
+        knowledge = [Knowledge(victim, 1, y) for _, y in batches]
+    elif kind == "public":  # beside public data
+        public = Examples(*digits(500, 100, side=8))
+        observations, knowledge = attackable("linear", 8, *batches)
+        knowledge = [dataclasses.replace(known, public=public) for known in knowledge]
     else:
         observations, knowledge = attackable(kind, 8, *batches)
     return tuple(observations), tuple(knowledge), tuple(x for x, _ in batches)
+
+
+def texts() -> tuple[tuple[Observation, ...], tuple[Knowledge, ...], tuple[Tensor, ...]]:
+    """Two victims with a text of four bytes each, and a transformer."""
+    inputs = Inputs.from_constants((4,), (0.0,) * 4, (1.0,) * 4)
+    net, victims = fresh_net("gpt_tiny", (4,)), [torch.tensor([list(word)]) / 255 for word in (b"fox.", b"dogs")]
+    received, labels = nets.tensors(net), torch.tensor([0])
+    model = PlainVictim(fresh_net("gpt_tiny", (4,), seed=9), received, ("*",), inputs)
+    observations = [seen(gradient(net, inputs, x, labels), received, i) for i, x in enumerate(victims)]
+    return tuple(observations), tuple(Knowledge(model, 1, labels) for _ in victims), tuple(victims)
 
 
 Situation = tuple[Sequence[Observation], Sequence[Knowledge]]
@@ -271,7 +322,7 @@ class Attacked:
     result: list[Reconstruction]
 
 
-KINDS = ("linear", "lenet", "generated")
+KINDS = ("linear", "lenet", "generated", "mlp", "table", "imprinted", "columns", "text", "vit_plain", "public")
 
 
 def breach(name: str, missing: str, way: str) -> str:

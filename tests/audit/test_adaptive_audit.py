@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from attacks.analytic import Analytic
 from attacks.ig import IG
 from clients.defences.prune import Prune, PruneSettings
 from flfw.adversary.observation import Reconstruction
@@ -102,14 +103,29 @@ def test_an_attack_that_makes_nothing_of_a_defence_runs_once(tmp_path: Path) -> 
     assert "not granted: the labels, of which it makes no use" in entry["granted"]
 
 
-def test_who_normalises_by_the_batch_is_not_seen_through() -> None:
+def test_who_normalises_by_the_batch_is_seen_through_by_who_does_so_too() -> None:
     job = Job("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
     colour = {"dataset": "cifar10", "side": 0}
-    plain, normalised = (
-        standing(resolve(asked(net=net, **colour)), job, IG(), False) for net in ("lenet", "convnet32")
-    )
-    assert plain.adaptive and not normalised.adaptive
-    assert any("BatchNorm" in words for words in normalised.granted)
+    lenet, convnet = (resolve(asked(net=net, **colour)) for net in ("lenet", "convnet32"))
+    plain, normalised = (standing(net, job, IG(), False) for net in (lenet, convnet))
+    assert plain.adaptive and normalised.adaptive
+    assert not any("BatchNorm" in words for words in plain.granted)
+    assert any(words.startswith("that BatchNorm takes the batch's statistics") for words in normalised.granted)
+    by_running = standing(convnet, job, Analytic(), False)
+    assert standing(lenet, job, Analytic(), False).adaptive and not by_running.adaptive
+    assert any(words.startswith("not made use of: that BatchNorm") for words in by_running.granted)
+
+
+def test_a_search_in_bfloat16_is_static_and_closed_forms_are_as_they_were(tmp_path: Path) -> None:
+    (rough,) = audited(tmp_path / "run", method="fedavg", attack_precision="bf16", set=("ig.iterations=3",))
+    assert not rough["adaptive"] and rough["verdict"] != "no leak found" and not rough["failures"]
+    assert "not made use of: single precision; searches compute in bfloat16" in rough["granted"]
+    (exact,) = audited(tmp_path / "exact", net="linear", attack=("analytic",), attack_precision="bf16", set=())
+    assert exact["adaptive"] and not any("bfloat16" in words for words in exact["granted"])
+    generated = audited(tmp_path / "generated", method="hyperfl", attack_precision="bf16", set=("ig.iterations=3",))
+    stopped = {entry["attack"]: str(entry["stopped"]) for entry in generated}
+    refusal = "not possible: Expected --attack-precision float32 for anything but one step"
+    assert all(words.startswith(refusal) for words in stopped.values()), stopped
 
 
 def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(tmp_path: Path) -> None:

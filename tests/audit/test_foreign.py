@@ -295,6 +295,16 @@ def test_only_so_many_clients_and_only_those_of_whom_something_is_known_are_audi
     assert {row["client"] for row in rows(tmp_path / "other")} == {"2"}
 
 
+def test_public_examples_that_are_a_clients_do_not_hide_its_leak(leaking: Path, tmp_path: Path) -> None:
+    x, y = (torch.cat(parts) for parts in zip(*(examples(1, seed) for seed in (0, 1, 9)), strict=True))
+    public = Public.from_arrays(x.double().numpy(), y.numpy())
+    (result,) = ask(leaking, tmp_path / "audit", rounds=[1], public=public)["audit"]
+    assert (result["verdict"], result["share_recovered"]) == ("leaks", 1.0)
+    assert result["floors"]["nearest_public"] < 20
+    with pytest.raises(BadInput, match="no client's, got public=2"):
+        ask(leaking, tmp_path / "none", rounds=[1], public=Public.from_arrays(x[:2].numpy(), y[:2].numpy()))
+
+
 def one_truth(**changed: Tensor) -> Callable[[int], Truth]:
     x, y = examples(1)
     return lambda client: replace(Truth(x, y, torch.arange(1)), **changed)

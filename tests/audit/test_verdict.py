@@ -370,7 +370,7 @@ def row(victim: int, db: float | None, recovered: bool = False) -> ScoreRow:
 def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:
     details = {"attack": "a", "adaptive": True, "batch": 1, "steps": 1, "iterations": 1}
     known: ScoreRow = dict.fromkeys(
-        ("ssim", "lpips", "feature_error", "rmsd", "gain", "rank", "candidates", "assignment_null", "client")
+        ("ssim", "lpips", "feature_error", "ceiling", "rmsd", "gain", "rank", "candidates", "assignment_null", "client")
     )
     known |= {"iterations": None, "failed": False, "succeeded": False, "exact": False, "exact_features": None}
     known |= {"labels_found": None, "floor_features": None}

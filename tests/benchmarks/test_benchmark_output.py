@@ -13,8 +13,20 @@ from types import ModuleType
 import pytest
 import torch
 
-from benchmarks import attacks, breaching_env, deploy, hyperfl_upload, output, parity, same_results
+from benchmarks import (
+    attacks,
+    batch_parity,
+    breaching_env,
+    deploy,
+    flow_prior,
+    hyperfl_upload,
+    output,
+    parity,
+    same_results,
+    spear,
+)
 from benchmarks.output import MARK, BenchmarkPart, BenchmarkRun
+from flfw import data
 from tests.support.paths import ROOT
 
 SOURCES = sorted((ROOT / "benchmarks").glob("*.py"))
@@ -93,8 +105,8 @@ def test_it_says_on_stderr_what_it_will_do_before_it_begins(
     monkeypatch.setattr(breaching_env, "required", lambda: tmp_path)
     if hasattr(benchmark, "pictures"):
         monkeypatch.setattr(benchmark, "pictures", lambda *_: (None, None, "as if they were there"))
-    if benchmark is hyperfl_upload:
-        monkeypatch.setattr(hyperfl_upload.data, "load", lambda *_: None)
+    if benchmark in (flow_prior, hyperfl_upload, spear):
+        monkeypatch.setattr(data, "load", lambda *_: None)
     needed = ["--against", str(ROOT)] if benchmark is same_results else []
     monkeypatch.setattr(sys, "argv", [benchmark.__name__, "--quick", "--json", *needed])
     with pytest.raises(Stopped):
@@ -113,13 +125,14 @@ def test_a_quick_run_is_to_take_less_than_a_minute(benchmark: ModuleType) -> Non
     assert all(part.seconds >= part.quick and part.description for part in parts)
 
 
-@pytest.mark.parametrize("benchmark_name", ["attacks", "parity"])
+@pytest.mark.parametrize("benchmark_name", ["attacks", "parity", "batch_parity"])
 def test_without_the_other_framework_they_are_refused_in_one_line_and_install_nothing(
     benchmark_name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(breaching_env, "_uv", lambda *_: pytest.fail("it installs"))
-    assert called({"attacks": attacks, "parity": parity}[benchmark_name], monkeypatch, "--quick") == 2
+    named = {"attacks": attacks, "parity": parity, "batch_parity": batch_parity}
+    assert called(named[benchmark_name], monkeypatch, "--quick") == 2
     text = capsys.readouterr()
     assert text.err.count("\n") == 1 and "python -m benchmarks.breaching_env" in text.err and not text.out
     assert not list(tmp_path.iterdir())

@@ -119,7 +119,8 @@ def test_other_names_are_refused(word: str) -> None:
 
 
 def test_it_is_said_where_data_sets_are() -> None:
-    with pytest.raises(BadInput, match=r"folder:PATH, hf:NAME or site:CxHxW:CLASSES; got dataset=sites:x\."):
+    places = r"folder:PATH, text:FILE, hf:NAME, site:CxHxW:CLASSES or package.module:CARD"
+    with pytest.raises(BadInput, match=rf"{places}; got dataset=sites:x\."):
         data.describe("sites:x")
 
 

@@ -64,7 +64,9 @@ def test_names_and_cards():
     known = "adult cancer cifar10 digit5 digits emnist fmnist mnist mnist_m svhn synthetic_digits usps"
     assert set(known.split()) <= set(names())
     assert list(names()) == sorted(names())
-    with pytest.raises(BadInput, match=r"among adult, cancer, .*, usps, folder:PATH, hf:NAME or site:.*=minst"):
+    with pytest.raises(
+        BadInput, match=r"among adult, cancer, .*, usps, folder:PATH, text:FILE, hf:NAME, site:.*=minst"
+    ):
         describe("minst")
 
 

@@ -332,7 +332,7 @@ def test_schemes_by_name():
         *("pools", "whole"),
     )
     assert scheme("dirichlet")() == Dirichlet(alpha=0.5)
-    with pytest.raises(BadInput, match=r"among iid, dirichlet, .*, whole; got split=shard"):
+    with pytest.raises(BadInput, match=r"among iid, dirichlet, .*, whole, or package.module:Class; got split=shard"):
         scheme("shard")
     for alpha in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(BadInput, match=f"alpha={alpha}"):

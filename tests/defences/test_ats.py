@@ -13,6 +13,7 @@ from torch import Tensor
 
 import sim
 from clients.defences.ats import ATS, ATSSettings
+from flfw.combinations import check
 from flfw.data.transformations import (
     OPERATIONS,
     Operation,
@@ -27,7 +28,7 @@ from flfw.data.transformations import (
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.resolve import check, resolve, without_auto
+from flfw.resolve import resolve, without_auto
 from flfw.rng import torch_generator
 from flfw.task import Task
 from tests.support.method_rounds import make_client

@@ -25,6 +25,7 @@ from flfw import nets
 from flfw.audit.adaptation import Hiding, adaptation, hiding, mechanism, relies_on_noise
 from flfw.audit.jobs import EXAMPLE, Ticket
 from flfw.audit.rungs import MATCHED, TOLD, on_rung
+from flfw.combinations import check
 from flfw.defence import Defence, LocalStep
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput
@@ -35,7 +36,7 @@ from flfw.nets import Net, Tensors, tensors
 from flfw.nets.bottleneck import bottlenecks
 from flfw.nets.inputs import Inputs
 from flfw.pipeline import DefenceStage, Pipeline, PipelineSettings, refuse_beside_factors
-from flfw.resolve import Resolved, check, resolve, without_auto
+from flfw.resolve import Resolved, resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.task import Task

@@ -19,6 +19,7 @@ from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Ticket
 from flfw.audit.rungs import MATCHED, TOLD, on_rung, undefended
 from flfw.client import FederatedClient
+from flfw.combinations import check
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.inversion.descent import AdamDescent
@@ -28,7 +29,7 @@ from flfw.inversion.search import Recipe, Target, invert
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.bottleneck import bottlenecks, penalty
 from flfw.nets.inputs import Inputs
-from flfw.resolve import check, resolve, without_auto
+from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs.run import run
 from flfw.task import Task

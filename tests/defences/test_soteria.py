@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from attacks.adaptations.soteria import SoteriaAdaptation
 from clients.defences.soteria import Soteria, SoteriaSettings, scores
 from flfw import nets
+from flfw.combinations import check
 from flfw.defence import LocalStep
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput
@@ -24,7 +25,7 @@ from flfw.inversion.search import Recipe, Target, invert
 from flfw.nets import tensors
 from flfw.nets.inputs import Inputs
 from flfw.nets.representation import representation
-from flfw.resolve import check, resolve, without_auto
+from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.task import Task
 from flfw.victims.victim import PlainVictim

@@ -153,6 +153,23 @@ def test_a_site_with_too_few_examples_answers_nothing(tmp_path: Path, missing: i
     assert str(caught.value) == f"client 2 failed in round 1: {reason}"
 
 
+@pytest.mark.parametrize("changed", [True, False])
+def test_a_site_that_checks_the_broadcast_refuses_a_changed_network_alone(tmp_path: Path, changed: bool) -> None:
+    """The site's number 2, whose policy has check_broadcast; an honest server's networks pass, round after round."""
+    experiment, grid = federated(tmp_path, tmp_path / "usual")
+    experiment = dataclasses.replace(experiment, tampered_by="imprint" if changed else "")
+    for context in grid._contexts.values():
+        context.run_config = experiment.to_run_config()
+    grid._contexts[3].node_config["check-broadcast"] = "true"
+    if not changed:
+        federation.federate(grid, resolve(experiment))
+        return
+    with pytest.raises(RunFailed) as caught:
+        federation.federate(grid, resolve(experiment))
+    reason = "was sent weights that its check_broadcast refuses: extractor.imposed.measure.weight has "
+    assert str(caught.value).startswith(f"client 2 failed in round 1: {reason}127 of 128 rows parallel to another")
+
+
 def test_clients_of_one_site_look_through_its_data_once(tmp_path: Path) -> None:
     grid = federated(tmp_path, tmp_path / "usual")[1]
     Enrolment(grid, Roster(federation.Tolerance()), 3, wait=10).begin()

@@ -198,6 +198,7 @@ def test_a_site_hands_its_rules_on_words_and_numbers_of_examples_to_the_app(tmp_
     for policy, added in (
         (replace(POLICY, reasons="all"), {}),
         (POLICY, {"quiet": "true"}),
+        (replace(POLICY, check_broadcast=True), {"quiet": "true", "check-broadcast": "true"}),
         (replace(POLICY, fewest_examples=20), {"quiet": "true", "fewest-examples": "20"}),
     ):
         node = parse_config_args([extended(["--node-config", "partition-id=1"], policy, tmp_path)[-1]])

@@ -50,6 +50,7 @@ def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
     for policy in (
         POLICY,
         replace(POLICY, apps=(ANY,), uploads=(), metrics="none", record=True, volunteered=(4, 0)),
+        replace(POLICY, tampered=True, check_broadcast=True),
         replace(POLICY, reasons="all", fewest_examples=20, most_messages=40, plugins=("a.b:C", "d:E")),
         STRICT,
     ):
@@ -97,6 +98,8 @@ DAMAGED = {
     SOUND + 'most_messages = "3"\n': "a number for most_messages",
     SOUND.replace(POLICY.apps[0], ANY) + 'epsilon = 2\nmetrics = "none"\n': "apps as SHA-256 with an epsilon",
     SOUND + 'record = "no"\n': "true or false",
+    SOUND + "tampered = 1\n": "true or false",
+    SOUND + 'check_broadcast = "yes"\n': "got check_broadcast=yes",
     SOUND + "volunteered = [1]\n": "record = true with volunteered",
     SOUND + "record = true\nvolunteered = 1\n": "a list of whole numbers for volunteered",
     SOUND + "record = true\nvolunteered = [true]\n": "whole numbers for volunteered",
@@ -169,6 +172,16 @@ def test_recording_needs_the_sites_consent() -> None:
     assert replace(POLICY, record=True).refuses_run(recorded) is None
 
 
+def test_a_network_that_the_server_changed_needs_the_sites_consent() -> None:
+    changed = config(tampered_by="imprint")
+    reason = "this site's policy lets no server change the network, and the run's is changed by imprint"
+    assert POLICY.refuses_run(changed) == reason
+    assert POLICY.refuses_run(config()) is None
+    assert replace(POLICY, tampered=True).refuses_run(changed) is None
+    pinned = replace(POLICY, tampered=True, run=pins_of(Experiment(), "digits"))
+    assert "pins the run, which has tampered-by=imprint" in str(pinned.refuses_run(changed))
+
+
 @pytest.mark.parametrize(
     "named",
     [
@@ -178,6 +191,7 @@ def test_recording_needs_the_sites_consent() -> None:
         {"defence": "prune+a.b:C"},
         {"attack": ("ig", "a.b:C")},
         {"attack": ("a.b:C",)},
+        {"tampered_by": "a.b:C"},
     ],
 )
 def test_code_outside_the_app_needs_the_sites_consent(named: dict[str, Any]) -> None:
@@ -185,11 +199,12 @@ def test_code_outside_the_app_needs_the_sites_consent(named: dict[str, Any]) -> 
     foreign = "os:system" if "os:system" in named.values() else "a.b:C"
     words = "this site's policy lets no code run but the accepted app's, such as "
     words += f"{foreign}; name it in plugins to trust it"
-    assert POLICY.refuses_run(config(**named)) == words
-    pinned = replace(POLICY, run=pins_of(Experiment(**named), "digits"))
+    agreed = replace(POLICY, tampered=True)
+    assert agreed.refuses_run(config(**named)) == words
+    pinned = replace(agreed, run=pins_of(Experiment(**named), "digits"))
     assert pinned.refuses_run(config(**named)) == words
-    assert replace(POLICY, plugins=("d.e:F", foreign)).refuses_run(config(**named)) is None
-    assert replace(POLICY, plugins=(f"x.{foreign}",)).refuses_run(config(**named)) == words
+    assert replace(agreed, plugins=("d.e:F", foreign)).refuses_run(config(**named)) is None
+    assert replace(agreed, plugins=(f"x.{foreign}",)).refuses_run(config(**named)) == words
 
 
 # --- what leaves ---------------------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split
 from flfw.dp.canary_audit import GUESSED, Listener, _told, beside_the_claims, claimed_shift, lower
 from flfw.dp.client import NoisyClient
+from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.privacy.accountants import epsilon
@@ -148,6 +149,25 @@ def test_gradients_are_clipped_as_the_method_clips(small: Experiment, grouping: 
 
 
 # A world in which the canaries' gradients hardly meet: an example is one bright pixel of its own.
+
+
+def test_the_gradient_of_a_language_model_is_that_of_all_its_places(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("".join(f"line {number} of a text. " for number in range(12)))
+    asked = Experiment(method="fedavg", dataset=f"text:{tmp_path / 'text.txt'}@6", net="gpt_next", clients=2)
+    experiment = without_auto(replace(asked, split="iid", canaries=2))
+    task = Task.load(experiment, None)
+    model = task.build_net()
+    gradients = ClippedGradients(task, model, resolve(experiment).settings)
+    assert task.canaries is not None
+    places = task.canaries.indices
+    (rows,) = gradients.rows(model.state_dict(), places, 2)
+    x, y = task.examples("train", places)
+    for row, text, last in zip(rows, x, y, strict=True):
+        scores = model(text[None])[0]  # (256, 6)
+        following = [*(255 * text[1:]).round().long().tolist(), int(last)]
+        loss = torch.stack([scores[:, k].logsumexp(0) - scores[token, k] for k, token in enumerate(following)]).mean()
+        grad = torch.autograd.grad(loss, [model.get_parameter(name) for name in gradients.names])
+        torch.testing.assert_close(row, torch.cat([one.flatten() for one in grad]), rtol=1e-3, atol=1e-6)
 
 
 def of_single_pixels(clients: int, pixels: int, seed: int) -> Task:

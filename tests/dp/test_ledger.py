@@ -15,6 +15,7 @@ from torch import nn
 
 import sim
 from flfw import nets
+from flfw.combinations import check as check_names
 from flfw.data.splits.partition import Split
 from flfw.dp.ledger import Ledger, course
 from flfw.dp.settings import NoisySteps
@@ -26,7 +27,6 @@ from flfw.privacy.accountants import account
 from flfw.privacy.claims import Claim
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Phase
-from flfw.resolve import check as check_names
 from flfw.resolve import resolve, without_auto
 from flfw.server.cohorts import Sampling, drawn
 from papers import published

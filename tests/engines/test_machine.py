@@ -21,6 +21,7 @@ from flfw.engines.machine import Node, Resources
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.runs import engine
+from tests.support import tiny_backbone
 
 pytestmark = pytest.mark.early
 
@@ -189,6 +190,22 @@ def test_a_cluster_is_joined_and_its_gpus_are_shared_out(
         assert "Clients were given shares of a GPU and see none: they computed on the CPU." in results[0]["notes"]
     with machine.joined(cluster):  # it runs on
         assert machine.resources(cluster) == Resources((Node(1, 1), Node(1, 1)), "the cluster's")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "train"), [("hyperfl_lpm", "adapter"), ("fedavg", "lora"), ("fedavg", "fixed")])
+def test_frozen_bodies_get_their_shares_of_a_gpu(cluster: str, tmp_path: Path, method: str, train: str) -> None:
+    """All of a network moves, see tests/nets/test_backbones.py; here clients see no GPU if there is none."""
+    common = f"--method {method} --net {tiny_backbone.NAME} --weights random --train {train} --clients 4 --rounds 2"
+    common += " --local-epochs 1 --attack none"
+    shares = f"--ray-address {cluster} --gpus-per-client 0.5"
+    assert sim.main([*common.split(), *shares.split(), "--out", str(tmp_path / "there")]) == 0
+    assert sim.main([*common.split(), "--engine", "inproc", "--out", str(tmp_path / "here")]) == 0
+    there, here = (json.loads((tmp_path / name / "result.json").read_text()) for name in ("there", "here"))
+    if not torch.cuda.is_available():
+        rounds = [[{k: v for k, v in row.items() if k != "seconds"} for row in r["rounds"]] for r in (there, here)]
+        assert rounds[0] == rounds[1]
+    assert there["provenance"]["weights"] == here["provenance"]["weights"]
 
 
 @pytest.mark.slow

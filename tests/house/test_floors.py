@@ -19,6 +19,7 @@ from tests.support.paths import ROOT
 
 FLOORS = (
     "errors rng",
+    "imports",
     "terminal formats",
     "curves nets data privacy",
     "experiment",
@@ -30,6 +31,7 @@ FLOORS = (
     "client server inversion",
     "adversary",
     "recording resolve attacks",
+    "combinations",
     "dp audit",
     "engines clients strategies",
     "deploy apps",

@@ -109,13 +109,21 @@ def test_somebodys_own_class_is_found(foreign) -> None:
         ("somebodys.walls:Outline", "to be a concrete Defence, got <class 'somebodys.walls.Outline'>."),
         ("somebodys.walls:Defence", "to be a concrete Defence, got <class 'flfw.defence.Defence'>."),
         ("somebodys.walls:Moat", "to be a concrete Defence, got None."),
-        ("somebodys.walls:", "to be a concrete Defence, got None."),
     ],
 )
 def test_what_is_no_concrete_defence_is_refused(foreign, name, complaint) -> None:
     with pytest.raises(BadInput) as caught:
         plugins.find(DEFENCE, name, Defence)
     assert str(caught.value) == f"Expected defence={name} {complaint}"
+
+
+@pytest.mark.parametrize(
+    "name", ["somebodys.walls:", ":Wall", "somebodys.walls:Wall:Wall", "other somebodys.walls:Wall"]
+)
+def test_a_name_of_another_form_is_refused(foreign, name) -> None:
+    with pytest.raises(BadInput) as caught:
+        plugins.find(DEFENCE, name, Defence)
+    assert str(caught.value) == f"Expected package.module:name, got defence={name}."
 
 
 def test_an_instance_is_no_class(foreign) -> None:

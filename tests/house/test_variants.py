@@ -38,7 +38,8 @@ def settings_of(method: str, variant: str, *assignments: str) -> object:
 
 
 def test_the_methods_with_variants_are_those_whose_cards_say_so() -> None:
-    assert sorted(VARIED) == ["fed_cdp", "fedcg", "feddf", "fedgen", "hyperfl"]
+    varied = ["fed_cdp", "fedcg", "feddf", "fedgen", "hyperfl", "hyperfl_lpm", "pfedhn", "pfedhn_pc"]
+    assert sorted(VARIED) == varied
     for name, cls in VARIED.items():
         card = sys.modules[cls.__module__].__doc__ or ""
         assert all(f"--variant {variant}" in card for variant in cls.variants), name

@@ -119,6 +119,8 @@ def test_steps_drop_where_they_are_told_to() -> None:
     half_a_wave = AdamDescent(4, 1.0, schedule="cosine", drops=(0.5,))
     expected = [1.0, 0.5 + 0.125**0.5, 0.5, 0.5 - 0.125**0.5]
     assert [half_a_wave.rate(done) for done in range(4)] == pytest.approx(expected)
+    to_a_tenth = AdamDescent(4, 1.0, schedule="cosine", least=0.1)
+    assert [to_a_tenth.rate(done) for done in (0, 2, 4)] == pytest.approx([1.0, 0.55, 0.1])
     constant = AdamDescent(4, 0.3, schedule="constant")
     assert [constant.rate(done) for done in range(4)] == [0.3] * 4
 

@@ -11,8 +11,9 @@ from typing import Any, final
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.func import grad_and_value
+from torch.func import grad, grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.nn.functional import conv2d
 
 from flfw.errors import BadInput
 from flfw.inversion import graph
@@ -23,9 +24,12 @@ from flfw.inversion.matching import cosine_distance
 from flfw.inversion.objective import Guess
 from flfw.inversion.search import Recipe, SearchResult, Target, invert
 from flfw.nets import Net, Tensors, tensors
+from flfw.nets.backbones.freezing import freeze
 from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, torch_generator
+from flfw.victims.batch_statistics import normalise_by_batch
 from flfw.victims.victim import PlainVictim
+from tests.support.attackable import digit_inputs, digits
 
 HERE = Compute()
 
@@ -107,6 +111,23 @@ def test_what_is_light_is_counted_in_products(spare: int, monkeypatch: pytest.Mo
 def test_on_a_cpu_a_problem_larger_than_the_cache_is_not_light(spare: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "CACHED", 4 * 8 + spare)
     assert Graph(lambda x, a: x @ a, (randn(2, 3), randn(3, 4)), HERE).light == (spare == 0)
+
+
+def test_operations_without_a_reader_are_dropped_and_the_bits_stay() -> None:
+    weights = {"first": randn(3, 1, 3, 3), "second": randn(2, 3, 3, 3, seed=1)}
+
+    def loss(x: Tensor, weights: Tensors) -> Tensor:
+        return conv2d(torch.tanh(conv2d(x, weights["first"])), weights["second"]).square().sum()
+
+    def matched(x: Tensor) -> Tensor:
+        return sum((part.square().sum() for part in grad(lambda w: loss(x, w))(weights).values()), torch.zeros(()))
+
+    function = grad_and_value(matched)
+    x = randn(1, 1, 6, 6, seed=2)
+    whole, lean = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(x), graph._traced(function, (x,))
+    unread = [len([n for n in made.graph.nodes if n.op == "call_function" and not n.users]) for made in (whole, lean)]
+    assert unread[0] > 0 == unread[1]
+    assert all(torch.equal(a, b) for a, b in zip(whole(x), lean(x), strict=True))
 
 
 # --- memory ---
@@ -236,6 +257,32 @@ def test_compiled_is_uncompiled(light: bool, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(graph, "LIGHT", 1e9 if light else -1)
     compiled, _ = searched(2, Compute(compiled=True))
     assert_alike(compiled, searched(2, HERE)[0])
+
+
+def test_a_search_in_bfloat16_is_near_that_in_float32_and_another() -> None:
+    rough, exact = (searched(2, Compute(precision=precision))[0] for precision in ("bf16", "float32"))
+    for a, b in zip(rough, exact, strict=True):
+        assert a.samples.dtype == torch.float32
+        assert 0 < float((a.samples - b.samples).abs().mean()) < 0.2
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_frozen_layer_computes_in_bfloat16_as_well(held: bool) -> None:
+    """Frozen tensors are in no ``state_dict``, as are the running statistics that no attacker holds."""
+    with initialising(0, "net"):
+        layers = [nn.Conv2d(1, 4, 8), nn.BatchNorm2d(4), nn.Sigmoid(), nn.Flatten()]
+        net = Net(nn.Sequential(*layers), nn.Linear(4, 10))
+    if held:
+        freeze(net.extractor)
+    known = {name: value for name, value in tensors(net).items() if "running" not in name}
+    exact = PlainVictim(net, known, ("*",), digit_inputs(8))
+    normalise_by_batch(exact)
+    x, y = digits(0, 1, 8)
+    close, rough = (one.gradient(x, y, {}, {}) for one in (exact, exact.reduced(torch.bfloat16)))
+    assert close.keys() == rough.keys() and (len(close) == 2) == held
+    for name, value in rough.items():
+        assert value.dtype == torch.float32
+        torch.testing.assert_close(value, close[name], rtol=0.1, atol=0.02 * float(close[name].abs().max()))
 
 
 def test_without_a_compiler_a_search_says_so_and_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

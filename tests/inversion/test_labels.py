@@ -84,6 +84,12 @@ def test_unique_labels_of_a_network() -> None:
         recovered(client, sent(client, y), 9, "unique", RNG)
 
 
+def test_labels_that_repeat_are_not_taken_for_unique_ones() -> None:
+    client, y = victim(net(classes=8)), torch.tensor([6, 1, 6])
+    with pytest.raises(NoLabels, match="3 labels that all differ, and only 2 rows of the last weight's gradient"):
+        recovered(client, sent(client, y), 3, "unique", RNG)
+
+
 # --- counts ---
 
 

@@ -40,7 +40,8 @@ from flfw.resolve import resolve, without_auto
 from flfw.runs import engine
 from flfw.server.aggregation import Update
 from flfw.task import Task
-from strategies.hyperfl import HyperFL, HyperFLSettings
+from flfw.training.hypernetwork_training import HypernetworkTraining
+from strategies.hyperfl import HyperFL
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
 PATTERN = "net.heads.*"
@@ -439,7 +440,7 @@ def test_a_client_sends_factors_that_aggregate_to_nearly_the_same(small: Experim
     heads = {name for name in whole if ".heads." in name}
     assert set(sent) & set(whole) == set(whole) - heads
     assert nbytes(pack(sent)) < nbytes(pack(whole)) / 4
-    strategy = HyperFL(HyperFLSettings(hidden=12, embedding=8, upload="factors"))
+    strategy = HyperFL(HypernetworkTraining(hidden=12, embedding=8, upload="factors"))
     form = strategy.factored_upload(strategy.settings)
     assert form is not None
     broadcast = pack({name: torch.tensor(value) for name, value in received.items()})
@@ -500,7 +501,7 @@ def test_such_a_run_is_refused_before_it_starts(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize("error", ["0", "1", "-0.1", "nan"])
 def test_the_error_is_in_its_range(error: str) -> None:
     with pytest.raises(BadInput, match="Expected 0 < upload_error < 1, got upload_error="):
-        HyperFLSettings(upload="factors", upload_error=float(error))
+        HypernetworkTraining(upload="factors", upload_error=float(error))
 
 
 def test_a_run_counts_the_bytes_that_were_sent(small: Experiment, tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from scipy.stats import chi2, norm
 from torch import Tensor
 
 import sim
+from flfw.combinations import check
 from flfw.dp.correlated_noise import correlated
 from flfw.dp.ledger import Ledger
 from flfw.dp.settlement import settle
@@ -30,7 +31,7 @@ from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.nets.net import Tensors
 from flfw.privacy.banded import optimised_coefficients, root_coefficients, running_deviations
-from flfw.resolve import check, resolve
+from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
@@ -258,7 +259,7 @@ def test_a_client_answers_in_its_own_turn_alone(asked: Experiment, tmp_path: Pat
         ({"set": ("bands=0",)}, "Expected bands >= 1, got bands=0."),
         ({"set": ("server_lr=0",)}, "Expected 0 < server_lr < inf, got server_lr=0.0."),
         ({"set": ("clip=inf",)}, "Expected 0 < clip < inf, got clip=inf."),
-        ({"net": "resnet18"}, "Expected layers without buffers, got _BatchNorm with"),
+        ({"net": "resnet18"}, "Expected layers without buffers, got TolerantBatchNorm with"),
     ],
 )
 def test_what_is_refused(asked: Experiment, changes: dict[str, Any], message: str) -> None:

@@ -16,11 +16,11 @@ from clients.dssgd import selected
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
+from flfw.combinations import check as check_names
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Net
-from flfw.resolve import check as check_names
 from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.runs import engine

@@ -129,4 +129,4 @@ def test_it_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert (entry["attack"], entry["failures"]) == ("ig", 0)
     (hidden,) = [line for line in entry["granted"] if line.startswith("not granted: the client's private tensors")]
     assert "which are searched for as well" in hidden
-    assert not any("BatchNorm" in line for line in entry["granted"])  # it is made use of
+    assert "that BatchNorm takes the batch's statistics in training, as it does for a guess" in entry["granted"]

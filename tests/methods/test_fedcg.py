@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log_softmax, softmax
 
 from flfw.client.store import ClientStore
+from flfw.combinations import check as check_names
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
-from flfw.resolve import check as check_names
 from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.runs import run

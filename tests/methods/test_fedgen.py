@@ -12,10 +12,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from flfw.client.store import ClientStore
+from flfw.combinations import check as check_names
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
-from flfw.resolve import check as check_names
 from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.task import Task

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
+from flfw import nets
 from flfw.errors import BadInput
 from flfw.nets import Net
 from flfw.nets.bottleneck import bottlenecks, divergence, draws, penalty, with_bottleneck
@@ -96,3 +97,15 @@ def test_any_fully_connected_layer_can_be_chosen_and_no_other() -> None:
         with_bottleneck(Net(nn.Sequential(nn.Flatten(), nn.Linear(6, 7)), nn.Linear(7, 3)), "extractor.0", 4, 0.1, 1.0)
     with pytest.raises(BadInput, match="among none; got layer="):
         with_bottleneck(Net(nn.Flatten(), nn.Flatten()), "", 4, 0.1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "layer"), [("gpt_next", (3,), ""), ("vit_norm", (1, 8, 8), "extractor.patch")]
+)
+def test_features_of_places_are_refused_also_where_there_are_as_many_as_examples(
+    name: str, shape: tuple[int, ...], layer: str
+) -> None:
+    net = with_bottleneck(nets.build(name, shape, 256), layer, WIDTH, 0.1, 1.0).eval()
+    for batch in (1, 3, 4):
+        with pytest.raises(BadInput, match=r"Expected one row of features for each example before the bottleneck, got"):
+            net(torch.rand(batch, *shape))

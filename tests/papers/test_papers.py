@@ -15,24 +15,27 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from flfw import data, plugins
+from flfw.combinations import check
 from flfw.data.splits import partition
 from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.nets.backbones.weights import VARIABLE
 from flfw.plugins import settings
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import check, resolve
+from flfw.resolve import resolve
 from flfw.storage.checkpoint import locked
 from flfw.storage.provenance import code_hash
-from papers import cells, command, fed_cdp, fedcg, hyperfl, published, show
+from papers import cells, command, fed_cdp, fedcg, hyperfl, low_resolution, published, show
 from papers.cells import Outcome
 from papers.layout import Sheet, number, sheet
-from papers.preset import Figure, Preset, Presets, Scale, presets
+from papers.preset import Figure, Preset, Presets, Scale, presets, varied
 from papers.published import Cell, Table
 from papers.reproduce import Reproduction
 from tests.support.paths import ROOT
@@ -189,6 +192,110 @@ def test_hyperfl_s_table_of_attacks_has_the_paper_s_budget_and_ours_beside_it() 
     assert (further.name, further.figure.name) == ("tailored.psnr", "audit.attack=hyperfl,round=0.psnr.mean")
     (control,) = preset_of("hyperfl.3/FedAvg/CIFAR-10/ssim", "full").experiments
     assert control == replace(run, method="fedavg", attack=("ig",), set=run.set[:4])  # the same images and budget
+
+
+def test_hyperfl_s_table_of_rog_has_the_ceiling_of_each_size_beside_it() -> None:
+    preset = preset_of("hyperfl.5/HyperFL/CIFAR-10/psnr", "full")
+    run = preset.choices[0][0]
+    assert (run.attack, run.images, run.audit_rounds, run.net, run.side, run.set) == (("rog",), 50, "0", "cnn2", 0, ())
+    names = {one.name: (one.experiments[0], one.figure.name.rpartition("round=0.")[2]) for one in preset.further}
+    doubled, closed = ("rog.sf=2",), ("rog.private=closed_form",)
+    network = ("rog.post=unet", "rog.pairs=2000", "rog.post_epochs=10")
+    expected = {"factor 2": doubled, "closed form, factor 4": closed, "closed form, factor 2": (*closed, *doubled)}
+    expected |= {"closed form, factor 4 and a U-Net": (*closed, *network)}
+    for words, chosen in expected.items():
+        assert names[f"{words}.psnr"] == (replace(run, set=chosen), "psnr.mean")
+    large = names["128 px.psnr"][0]
+    assert (large.side, large.net, data.describe(large.dataset).shape) == (128, "lenet", (3, 32, 32))
+    assert names["128 px.reduced_psnr"] == (large, "reduced.psnr") and names["128 px.ceiling"] == (large, "ceiling")
+    assert names["factor 2.ceiling"][0] == names["factor 2.psnr"][0] and preset.also[0].name.endswith("round=0.ceiling")
+    (fedavg,) = preset_of("hyperfl.5/FedAvg/CIFAR-10/lpips", "full").choices[0]
+    assert fedavg == replace(run, method="fedavg")
+    quick = preset_of("hyperfl.5/FedAvg/EMNIST/psnr", "quick")
+    assert {one.images for one in quick.experiments} == {8} and quick.choices[0][0].sample == 2
+
+
+def test_the_images_that_are_enlarged_are_a_set_s_first_ones(tmp_path: Path) -> None:
+    whole = replace(data.describe("mnist"), read=lambda root, side: _numbered(3000))
+    arrays = low_resolution.first(whole).read(tmp_path, None)
+    assert [len(part) for part in (arrays.train_x, arrays.train_y, arrays.test_x, arrays.test_y)] == [1000] * 4
+    assert arrays.train_y[-1] == 999 and arrays.test_y[0] == 0
+
+
+def _numbered(count: int) -> data.Arrays:
+    images, labels = np.zeros((count, 1, 28, 28), np.uint8), np.arange(count)
+    return data.Arrays(images, labels, images, labels)
+
+
+def test_hyperfl_s_hypernetworks_at_the_server_run_as_the_other_methods() -> None:
+    fedavg, pfedhn = (preset_of(f"hyperfl.1/{method}/EMNIST/100", "full") for method in ("FedAvg", "pFedHN"))
+    assert pfedhn.experiments == tuple(replace(run, method="pfedhn") for run in fedavg.experiments)
+    assert (pfedhn.figure, pfedhn.also) == (hyperfl.AS_RECEIVED, (hyperfl.AFTER_TRAINING,))
+    # Its authors step after each client, which diverges where 20 clients train from one hypernetwork: it stays ours.
+    assert varied(pfedhn, "hyperfl.1", "authors") == pfedhn
+    assert varied(preset_of("hyperfl.1/HyperFL/EMNIST/100", "full"), "hyperfl.1", "authors").beside
+    control, whole, personal = (
+        preset_of(f"hyperfl.3/{method}/EMNIST/psnr", "full") for method in ("FedAvg", "pFedHN", "pFedHN-PC")
+    )
+    (run,) = control.experiments
+    assert tuple(whole.experiments) == (replace(run, method="pfedhn"),) and whole.also == control.also
+    headless = replace(run, method="pfedhn_pc", attack=("ig", "hyperfl"), set=(*run.set, "hyperfl.iterations=10000"))
+    assert tuple(personal.experiments) == (headless,)
+    assert personal.also[0].name == "audit.attack=hyperfl,round=0.psnr.mean"
+    check(resolve(headless))
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "train", "lr", "augment"),
+    [
+        ("Local-only (fixed feature extractor)/EMNIST/ResNet-18", "local_only", "fixed", 0.01, "none"),
+        ("FedAvg (adapter fine-tuning)/CIFAR-10/ViT-S-16", "fedavg", "adapter", 0.1, "flip"),
+        ("FedAvg (full parameter tuning)/EMNIST/ViT-S-16", "fedavg", "full", 0.02, "none"),
+        ("HyperFL-LPM/CIFAR-10/ResNet-18", "hyperfl_lpm", "adapter", 0.01, "crop_flip"),
+    ],
+)
+def test_the_second_table_trains_a_part_of_a_pretrained_network(
+    path: str, method: str, train: str, lr: float, augment: str
+) -> None:
+    net = "vit_small" if path.endswith("ViT-S-16") else "resnet18_imagenet"
+    preset = preset_of(f"hyperfl.2/{path}/accuracy", "full")
+    (first, *_), seeds = preset.choices[0], [run.seed for run in preset.choices[0]]
+    assert (first.method, first.train, first.net, first.lr, first.augment) == (method, train, net, lr, augment)
+    assert (first.clients, first.sample, first.rounds, first.local_epochs, first.batch_size) == (20, 0, 200, 5, 16)
+    assert seeds == [0, 1, 2]
+    begun = [run.set for one in preset.further for run in one.experiments]
+    identity = (f"{net}.adapter_init=identity",)
+    assert begun == ([identity] * 3 if train == "adapter" and method != "hyperfl_lpm" else [])
+
+
+def test_adapters_of_the_authors_keep_batch_norm_in_evaluation_mode() -> None:
+    table = "hyperfl.2"
+    for row, net, frozen in (("ResNet-18", "resnet18_imagenet", True), ("ViT-S-16", "vit_small", False)):
+        for method in ("FedAvg (adapter fine-tuning)", "HyperFL-LPM"):
+            preset = varied(preset_of(f"{table}/{method}/CIFAR-10/{row}/accuracy", "full"), table, "authors")
+            assert (f"{net}.adapter_norm=frozen" in preset.choices[0][0].set) == frozen
+            assert not any("adapter_norm" in one for run in preset.beside for one in run.set)
+    path = f"{table}/FedAvg (fixed feature extractor)/CIFAR-10/ResNet-18/accuracy"
+    fixed = varied(preset_of(path, "full"), table, "authors")
+    assert fixed.choices[0][0].set == () and not fixed.beside
+
+
+def test_without_published_weights_another_backbone_stands_in_and_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = "hyperfl.2/FedAvg (fixed feature extractor)/CIFAR-10/ResNet-18/accuracy"
+    preset = preset_of(path, "quick")  # the tests' random weights are nobody's
+    assert preset.experiments[0].net == "efficientnet_lite0"
+    assert "of another backbone, efficientnet_lite0, not to be compared" in preset.figure.words
+    (tmp_path / "resnet18-f37072fd.pth").touch()
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    preset = preset_of(path, "quick")
+    assert preset.experiments[0].net == "resnet18_imagenet" and "backbone" not in preset.figure.words
+    assert (preset.experiments[0].clients, preset.experiments[0].rounds, preset.experiments[0].local_epochs) == (
+        4,
+        5,
+        1,
+    )
 
 
 @pytest.mark.parametrize("method", ["DP-FedAvg", "CENTAUR", "PPSGD"])
@@ -511,6 +618,12 @@ def test_every_row_of_the_lost_tables_is_an_experiment_that_can_be_resolved(name
     searched = [preset.experiments[0] for preset in chosen if preset.experiments[0].attacks]
     assert all(("dcs2" in run.attack) == (run.defence == "none" or "dcs2" in run.defence) for run in searched)
     assert {run.images for run in searched} == ({4} if scale == "quick" else {64})
+    ggl = [one.experiments[0] for preset in chosen for one in preset.further if one.name == "ggl"]
+    assert len(ggl) == (len(searched) if name == "dcs2.2" else 0)
+    for experiment in ggl:
+        check(resolve(experiment))
+        assert experiment.attack == ("generator",) and "generator.space=latent" in experiment.set
+        assert not any(setting.startswith("ig.") for setting in experiment.set)
     runs = [preset.experiments[0] for preset in chosen]
     colour = {run.net for run in runs if run.dataset != "mnist"}
     assert colour == ({"lenet"} if scale == "quick" else {"convnet32"})
@@ -522,7 +635,7 @@ def test_every_row_of_the_lost_tables_is_an_experiment_that_can_be_resolved(name
 
 
 @pytest.mark.usefixtures("_no_downloads")
-@pytest.mark.parametrize("name", ["hyperfl.1", "fedcg.1", "fedcg.2", "hyperfl.3", "fed_cdp.2"])
+@pytest.mark.parametrize("name", ["hyperfl.1", "fedcg.1", "fedcg.2", "hyperfl.3", "hyperfl.5", "fed_cdp.2"])
 def test_a_real_table_s_reasons_agree_with_what_there_is(name: str, tmp_path: Path) -> None:
     given = Experiment(engine="inproc", data_root=tmp_path / "nothing", out=tmp_path / "out")
     assert command.reproduce(name, "", "quick", given) == 1

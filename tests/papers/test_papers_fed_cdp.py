@@ -15,10 +15,10 @@ import pandas as pd
 import pytest
 
 from flfw import data
+from flfw.combinations import check as check_names
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
-from flfw.resolve import check as check_names
 from flfw.resolve import resolve, without_auto
 from flfw.storage.provenance import code_hash
 from flfw.task import Task

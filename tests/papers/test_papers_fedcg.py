@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from flfw import plugins
+from flfw.combinations import check as check_names
 from flfw.experiment import Experiment
-from flfw.resolve import check as check_names
 from flfw.resolve import resolve, without_auto
 from papers import cells, fedcg, published
 from papers.layout import sheet

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import sim
+from flfw.audit import entries as audit_entries
 from flfw.audit import verdict as verdicts
 from flfw.audit.measures.statistics import most_missed
 from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
@@ -93,6 +94,13 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         "results for other messages fit its examples as well",
         "these images are too much alike, or too few, to tell a reconstruction from luck",
     ),
+    (
+        "inconclusive",
+        "tampered",
+        {"tampered_by": "imprint"},
+        "the network was changed by a malicious server (imprint)",
+        "the server broke the rules and changed the network",
+    ),
     ("inconclusive", "noise", {}, "which the defence does not claim", "noise without a structure"),
     ("inconclusive", "few", {"messages": 1}, "only 1 independent message was attacked", "message was attacked, and"),
 ]
@@ -108,12 +116,12 @@ def setting(folder: Path, **changes: Any) -> AuditEntry:
 
 
 def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
-    source = inspect.getsource(verdicts)
+    source = inspect.getsource(verdicts) + inspect.getsource(audit_entries)
     causes = set(re.findall(r'Conclusion\(\s*"[^"]+",\s*"(\w+)"', source)) | set(verdicts._TO_SHOW)
     assert causes - WITHOUT_A_CLAUSE == {cause for _, cause, *_ in CASES}
     assert {key.partition(",")[0] for key in BRIEF} == {cause for _, cause, *_ in CASES}
     assert BRIEF.keys() == PLAIN.keys()
-    assert set(re.findall(r'Conclusion\(\s*"([^"]+)",', source)) == set(ORDER)
+    assert set(re.findall(r'Conclusion\(\s*"([^"]+)",', source)) | {audit_entries.MALICIOUS} == set(ORDER)
 
 
 @pytest.mark.parametrize(("verdict", "cause", "changes", "brief", "plain"), CASES)
@@ -160,8 +168,9 @@ def test_settings_are_ranked_by_how_serious_their_verdict_is(tmp_path: Path) -> 
     entries = [full_entry("ig", n, False, **judged(verdict, "")) for n, verdict in enumerate([*ORDER, "unheard"])]
     ranked = worst_first(reversed(read_settings(tmp_path, entries, pictures=False)))
     known = [one.entry["verdict"] for one in ranked if one.entry["verdict"] != "unheard"]
-    assert known == ["leaks", "identifies", "attack broken", "inconclusive", "static only", "no leak found"]
-    assert {one.entry["verdict"] for one in ranked[2:4]} == {"attack broken", "unheard"}
+    harmless = ["attack broken", "inconclusive", "static only", "no leak found"]
+    assert known == ["leaks", "identifies", "malicious server only", *harmless]
+    assert {one.entry["verdict"] for one in ranked[3:5]} == {"attack broken", "unheard"}
 
 
 def test_no_leak_found_says_what_was_shown_and_what_may_have_been_missed(tmp_path: Path) -> None:

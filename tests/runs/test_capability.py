@@ -13,10 +13,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from flfw import plugins
+from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.linear import linear_inputs
+from flfw.nets.tampered import Tampering
 from flfw.runs import capability
 from flfw.runs import run as whole
 from flfw.runs.capability import Capability, check
@@ -133,7 +135,10 @@ class GivesNothing(ByGuess):
 
 FAST = (Honest, OpensTruthAbove, ReadsMetrics)
 SLOW = (OpensTruthOfArguments, ReadsResults, ReadsCheckpoints, ReadsTheControl, ReadsOtherResults, Remembers, Fickle)
-DISCOVERED = plugins.names(plugins.ATTACK)
+TAMPERING = [
+    name for name in plugins.names(plugins.ATTACK) if issubclass(plugins.find(plugins.ATTACK, name, Attack), Tampering)
+]
+DISCOVERED = [name for name in plugins.names(plugins.ATTACK) if name not in TAMPERING]
 
 
 def named(cls: type) -> str:
@@ -206,6 +211,14 @@ FEW = (
     "dcs2.search_iterations=5",
     "fedcg.search_iterations=5",
     "hyperfl.iterations=5",
+    "generator.iterations=5",
+    "generator.further_iterations=5",
+    "generator.learning_iterations=5",
+    "gradinversion.iterations=5",
+    "gradinversion.warmup_iterations=1",
+    "rog.iterations=5",
+    "tableak.iterations=5",
+    "april.iterations=5",
 )
 
 
@@ -216,6 +229,30 @@ def test_every_attack_of_the_project_keeps_to_its_grants(tmp_path: Path, method:
     for one in check(folder, DISCOVERED, FEW):
         assert one.same, f"{one} Use only `sent` and `received` of an Observation, and the Knowledge that is granted."
     assert {"analytic", "ig"} <= set(DISCOVERED)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TAMPERING)
+def test_every_malicious_server_s_attack_keeps_to_its_grants(tmp_path: Path, name: str) -> None:
+    folder = finished(tmp_path / "run", method="fedavg", net="mlp", attack=(name,), tampered_by=name)
+    (one,) = check(folder, [name])
+    assert one.same and one.compared > 0
+
+
+@pytest.mark.slow
+def test_an_attack_on_text_keeps_to_its_grants(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text(" ".join(str(number**3) for number in range(400)))
+    place = f"text:{tmp_path / 'text.txt'}@8"
+    folder = finished(tmp_path / "run", method="fedavg", dataset=place, net="gpt_tiny", split="iid", attack=("dager",))
+    (one,) = check(folder, ["dager"])
+    assert one.same and one.compared > 0
+
+
+@pytest.mark.slow
+def test_an_attack_on_a_vision_transformer_keeps_to_its_grants(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", method="fedavg", net="vit_plain", attack=("april",))
+    (one,) = check(folder, ["april"])
+    assert one.same and one.compared > 0
 
 
 def test_an_attack_with_public_data_is_checked_by_itself(run: Path) -> None:

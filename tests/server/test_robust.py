@@ -12,10 +12,11 @@ import torch
 from scipy.stats import trim_mean
 
 import sim
+from flfw.combinations import check
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.resolve import check, resolve, without_auto
+from flfw.resolve import resolve, without_auto
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.robust import RobustMean, RobustName

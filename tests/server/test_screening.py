@@ -25,7 +25,7 @@ from tests.support.rounds import fresh, place
 def left(norms: list[float], bound: float = 10.0) -> tuple[list[int], dict[int, str]]:
     """The clients whose updates are used, in the order of use, and the reasons for the others."""
     reasons: dict[int, str] = {}
-    used = screened(enumerate(norms), lambda norm: norm, bound, reasons.__setitem__)
+    used = screened(enumerate(norms), lambda _, norm: (norm, bound), reasons.__setitem__)
     return [client for client, _ in used], reasons
 
 
@@ -64,7 +64,7 @@ def test_what_is_not_large_is_passed_on_before_the_next_arrives() -> None:
             arrived.append(client)
             yield client, 1.0
 
-    for client, _ in screened(updates(), lambda norm: norm, 10.0, lambda *_: None):
+    for client, _ in screened(updates(), lambda _, norm: (norm, 10.0), lambda *_: None):
         assert arrived == list(range(client + 1))
 
 

@@ -22,6 +22,7 @@ from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
+from tests.support import tiny_backbone
 
 METHODS = plugins.names(plugins.METHOD)
 
@@ -29,7 +30,16 @@ METHODS = plugins.names(plugins.METHOD)
 ASIDE = ("feddf",)
 
 # As a method's networks are by default, they take seconds a round without showing more. With bands clients take turns.
-NARROW = {"hyperfl": ("hidden=16", "embedding=8"), "dp_ftrl": ("bands=1",)}
+NARROW = {
+    "hyperfl": ("hidden=16", "embedding=8"),
+    "hyperfl_lpm": ("hidden=16", "embedding=8", "TINY.adapter_norm=frozen"),
+    "dp_ftrl": ("bands=1",),
+    "pfedhn": ("hidden=8",),
+    "pfedhn_pc": ("hidden=8",),
+}
+
+# Pretrained networks need files of weights, and seconds for each example.
+PRETRAINED = {"hyperfl_lpm": tiny_backbone.NAME}
 
 
 def normed(shape: tuple[int, ...], classes: int) -> Net:
@@ -46,7 +56,9 @@ def by_method(experiment: Experiment, method: str, **changes: Any) -> Experiment
     if method in ASIDE:
         changes["split"], few = "sampled", (*few, "sampled.train=150")
     changes["set"] = (*few, *changes.get("set", ()))
-    return dataclasses.replace(experiment, method=method, net=cls.net or experiment.net, **changes)
+    net = PRETRAINED.get(method) or cls.net or experiment.net
+    train = cls.train if method in PRETRAINED else experiment.train
+    return dataclasses.replace(experiment, method=method, net=net, train=train, **changes)
 
 
 def make_client(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> FederatedClient:

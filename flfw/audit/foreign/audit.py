@@ -19,7 +19,7 @@ from flfw.adversary.observation import Observation, Truth, key
 from flfw.audit.entries import AuditedTarget, entry
 from flfw.audit.foreign import result
 from flfw.audit.foreign.attempt import Pair, attempt, standing
-from flfw.audit.foreign.case import Chosen, Describe, ForeignCase, choose, lone_examples
+from flfw.audit.foreign.case import Chosen, Describe, ForeignCase, choose, lone_examples, nobodys
 from flfw.audit.foreign.consistency import Consistency, UpdateCheck
 from flfw.audit.foreign.cost import SearchLimits
 from flfw.audit.foreign.description import TrainingDescription
@@ -72,7 +72,7 @@ def audit(
         attacks: by the name under which they are reported.
         truth: gives a client's training data by its number in the recordings; None: unknown, the client is left out.
             An example's ``indices`` name it among all clients' examples.
-        public: data that an attacker may hold, none of them a client's.
+        public: data that an attacker may hold; those equal to an example of a client in ``truth`` are left out.
         inputs: the input space.
         name: the app's name, for the report.
         dataset: the name of its data, for the report.
@@ -161,7 +161,8 @@ class _Audit:
         self._case, self._kept, self._chosen, self._out, self._attacks = case, kept, chosen, out, attacks
         self._grants = Grants(case, kept, limits)
         self._consistency = Consistency(case, self._grants.net, chosen.truths, limits.seconds)
-        self._scorer = Scorer(case.public, out / "truth", out, case.seed, None)
+        public = nobodys(case.public, chosen.truths.values())
+        self._scorer = Scorer(public, out / "truth", out, case.seed, None)
         self.described = self._grants.check(chosen, attacks)
         out.mkdir(parents=True, mode=0o700)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias, final
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -180,6 +181,26 @@ def choose(
         raise BadInput(f"Expected to be told what a client trained on, got nothing of {len(truths)} in {kept.folder}.")
     held = {client: known for client, known in truths.items() if known is not None}
     return Chosen({number: group for number, group in groups.items() if group}, held)
+
+
+def nobodys(public: Public, truths: Iterable[Truth]) -> Public:
+    """Return public data without the examples that are a client's: none could be told from a floor.
+
+    Args:
+        public: the public data.
+        truths: the clients' examples.
+
+    Raises:
+        BadInput: none are left.
+    """
+    held = {_bytes(row) for truth in truths for row in public.compared(truth.samples.numpy())}
+    kept = np.array([_bytes(row) not in held for row in public.samples])
+    require(bool(kept.any()), "a public example that is no client's", public=len(kept), of_clients=len(kept))
+    return public if kept.all() else Public(public.samples[kept], public.labels[kept])
+
+
+def _bytes(example: np.ndarray) -> bytes:
+    return example.astype(np.float32).tobytes()
 
 
 def _sampled(truth: Truth, sample: int | None, seed: int, client: int) -> Truth:

@@ -25,6 +25,7 @@ from typing import final
 
 import numpy as np
 
+from flfw.audit.measures.metrics import squared_distances
 from flfw.audit.measures.public import Public
 from flfw.errors import require
 
@@ -164,8 +165,6 @@ def rankings(messages: Sequence[Numbered], public: Public) -> tuple[list[Ranking
         A ranking of each message; the elements of each class, as `arrangements` takes them; and the elements in order
         as flat inputs (elements - 1, d): the last element is none.
     """
-    from scipy.spatial.distance import cdist
-
     labels = np.concatenate([message.attempt.labels.repeat([len(x) for x in message.lists]) for message in messages])
     numbers = np.concatenate([number for message in messages for number in message.lists])
     every, first = np.unique(numbers, return_index=True)
@@ -180,11 +179,11 @@ def rankings(messages: Sequence[Numbered], public: Public) -> tuple[list[Ranking
     pools = [np.flatnonzero(labels[first] == label) for label in np.unique(labels)]
     result = []
     for message in messages:
-        guesses = np.clip(message.attempt.guesses, 0, 1).reshape(len(message.truth), -1).astype(np.float64)
+        guesses = message.attempt.guesses
         distances = np.full((len(every) + 1, len(guesses)), np.inf)
         for pool in pools:
             if np.isin(message.truth, every[pool]).any():
-                distances[pool] = cdist(inputs[pool].astype(np.float64), guesses, "sqeuclidean")
+                distances[pool] = squared_distances(inputs[pool], guesses)
         result.append(_ranking(message, every, distances))
     return result, pools, inputs
 

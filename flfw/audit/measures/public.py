@@ -8,7 +8,7 @@ from typing import final
 
 import numpy as np
 
-from flfw.audit.measures.metrics import psnr
+from flfw.audit.measures.metrics import is_text, psnr, squared_distances
 from flfw.audit.measures.recovery import column_matches, exact_match
 from flfw.errors import require
 
@@ -24,7 +24,7 @@ class Public:
     `Public.from_arrays` checks its arguments; the constructor does not.
 
     Attributes:
-        samples: (N, ...) raw inputs in [0, 1], images (N, C, H, W) or rows (N, d).
+        samples: (N, ...) raw inputs in [0, 1], images (N, C, H, W) or rows (N, d); or texts (N, T) of uint8 tokens.
         labels: (N,).
     """
 
@@ -32,8 +32,8 @@ class Public:
     labels: np.ndarray
 
     @classmethod
-    def from_arrays(cls, samples: np.ndarray, labels: np.ndarray) -> Public:
-        """Check the arrays and return them as public data.
+    def from_arrays(cls, samples: np.ndarray, labels: np.ndarray, text: bool = False) -> Public:
+        """Check the arrays and return them as public data; of ``text`` the inputs are kept as its tokens.
 
         Raises:
             BadInput: no examples, another number of labels than of examples, or values outside [0, 1] or not finite.
@@ -44,7 +44,11 @@ class Public:
         )
         low, high = float(samples.min()), float(samples.max())  # not a number if one of them is not
         require(low >= 0 and high <= 1, "public inputs within [0, 1]", lowest=low, highest=high)
-        return cls(samples, labels)
+        return cls(_tokens(samples) if text else samples, labels)
+
+    def compared(self, x: np.ndarray) -> np.ndarray:
+        """Return raw inputs in [0, 1] in the form in which they are compared: that of ``samples``."""
+        return _tokens(x) if is_text(self.samples) else x
 
     def floors(self, truth: np.ndarray, label: int, rng: np.random.Generator) -> dict[str, float]:
         """Compute the PSNR in dB of guesses made without the client's update.
@@ -53,16 +57,21 @@ class Public:
         ``random_public`` is one of their examples, and ``nearest_public`` is the closest one, chosen by an oracle: the
         best score of public data. A class without public examples has the mean of all.
 
+        Of text there is no ``grey``; ``mean`` is the most usual token in every place, which is the guess from the
+        frequencies of tokens alone, and ``class_mean`` has in each place the most usual one there in the class.
+
         Args:
             truth: one input of the public data's shape.
             label: its class.
             rng: draws the noise and the random example.
         """
+        text = is_text(self.samples)
+        noise = rng.integers(256, size=truth.shape) if text else rng.random(truth.shape)
         guesses = {
-            "noise": rng.random(truth.shape),
-            "grey": np.full(truth.shape, 0.5),
-            "mean": self._mean,
-            "class_mean": self._class_means.get(label, self._mean),
+            "noise": noise,
+            **({} if text else {"grey": np.full(truth.shape, 0.5)}),
+            "mean": np.full(truth.shape, _most_usual(self.samples.ravel())) if text else self._mean,
+            "class_mean": self.typical(label) if text else self._class_means.get(label, self._mean),
             "random_public": self.samples[rng.integers(len(self.samples))],
             "nearest_public": self.samples[self._nearest(truth)],
         }
@@ -123,7 +132,7 @@ class Public:
 
     @cached_property
     def binary(self) -> np.ndarray:
-        """Mask (d,) of the features of rows that are 0 or 1 in all public examples.
+        """Mask (d,) of the features of rows that are 0 or 1 in all public examples; of text, which has none, all False.
 
         >>> Public(np.array([[0.0, 0.3], [1.0, 1.0]]), np.array([0, 0])).binary.tolist()
         [True, False]
@@ -132,10 +141,14 @@ class Public:
             BadInput: the inputs are images.
         """
         self._require_rows()
+        if is_text(self.samples):
+            return np.zeros(self.samples.shape[1], bool)
         return ((self.samples == 0) | (self.samples == 1)).all(0)
 
     def typical(self, label: int | None = None) -> np.ndarray:
         """Return a constant guess (d,) for rows: the majority of a binary feature (1 in a tie), the median of others.
+
+        Of text: in each place the most usual token there.
 
         The share of features it matches is the floor of the attacks' share.
 
@@ -164,6 +177,8 @@ class Public:
     @cached_property
     def _typical(self) -> dict[int | None, np.ndarray]:
         groups = {None: self.samples} | {int(c): self.samples[self.labels == c] for c in np.unique(self.labels)}
+        if is_text(self.samples):
+            return {c: np.apply_along_axis(_most_usual, 0, x) for c, x in groups.items()}
         binary = self.binary
         return {c: np.where(binary, x.mean(0) >= 0.5, np.median(x, 0)) for c, x in groups.items()}
 
@@ -181,6 +196,8 @@ class Public:
 
         A product in float32 selects all candidates, whatever the rounding, and float64 decides among them.
         """
+        if is_text(truth):
+            return int(squared_distances(self.samples, truth[None])[:, 0].argmin())
         flat = truth.reshape(-1).astype(np.float64)
         square = float(flat @ flat)
         rough = self._squares - 2.0 * (self._flat @ flat.astype(np.float32)) + square
@@ -193,3 +210,13 @@ class Public:
 
     def _distances(self, rows: np.ndarray, flat: np.ndarray) -> np.ndarray:
         return ((self.samples[rows].reshape(len(rows), -1).astype(np.float64) - flat) ** 2).sum(1)
+
+
+def _tokens(x: np.ndarray) -> np.ndarray:
+    """Return the bytes (..., T) of text in raw inputs (..., T): byte k is k / 255; other numbers are clamped first."""
+    return np.rint(255 * np.clip(x, 0, 1)).astype(np.uint8)
+
+
+def _most_usual(tokens: np.ndarray) -> int:
+    """Return the most usual token of (N,); the least of equals."""
+    return int(np.bincount(tokens).argmax())

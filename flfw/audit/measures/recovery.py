@@ -1,6 +1,7 @@
 """Closeness of a reconstruction to the truth, and of a guess without knowledge; pure functions of arrays.
 
-All measures are on raw inputs in [0, 1] in float64, with reconstructions clamped, one example at a time.
+All measures are on raw inputs in [0, 1] in float64, with reconstructions clamped, one example at a time; those of text
+are on its tokens (`flfw.audit.measures.metrics.is_text`).
 """
 
 from __future__ import annotations
@@ -9,14 +10,16 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from flfw.audit.measures.metrics import psnr, rmsd
+from flfw.audit.measures.metrics import is_text, psnr, rmsd, squared_distances
 
 _ROUNDING = 1e-6  # inputs are float32
 
 IMAGE_RECOVERED_DB = 20.0
 ROW_RECOVERED_RMSD = 0.1
+TEXT_RECOVERED_SHARE = 0.9
 SUCCESS_RMSD = 0.3
 FEATURE_TOLERANCE = 0.05
+AGREED = 0.9
 GAIN_DB = 1.0  # above every guess without the update; a constant that happens to fit a flat image gains less
 
 
@@ -27,10 +30,8 @@ def assign(truth: np.ndarray, reconstructions: np.ndarray) -> np.ndarray:
     [1, 0]
     """
     from scipy.optimize import linear_sum_assignment
-    from scipy.spatial.distance import cdist
 
-    a, b = (x.reshape(len(x), -1).astype(np.float64) for x in (truth, np.clip(reconstructions, 0, 1)))
-    return linear_sum_assignment(cdist(a, b, "sqeuclidean"))[1]
+    return linear_sum_assignment(squared_distances(truth, reconstructions))[1]
 
 
 def assignment_null(truth: np.ndarray, samples: np.ndarray, rng: np.random.Generator, draws: int = 8) -> float:
@@ -71,7 +72,8 @@ def recovered(
 ) -> bool:
     """Return whether an example counts as reconstructed: recognisable, and closer than any guess without the update.
 
-    An image is recognisable from 20 dB on, a row of numbers up to a deviation of 0.1; closer means by 1 dB or more.
+    An image is recognisable from 20 dB on, a row of numbers up to a deviation of 0.1, a text if nine tokens in ten are
+    right; closer means by 1 dB or more.
     A row also counts where every feature matches (`exact_match`) and no public row does: among many public rows, one
     often lies as close to the truth as an attack that is off by 0.01 in each number, but differs in a category.
 
@@ -84,7 +86,10 @@ def recovered(
             `flfw.audit.measures.public.Public.guessable` tells. Then an exact match by itself does not count.
     """
     db = psnr(truth, reconstruction)
-    close = db >= IMAGE_RECOVERED_DB if truth.ndim > 1 else rmsd(truth, reconstruction) <= ROW_RECOVERED_RMSD
+    if is_text(truth):
+        close = float(np.mean(truth == reconstruction)) >= TEXT_RECOVERED_SHARE
+    else:
+        close = db >= IMAGE_RECOVERED_DB if truth.ndim > 1 else rmsd(truth, reconstruction) <= ROW_RECOVERED_RMSD
     exact = binary is not None and not guessable and exact_match(truth, reconstruction, binary)
     return bool(exact or (close and gain(db, floors) >= GAIN_DB))
 
@@ -105,7 +110,7 @@ def column_matches(truth: np.ndarray, reconstruction: np.ndarray, binary: np.nda
     """Return a mask (d,) of the features of a row that were recovered; of many rows (n, d), a mask (n, d).
 
     A binary feature is recovered if rounding gives the true one (0.5 rounds up), a number if it is off by at most
-    0.05, where its range is [0, 1].
+    0.05, where its range is [0, 1], and a token if it is the true one.
 
     Args:
         truth: (d,) or (n, d).
@@ -116,6 +121,8 @@ def column_matches(truth: np.ndarray, reconstruction: np.ndarray, binary: np.nda
     >>> column_matches(np.array([1.0, 0.0, 0.5]), np.array([0.6, 0.1, 0.6]), np.array([True, True, False])).tolist()
     [True, True, False]
     """
+    if is_text(truth):
+        return truth == reconstruction
     guess = np.clip(reconstruction, 0, 1).astype(np.float64)
     same = (guess >= 0.5) == (truth >= 0.5)
     near = np.abs(guess - truth) <= FEATURE_TOLERANCE + _ROUNDING
@@ -129,6 +136,26 @@ def matched_features(truth: np.ndarray, reconstruction: np.ndarray, binary: np.n
     True
     """
     return float(np.mean(column_matches(truth, reconstruction, binary)))
+
+
+def agreed_features(
+    truth: np.ndarray, reconstruction: np.ndarray, binary: np.ndarray, agreement: np.ndarray
+) -> dict[str, float | None]:
+    """Return how many of a row's features several searches agree on, and how many of these were recovered.
+
+    Args:
+        truth: (d,).
+        reconstruction: (d,).
+        binary: as for `column_matches`.
+        agreement: (d,) share of the searches that agree; from 0.9 on they do.
+
+    Returns:
+        ``agreed``, the share of such features, and ``agreed_exact``, the share of recovered ones among them; None where
+        there are none.
+    """
+    agreed = agreement >= AGREED
+    right = column_matches(truth, reconstruction, binary)[agreed]
+    return {"agreed": float(agreed.mean()), "agreed_exact": float(right.mean()) if len(right) else None}
 
 
 def exact_match(truth: np.ndarray, reconstruction: np.ndarray, binary: np.ndarray) -> bool:
@@ -152,6 +179,14 @@ def identification(truth: np.ndarray, reconstruction: np.ndarray, lookalikes: np
     >>> identification(np.array([0.5]), np.array([0.6]), np.array([[0.0], [0.65], [1.0]]))
     (2, 4)
     """
-    candidates = np.concatenate([truth[None], lookalikes]).astype(np.float64)
-    distances = ((candidates - np.clip(reconstruction, 0, 1)) ** 2).reshape(len(candidates), -1).sum(1)
+    candidates = np.concatenate([truth[None], lookalikes])
+    distances = squared_distances(candidates, reconstruction[None])[:, 0]
     return 1 + int((~(distances[1:] > distances[0])).sum()), len(candidates)
+
+
+def nearest(truth: np.ndarray, guesses: np.ndarray | None) -> float | None:
+    """Return the closeness in dB of the guess (G, ...) that is nearest to the truth (...); None: there is none."""
+    if guesses is None or guesses.shape[1:] != truth.shape or not len(guesses):
+        return None
+    errors = np.nan_to_num(np.square(guesses - truth).reshape(len(guesses), -1).mean(1), nan=1.0)
+    return psnr(truth, guesses[errors.argmin()])

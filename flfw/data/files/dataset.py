@@ -54,6 +54,7 @@ class DatasetCard:
         victims: number of first training images kept for the audit; no client trains on them.
         test_start: image of the test part at which the dominant split's pointers start.
         domains: names of the domains of a set with several; empty: it has none.
+        vocabulary: number of tokens of text, whose inputs are rows of them, token k of V as k / (V - 1); 0: no text.
         held_out: the domain that no client holds and that a server may distil from; empty: none.
     """
 
@@ -77,6 +78,7 @@ class DatasetCard:
     test_start: int = 0
     domains: tuple[str, ...] = ()
     held_out: str = ""
+    vocabulary: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ class Dataset:
         test_domain: as ``train_domain``.
         held_out: the domain that no client holds; empty: none.
         per_client: scheme -> default numbers of training and test examples of a client.
+        vocabulary: number of tokens of text, as on the card; 0: no text.
     """
 
     name: str
@@ -122,6 +125,7 @@ class Dataset:
     held_out: str = ""
     per_client: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     digest: str = ""
+    vocabulary: int = 0
 
     @property
     def shape(self) -> tuple[int, ...]:

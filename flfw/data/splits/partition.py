@@ -18,8 +18,10 @@ from flfw.data.files import cache
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits import domains, dominant, mixtures, pools, sampled, shards, whole
 from flfw.data.splits.cut import Cut, at_most
+from flfw.data.splits.outside import SplitScheme, source_of
 from flfw.data.splits.schemes import (
     IID,
+    AnyScheme,
     Dirichlet,
     Domains,
     Dominant,
@@ -38,6 +40,7 @@ from flfw.rng import numpy_generator
 
 __all__ = [
     "IID",
+    "AnyScheme",
     "Dirichlet",
     "Domains",
     "Dominant",
@@ -48,6 +51,7 @@ __all__ = [
     "Scheme",
     "Shards",
     "Split",
+    "SplitScheme",
     "Whole",
     "for_each",
     "nobodys",
@@ -96,7 +100,7 @@ _DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator]
 }
 
 
-def split(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> Split:
+def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split:
     """Split the data set over ``clients`` clients; the same arguments give the same split in any process.
 
     Raises:
@@ -109,7 +113,9 @@ def split(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> Split:
     family = dataset.name.partition(":")[0]  # the rest may be a path
     file = cache.user_cache() / "splits" / f"{family}-{_key(dataset, scheme, clients, seed)}.npz"
     if not file.exists():
-        cut = _DIVIDE[type(scheme)](dataset, scheme, clients, numpy_generator(seed, "split"))
+        rng = numpy_generator(seed, "split")
+        known = not isinstance(scheme, SplitScheme)
+        cut = _DIVIDE[type(scheme)](dataset, scheme, clients, rng) if known else scheme.divide(dataset, clients, rng)
         for part, partitions in (("training", cut.train), ("test", cut.test), ("validation", cut.validation)):
             empty = [client for client, indices in enumerate(partitions) if len(indices) == 0]
             if empty:
@@ -136,14 +142,15 @@ def nobodys(clients: int) -> Split:
     return for_each(Split((none,), (none,), (none,), none, none, none), clients)
 
 
-def _key(dataset: Dataset, scheme: Scheme, clients: int, seed: int) -> str:
+def _key(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> str:
     """Compute a digest of everything that a split depends on."""
     columns = dataset.train_y, dataset.test_y, dataset.train_domain, dataset.test_domain
     numbers = dataset.classes, dataset.victims, dataset.test_start
     names = dataset.domains, dataset.held_out, dict(dataset.per_client)
     inputs = _identity(dataset.train_x), _identity(dataset.test_x)
+    code = source_of(scheme) if isinstance(scheme, SplitScheme) else ""
     return cache.digest(
-        *(np.asarray(column).tobytes() for column in columns), *inputs, *numbers, *names, scheme, clients, seed
+        *(np.asarray(column).tobytes() for column in columns), *inputs, *numbers, *names, scheme, code, clients, seed
     )
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from flfw.data.splits.outside import SplitScheme, outside
 from flfw.errors import BadInput, require
 
 
@@ -138,8 +139,14 @@ def schemes() -> tuple[str, ...]:
     return tuple(_SCHEMES)
 
 
-def scheme(name: str) -> type[Scheme]:
+AnyScheme: TypeAlias = Scheme | SplitScheme
+"""A scheme of the project, or a user's own."""
+
+
+def scheme(name: str) -> type[AnyScheme]:
     """Return the settings class of a scheme; the error for an unknown name lists the known ones."""
+    if ":" in name:
+        return outside(name)
     if name not in _SCHEMES:
-        raise BadInput(f"Expected a split among {', '.join(_SCHEMES)}; got split={name}.")
+        raise BadInput(f"Expected a split among {', '.join(_SCHEMES)}, or package.module:Class; got split={name}.")
     return _SCHEMES[name]

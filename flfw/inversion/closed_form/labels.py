@@ -48,7 +48,8 @@ def single(weight_gradient: Tensor, bias_gradient: Tensor | None) -> Tensor:
 def unique(weight_gradient: Tensor, batch: int) -> Tensor:
     """Read distinct labels: the rows with the smallest entries (Yin et al., CVPR 2021, section 3.1).
 
-    It needs features >= 0. A class that occurs twice is found once, and a wrong class takes the other place.
+    It needs features >= 0: then a row of a class that does not occur has no entry below 0. A class that occurs twice
+    is found once, and a wrong class takes the other place.
 
     Args:
         weight_gradient: (K, d).
@@ -131,6 +132,12 @@ def recovered(
     if how == "unique":
         if batch > len(weight):
             raise NoLabels(f"labels that are unique need as many classes as examples, {batch}, and got {len(weight)}")
+        occurring = int((weight.amin(1) < 0).sum())
+        if occurring < batch:
+            raise NoLabels(
+                f"unique needs {batch} labels that all differ, and only {occurring} rows of the last weight's gradient "
+                "have an entry below 0; recover the labels by counts"
+            )
         return unique(weight, batch)
     if bias is None:
         raise NoLabels("counts needs the gradient of the last layer's bias, which was not sent")

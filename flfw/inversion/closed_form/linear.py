@@ -1,8 +1,34 @@
-"""Inputs of a fully connected first layer, without a search."""
+"""Fully connected first layers, and their inputs without a search."""
 
 from __future__ import annotations
 
-from torch import Tensor
+from math import prod
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from flfw.victims.victim import VictimModel
+
+
+class FirstLayer(NamedTuple):
+    """First layer with weights of a network.
+
+    Attributes:
+        name: its name in the network.
+        kind: name and class, for messages.
+        dense: whether it is fully connected and reads the inputs themselves, not features of a frozen body.
+    """
+
+    name: str
+    kind: str
+    dense: bool
+
+    @classmethod
+    def of(cls, victim: VictimModel) -> FirstLayer:
+        """Find the first layer of a client's network."""
+        name, layer = next((n, m) for n, m in victim.model.named_modules() if list(m.parameters(recurse=False)))
+        dense = isinstance(layer, nn.Linear) and layer.in_features == prod(victim.inputs.shape)
+        return cls(name, f"{name} ({type(layer).__name__})", dense)
 
 
 def linear_inputs(weight_gradient: Tensor, bias_gradient: Tensor, count: int) -> Tensor:

@@ -6,7 +6,8 @@ A = M^-T Q^T G, and the bias's gradient, the sum of D's rows, fixes the lengths.
 small, if it leaks) wherever that example's output is negative. So directions q with a sparse Q q are searched for. B
 of them are chosen so that the zeros of each stand where its inputs make the outputs negative. This agreement also
 verifies the result. The idea is that of SPEAR (Dimitrov et al., NeurIPS 2024, arXiv 2403.03945), which samples the
-zeros; here reweighted least squares finds them, also with a leaky rectifier.
+zeros; here reweighted least squares finds them, also with a leaky rectifier. Where it fails, and for larger batches,
+they are sampled (`flfw.inversion.closed_form.rectified`), which needs a rectifier that does not leak.
 """
 
 from __future__ import annotations
@@ -16,12 +17,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flfw.inversion.closed_form.rectified import separate_rectified
+
 MOST = 12
-"""Largest batch for which a separation is tried; in larger ones, with 128 units, few examples were found."""
+"""Largest batch for reweighted least squares; in larger ones, with 128 units, few examples were found."""
 
 PROVEN = 0.9
 """Least agreement of an accepted separation; chance gives 0.5."""
 
+_SETS = 50_000  # largest number of random sets of units; fewer where none gives a sparse direction
 _STARTS, _STEPS = 1000, 100
 _WIDTH, _NARROWER, _NARROWEST = 0.3, 0.9, 5e-4  # entries below it count as 0; over the root mean square entry
 _SAME = 0.995  # least cosine of two directions that count as one
@@ -72,9 +76,22 @@ def separate(
         rng: generator of the start directions.
     """
     basis = directions(weight_gradient, count)
-    if count > MOST or len(basis) < count:
+    if len(basis) < count:
         return None
-    spanned, total = basis @ weight_gradient.double(), basis @ bias_gradient.double()
+    if count <= MOST and (separation := _reweighted(basis, weight_gradient, bias_gradient, weight, bias, rng)):
+        return separation
+    exact = separate_rectified((weight_gradient, bias_gradient), (weight, bias), count, rng, sets=_SETS)
+    if exact is None or len(exact.inputs) < count:
+        return None
+    outputs, inputs = (part.float().to(weight.device) for part in (exact.outputs, exact.inputs))
+    return Separation(outputs, inputs, 1.0)
+
+
+def _reweighted(
+    basis: Tensor, of_weight: Tensor, of_bias: Tensor, weight: Tensor, bias: Tensor, rng: torch.Generator
+) -> Separation | None:
+    """Separate by reweighted least squares; None: the agreement is too low."""
+    spanned, total = basis @ of_weight.double(), basis @ of_bias.double()
     layer = _SeparatedLayer(basis, spanned @ weight.double().T, bias.double(), total)
     chosen = _chosen(_sparse(basis, rng), layer)
     if chosen is None:

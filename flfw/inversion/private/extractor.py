@@ -8,6 +8,7 @@ invert(victim, [Target(victim.sent(reading, rng), ...)], recipe)
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from copy import deepcopy
 from typing import final
 
 import torch
@@ -32,7 +33,7 @@ _SMALL = 0.1  # size of the start of a search for all of delta: over the gradien
 
 def extractor_of(model: nn.Module) -> nn.Module:
     """Return the extractor of a `GeneratedNet` or a `Net`, as architecture only."""
-    return model._extractor[0] if isinstance(model, GeneratedNet) else model.get_submodule("extractor")
+    return model.architecture() if isinstance(model, GeneratedNet) else model.get_submodule("extractor")
 
 
 def read_off(victim: VictimModel, gradient: Tensors) -> Reading:
@@ -129,8 +130,8 @@ class SurrogateVictim(ReadVictim):
         weights = {name: value.detach() for name, value in layers.named_parameters()}
         super().__init__(layers, weights, tuple(weights), inputs)
         with torch.no_grad():
-            blank = torch.zeros(1, *inputs.shape, device=next(iter(weights.values())).device)
-            self._width = layers(blank).numel()
+            sizes = deepcopy(layers).to("meta")  # whatever device its parts are on
+            self._width = sizes(torch.zeros(1, *inputs.shape, device="meta")).numel()
         self.linear = ends_fully_connected(extractor)
         self._batch = batch
         if not self.linear:

@@ -1,0 +1,210 @@
+"""APRIL: the patches of an image from the gradient of a vision transformer's positions; closed form, or a search.
+
+Paper       Lu et al., "APRIL: Finding the Achilles' Heel on Privacy for Vision Transformers", CVPR 2022, arXiv
+            2112.14087.
+Needs       a vision transformer whose learnt positions are shared. ``way=closed_form`` also needs one example, one
+            local step, and a first attention that reads z = patches E^T + e + positions directly and alone
+            (``vit_plain``): no normalisation before it, no residual path beside it, fewer tokens than the width.
+
+    G = dL/dpositions, W and dW = weights and gradient of queries, keys and values, stacked:
+    G^T z = W^T dW                                      a linear system, by least squares; G = dL/dz for one example
+    patches = (z - e - positions) (E^T)^+               exact where E has no fewer outputs than a patch has numbers
+
+Minimises   1 - cos(gradients) + position * (1 - cos(gradients of the positions)) + tv * TV(guess), for ``way=search``,
+by          Adam on the sign of the guess's gradient, along half a cosine, clamped to the box, from N(0, 1).
+Granted     closed form: nothing but the observation. Search: the labels, unless ``labels`` says how to recover them.
+Proof       the system has more equations than unknowns: where z leaves more than ``residual`` of W^T dW unexplained,
+            the message is not such a gradient, and nothing is given. The truth is not used.
+Adaptive    the search has a known mechanism inside its objective and unrolls local steps. The closed form does not; a
+            common factor, as clipping makes it, cancels.
+Departures  1. The paper's identity has one head; several share the same W, so that nothing changes.
+            2. The search keeps IG's cosine over all tensors (the paper: squared distances), its sign and its prior,
+               which falls to a thousandth in a second search; that counts if it halves the distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+
+from flfw.adversary.attack import Budget, NotApplicable
+from flfw.adversary.gradient_matching import GradientMatching
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.errors import require
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.descent import AdamDescent
+from flfw.inversion.fit import Fit
+from flfw.inversion.matching import Distance, cosine_distance, gaussian_likelihood
+from flfw.inversion.priors import neighbour_differences, total_variation, weighted
+from flfw.inversion.search import Closing, Recipe, Stage
+from flfw.nets.net import Tensors
+from flfw.nets.transformer import VisionTransformer, joined, patches
+from flfw.victims.operator import Operator
+
+_PROJECTION = "extractor.blocks.0.attention.query_key_value.weight"
+_POSITION, _PATCH, _SHIFT = "extractor.position.weight", "extractor.patch.weight", "extractor.patch.bias"
+_NEEDED = _POSITION, _PATCH, _SHIFT, _PROJECTION
+_POSITIONS = "position.weight", "pos_embed"  # ends of the names in the networks of this project and of timm
+_WEAKER, _NEARER = 1e-3, 0.5  # prior of the second search, and the distance after it below which it counts
+_NEIGHBOURS = 1.0  # difference of neighbours in deviations of the normalised input, in the prior for known noise
+
+
+@dataclass(frozen=True)
+class APRILSettings:
+    """The way, and the settings of the search."""
+
+    way: Literal["closed_form", "search"] = "closed_form"  # the search: also for batches, and behind normalisation
+    residual: float = 1e-3  # share of W^T dW that the closed form may leave unexplained, in (0, 1)
+    iterations: int = 1000  # Adam steps of the search, >= 1
+    lr: float = 0.1  # first step size in deviations of the normalised input, > 0
+    tv: float = 1e-3  # weight of the total variation, >= 0
+    position: float = 10.0  # weight of the cosine distance of the positions' gradient, >= 0
+    restarts: int = 1  # searches from different images, >= 1
+    labels: Literal["given", "idlg", "counts"] = "given"  # granted, or recovered (iDLG: of one example)
+
+    def __post_init__(self) -> None:
+        require(0 < self.residual < 1, "0 < residual < 1", residual=self.residual)
+        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+        require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
+        for name in ("tv", "position"):
+            require(0 <= getattr(self, name) < inf, f"0 <= {name} < inf", **{name: getattr(self, name)})
+
+
+@final
+class APRIL(GradientMatching):
+    """Patches by a linear system, or images by a search that weighs the positions' gradient."""
+
+    Settings = APRILSettings
+    tuned_on = "digits 10, 12 and 40-47 of scikit-learn at 8 x 8 pixels (the search's weights)"
+
+    @property
+    def budget(self) -> Budget:
+        """The budget from the settings; the closed form has no iterations."""
+        if self._closed:
+            return Budget(0, 1, "closed form, given where the linear system holds")
+        return Budget(self.settings.iterations, self.settings.restarts, "lowest distance")
+
+    @property
+    def labels(self) -> str:
+        """Source of the labels, from the settings; the closed form needs none."""
+        if self._closed:
+            return "not used"
+        return "single" if self.settings.labels == "idlg" else self.settings.labels
+
+    def unused(self, uploads: Sequence[str], knows_defence: bool) -> str:
+        """Name the defence that the closed form does not model."""
+        return "the defence" * (self._closed and knows_defence)
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Read each image off its observation, or search for all images of one model at once."""
+        if self._closed:
+            return [self._read_off(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
+        if any(
+            not _of_positions(mean_gradient(seen, known)) for seen, known in zip(observations, knowledge, strict=True)
+        ):
+            raise NotApplicable("april needs the gradient of a transformer's learnt positions")
+        return super().run(observations, knowledge, rngs)
+
+    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+        """Use two searches, the second under a weaker prior; known noise calls for a likelihood and its own prior."""
+        chosen, noise = self.settings, None if mechanism is None else mechanism.noise
+        if noise is not None:
+            adam, near = (
+                AdamDescent(chosen.iterations, chosen.lr, schedule="cosine"),
+                neighbour_differences(_NEIGHBOURS),
+            )
+            return Recipe(gaussian_likelihood(noise), adam, near, restarts=chosen.restarts)
+        distance, smooth = weighing_positions(chosen.position), weighted((chosen.tv, total_variation))
+        first, second = (
+            AdamDescent(count, chosen.lr, mechanism is None, "cosine")
+            for count in (chosen.iterations - chosen.iterations // 2, chosen.iterations // 2)
+        )
+        weaker = Closing((Stage(distance, second, smooth, _WEAKER),), _NEARER)
+        return Recipe(distance, first, smooth, restarts=chosen.restarts, closing=(weaker,) * bool(second.iterations))
+
+    def objective(
+        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+    ) -> list[Fit] | None:
+        """Compute the share of the linear system that each guess leaves unexplained, or the search's objective."""
+        if not self._closed:
+            return super().objective(seen, known, guesses, rng)
+        sides, parts = _system(seen, known), _parameters(known)
+        inputs = [patches(known.model.inputs.normalise(guess.samples)).double()[0] for guess in guesses]
+        entered = [cut @ parts[_PATCH].mT + parts[_SHIFT] + parts[_POSITION] for cut in inputs]
+        return [Fit(value, value) for value in (unexplained(*sides, z.to(sides[0])) for z in entered)]
+
+    @property
+    def _closed(self) -> bool:
+        return self.settings.way == "closed_form"
+
+    def _read_off(self, seen: Observation, known: Knowledge) -> Reconstruction:
+        """Solve for the tokens and then for the pixels; not a number where the system does not hold."""
+        sides, parts, inputs = _system(seen, known), _parameters(known), known.model.inputs
+        z = torch.linalg.lstsq(*sides, driver="gelsd").solution  # (T, d)
+        share = unexplained(*sides, z)
+        cut = (z - parts[_SHIFT] - parts[_POSITION]) @ torch.linalg.pinv(parts[_PATCH]).mT
+        x = joined(cut[None], inputs.shape).float().to(inputs.mean) * inputs.std + inputs.mean
+        within = share <= self.settings.residual
+        return Reconstruction(x.clamp(*known.box) if within else torch.full_like(x, torch.nan), share)
+
+
+def weighing_positions(weight: float) -> Distance:
+    """Return the cosine distance over all tensors plus ``weight`` times that over the positions alone."""
+
+    def distance(trial: Tensors, observed: Tensors) -> Tensor:
+        alone = cosine_distance(_of_positions(trial), _of_positions(observed))
+        return cosine_distance(trial, observed) + weight * alone
+
+    return distance
+
+
+def unexplained(left: Tensor, right: Tensor, z: Tensor) -> float:
+    """Compute the share ||left z - right|| / ||right|| that tokens z (T, d) leave unexplained.
+
+    Args:
+        left: (d, T) the gradient of the positions, transposed.
+        right: (d, d) W^T dW.
+        z: (T, d).
+    """
+    return float((left @ z - right).norm() / right.norm().clamp_min(torch.finfo(right.dtype).tiny))
+
+
+def _of_positions(gradient: Tensors) -> Tensors:
+    return {name: value for name, value in gradient.items() if name.endswith(_POSITIONS)}
+
+
+def _parameters(known: Knowledge) -> Tensors:
+    """Return the known tensors in float64, on the CPU: only there least squares copes with lost rank."""
+    return {name: value.detach().double().cpu() for name, value in known.model.known.items() if name in _NEEDED}
+
+
+def _system(seen: Observation, known: Knowledge) -> tuple[Tensor, Tensor]:
+    """Return both sides G^T (d, T) and W^T dW (d, d) of the system, in float64.
+
+    Raises:
+        NotApplicable: the system does not hold for such a network or message, or would not determine the image.
+    """
+    network, parts = getattr(known.model.model, "extractor", None), _parameters(known)
+    gradient = {name: value.double().cpu() for name, value in mean_gradient(seen, known).items() if name in _NEEDED}
+    shared = len(parts) == len(_NEEDED) and {_POSITION, _PROJECTION} <= gradient.keys()
+    if not isinstance(network, VisionTransformer) or not network.block(0).plain or not shared:
+        wanted = "a shared first attention that reads the tokens directly, as in vit_plain, without normalisation"
+        raise NotApplicable(f"april's closed form needs {wanted}; otherwise set april.way=search")
+    if known.batch != 1 or known.steps != 1:
+        got = f"batch={known.batch}, steps={known.steps}"
+        raise NotApplicable(
+            f"april's closed form needs one example and one local step, got {got}; set april.way=search"
+        )
+    (tokens, width), numbers = parts[_POSITION].shape, parts[_PATCH].shape[1]
+    if tokens >= width or numbers > width:
+        wanted = f"fewer patches than {width}, the width, and at most so many numbers in each"
+        raise NotApplicable(f"april's closed form needs {wanted}, got {tokens} of {numbers}; set april.way=search")
+    return gradient[_POSITION].mT, parts[_PROJECTION].mT @ gradient[_PROJECTION]

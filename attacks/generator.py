@@ -1,0 +1,254 @@
+"""Generator: search for images among those of a generator learnt from public data, then beside them.
+
+Paper       GGL: Li et al., "Auditing Privacy Defenses in Federated Learning via Generative Gradient Leakage", CVPR
+            2022, arXiv 2203.15696 (``space=latent search=cma``). GIAS: Jeon et al., "Gradient Inversion with Generative
+            Image Prior", NeurIPS 2021 (``space=weights``). GIFD: Fang et al., "GIFD: A Generative Gradient Inversion
+            Method with Feature Domain Optimization", ICCV 2023 (``space=features``).
+Minimises   distance(gradient of G(z, y), observed gradient) + kl * KL(moments of z || N(0, 1)) + tv * TV(G(z, y))
+            over z ~ N(0, 1) in a box, by Adam or CMA-ES, from several starts; then, from the best start's end,
+latent      nothing more.
+weights     z and the weights of the generator, for each image its own.
+features    the input of the generator's layers 1, 2, ... in turn, each in an L1 ball around its value at the end of the
+            search before. The layer of lowest distance is kept.
+Uses        the public data: the generator is learnt from them alone, before anything of a client is looked at.
+Granted     the labels, or read off the last layer's gradient (``labels=recovered``, as GGL does).
+Adaptive    a known mechanism stands inside the objective: a bound, a share of zeros, Soteria's columns, as in GGL, and
+            all others; known local steps are unrolled. With CMA-ES private tensors stay at random values.
+Departures  1. The generator is the decoder of a conditional variational autoencoder of 28 to 32 pixels
+               (`flfw.inversion.generative.image_generator`), in place of a large GAN: a minute on one core.
+            2. One box for z in place of GGL's tanh, as its prior is N(0, 1); no TuRBO.
+            3. GGL's budget is 500 generations of 50, one start; GIAS 4 starts of 1,000 steps, then 8,000; GIFD 1,000
+               steps a layer. The defaults are shorter, and the distance is the cosine's (``distance=l2``: GGL's).
+            4. Radii are multiples of the L1 norm of the maps; steps are in deviations of the maps of drawn z.
+            5. For ``weights`` z moves on beside them.
+            6. With known noise: the likelihood in nats, with z's own density in place of the moments. A later space
+               then counts only if noise alone does not explain the distance before it: else it fits the noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from math import inf, sqrt
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from flfw.adversary.attack import Budget, NotApplicable, Private, Uses
+from flfw.adversary.gradient_matching import GradientMatching, GrantedMechanism
+from flfw.adversary.observation import Knowledge, Reconstruction
+from flfw.errors import require
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.descent import AdamDescent, Descent
+from flfw.inversion.evolution import CMAES
+from flfw.inversion.generative.image_generator import ImageGenerator, Learning, Lesson, learnt
+from flfw.inversion.generative.spaces import (
+    LABELS,
+    GeneratedImages,
+    Latent,
+    LatentAndWeights,
+    Maps,
+    OfImages,
+    Space,
+    normal_energy,
+    unlike_normal,
+)
+from flfw.inversion.matching import cosine_distance, gaussian_likelihood, mean_squared_distance
+from flfw.inversion.priors import none, total_variation, weighted
+from flfw.inversion.search import Recipe, Target, invert
+from flfw.rng import torch_generator
+from flfw.victims.operator import Operator
+
+_DRAWN = 256  # z whose maps give a layer's deviation
+_UNGUIDED, _UNGUIDED_PIXELS = 1000, 1_000_000  # most images, and about most values, that are drawn for the floor
+
+
+@dataclass(frozen=True)
+class GenerativeInversionSettings(Learning):
+    """Settings of the generator and of the searches."""
+
+    space: Literal["latent", "weights", "features"] = "features"
+    search: Literal["adam", "cma"] = "adam"  # for z
+    distance: Literal["cosine", "l2"] = "cosine"  # l2: the squared distance, a mean over the tensors
+    iterations: int = 500  # Adam steps or generations for z, >= 1
+    restarts: int = 4  # searches for z from different starts, >= 1
+    lr: float = 0.1  # first step size for z, > 0
+    candidates: int = 50  # of a generation, >= 2
+    deviation: float = 0.5  # first standard deviation of the candidates, > 0
+    limit: float = 3.0  # greatest magnitude of an entry of z, > 0
+    further_iterations: int = 600  # Adam steps for the weights, or for all later layers together, >= 1
+    further_lr: float = 0.1  # first step size in deviations of a layer's maps, > 0
+    weights_lr: float = 1e-3  # first step size of the weights, > 0
+    ball: float = 1.0  # radius around a layer's maps, over their L1 norm, >= 0
+    kl: float = 1e-4  # weight of the moments of z, >= 0
+    tv: float = 1e-4  # weight of the total variation, >= 0
+    labels: Literal["given", "recovered"] = "given"  # granted, or read off the gradient
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("iterations", "restarts", "further_iterations"):
+            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
+        require(self.candidates >= 2, "candidates >= 2", candidates=self.candidates)
+        for name in ("lr", "deviation", "limit", "further_lr", "weights_lr"):
+            require(0 < getattr(self, name) < inf, f"0 < {name} < inf", **{name: getattr(self, name)})
+        for name in ("ball", "kl", "tv"):
+            require(0 <= getattr(self, name) < inf, f"0 <= {name} < inf", **{name: getattr(self, name)})
+
+
+@final
+class GenerativeInversion(GradientMatching):
+    """Search in the spaces of a generator."""
+
+    Settings = GenerativeInversionSettings
+    tuned_on = "digits 0-299 of scikit-learn (the step size of the generator's training)"
+
+    @property
+    def budget(self) -> Budget:
+        """The budget from the settings: of the search for z, and of the later ones."""
+        further = 0 if self.settings.space == "latent" else self.settings.further_iterations
+        return Budget(self.settings.iterations + further, self.settings.restarts, "lowest distance of gradients")
+
+    @property
+    def labels(self) -> str:
+        """Source of the labels, from the settings."""
+        return self.settings.labels
+
+    @property
+    def uses(self) -> Uses:
+        """Public data, for the generator."""
+        return frozenset({"public"})
+
+    def private(self, model: nn.Module, batch: int) -> Private:
+        """Return ``guessed`` with CMA-ES, which searches for z alone."""
+        return "guessed" if self.settings.search == "cma" else "searched for"
+
+    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+        """Use the chosen distance and the total variation of the images; for known noise the likelihood."""
+        noise = None if mechanism is None else mechanism.noise
+        distance = cosine_distance if self.settings.distance == "cosine" else mean_squared_distance
+        smooth = weighted((self.settings.tv, total_variation))
+        return Recipe(
+            distance if noise is None else gaussian_likelihood(noise),
+            AdamDescent(self.settings.iterations, self.settings.lr),
+            smooth,
+        )
+
+    def reconstruct(
+        self, known: Knowledge, targets: Sequence[Target], mechanism: GrantedMechanism
+    ) -> list[Reconstruction]:
+        """Search for z of each victim, then go on from there; the truth is not used."""
+        if len(known.model.inputs.shape) != 3:
+            raise NotApplicable("it needs images")
+        if known.public is None:
+            raise NotApplicable("it needs public data, from which it learns a generator: grant them")
+        learning = Learning(**{part.name: getattr(self.settings, part.name) for part in fields(Learning)})
+        generator = learnt(Lesson(known.public.samples, known.public.labels, known.model.classes, learning))
+        first, *later = self._spaces(generator)
+        latent, further = self._recipes(mechanism, len(later))
+        box = (-self.settings.limit, self.settings.limit)
+        ends = self._searched(known, targets, first, latent, mechanism, box)
+        best = ends
+        for space in later:
+            begun = [_going_on(target, space, end) for target, end in zip(targets, ends, strict=True)]
+            ends = self._searched(known, begun, space, further, mechanism, (-inf, inf))
+            best = [
+                before
+                if before.matched <= _of_noise(known, target, mechanism) or before.matched <= after.matched
+                else after
+                for target, before, after in zip(targets, best, ends, strict=True)
+            ]
+        return [
+            Reconstruction(
+                end.images.clamp(*known.box),
+                end.matched,
+                labels=target.labels,
+                unguided=_drawn(generator, _labels(target)).clamp(*known.box),
+            )
+            for target, end in zip(targets, best, strict=True)
+        ]
+
+    def _searched(
+        self,
+        known: Knowledge,
+        targets: Sequence[Target],
+        space: Space,
+        recipe: Recipe,
+        mechanism: GrantedMechanism,
+        box: tuple[float, float],
+    ) -> list[_End]:
+        """Search in one space; where that fails, the next search goes on from the same start."""
+        placed = [replace(target, beside={**target.beside, LABELS: _labels(target)}) for target in targets]
+        victim = GeneratedImages(known.model, space)
+        results = invert(victim, placed, recipe, mechanism=mechanism, box=box, compute=self.compute)
+        ends = []
+        for target, result in zip(targets, results, strict=True):
+            failed, start = result.matched == inf, torch.zeros_like(result.samples)
+            if target.start is not None:
+                start = target.start * space.unit
+            place = start if failed else result.samples
+            images = space.images(place, _labels(target))
+            ends.append(_End(place, torch.full_like(images, torch.nan) if failed else images, result.matched))
+        return ends
+
+    def _spaces(self, generator: ImageGenerator) -> list[Space]:
+        """Return the spaces in their order."""
+        chosen, first = self.settings, Latent(generator)
+        if chosen.space == "latent":
+            return [first]
+        if chosen.space == "weights":
+            return [first, LatentAndWeights(generator, chosen.weights_lr / chosen.further_lr)]
+        rng, device = torch_generator(0, "maps"), next(generator.parameters()).device
+        drawn = torch.randn(_DRAWN, generator.latent, generator=rng).to(device)
+        labels = torch.arange(_DRAWN, device=device) % generator.classes
+        last = min(len(generator.layers) - 1, chosen.further_iterations)
+        return [first, *(Maps(generator, layer, drawn, labels) for layer in range(1, last + 1))]
+
+    def _recipes(self, mechanism: GrantedMechanism, later: int) -> tuple[Recipe, Recipe]:
+        """Return the recipe of the search for z, and of each later one."""
+        chosen, images = self.settings, self.recipe(mechanism)
+        moments = (
+            weighted((chosen.kl, unlike_normal)) if mechanism is None or mechanism.noise is None else normal_energy
+        )
+        descent: Descent = AdamDescent(chosen.iterations, chosen.lr, schedule="cosine")
+        if chosen.search == "cma":
+            descent = CMAES(chosen.iterations, chosen.candidates, chosen.deviation)
+        smooth = replace(images, prior=none, model_prior=OfImages(images.prior))
+        latent = replace(smooth, descent=descent, prior=moments, restarts=chosen.restarts)
+        iterations = max(1, chosen.further_iterations // max(1, later))
+        ball = chosen.ball if chosen.space == "features" else inf
+        return latent, replace(smooth, descent=AdamDescent(iterations, chosen.further_lr, schedule="cosine", ball=ball))
+
+
+@dataclass(frozen=True)
+class _End:
+    """End of a search for one victim: coordinates, their images, and the distance, infinite where it failed."""
+
+    place: Tensor
+    images: Tensor
+    matched: float
+
+
+def _going_on(target: Target, space: Space, before: _End) -> Target:
+    """Return a target whose search begins where another one ended, in the space after it."""
+    return replace(target, start=space.begun(before.place, _labels(target)) / space.unit)
+
+
+def _of_noise(known: Knowledge, target: Target, mechanism: GrantedMechanism) -> float:
+    """Return the nats that known noise alone explains, by three deviations: a nearer guess fits noise. Else -inf."""
+    if mechanism is None or mechanism.noise is None:
+        return -inf
+    entries = sum(value.numel() for value in known.model.observed(target.sent)[0].values())
+    return entries / 2 + 3 * sqrt(entries / 2)
+
+
+def _drawn(generator: ImageGenerator, labels: Tensor) -> Tensor:
+    """Draw images (N, ...) of the classes in turn: the guesses of the generator without any gradient."""
+    count = max(len(labels), min(_UNGUIDED, _UNGUIDED_PIXELS // torch.Size(generator.shape).numel()))
+    z = torch.randn(count, generator.latent, generator=torch_generator(0, "unguided")).to(labels.device)
+    return generator(z, labels.repeat(-(-count // len(labels)))[:count])
+
+
+def _labels(target: Target) -> Tensor:
+    assert target.labels is not None, "given or recovered"
+    return target.labels

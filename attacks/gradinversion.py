@@ -1,0 +1,111 @@
+"""GradInversion: match the gradient of a batch under the statistics of its BatchNorm layers, from several starts.
+
+Paper       Yin et al., "See through Gradients: Image Batch Recovery via GradInversion", CVPR 2021, arXiv 2104.07586.
+Minimises   sum_l ||gradient_l of guess - observed gradient_l|| + tv * TV(x) + l2 * mean(x^2)
+            + bn * sum_l (||mean_l(x) - mu_l|| + ||var_l(x) - var_l||)
+            + group * ||x - E||^2, with E the registered mean of all starts' guesses,
+by          Adam, step size 0.1, 50 steps of warm-up, then half a cosine, clamped to the box, from N(0, 1).
+Granted     nothing but the observation and the model. The labels are read off the last layer's gradient; ``labels``
+            says how: ``unique`` is the paper's rule, for labels that all differ.
+Statistics  of BatchNorm's inputs: those of the client's batch where an upload of one local step reveals them (inferred
+            from the running ones before and after it), else the received running ones.
+Adaptive    BatchNorm normalises a guess by its own batch, as the client's training does. A known mechanism stands
+            inside the objective; known local steps are unrolled. Labels are read off as if there were no mechanism.
+Departures  1. 1,000 iterations by default (the paper: 20,000), and no Langevin noise.
+            2. Registration is a shift by whole pixels, at most 4, by phase correlation, from half of the iterations on
+               (the paper: a homography by RANSAC-flow); images are assigned to each other by pixels within a label.
+            3. The start with the lowest distance of gradients is kept, and its guess with the lowest objective.
+            4. ``labels=recovered`` (iDLG for one example, else counts) by default, as labels of a batch repeat.
+               ``unique`` refuses a batch in which they do.
+            5. The first layer's statistics count ten times, as in public code; the paper has equal weights.
+            6. With known noise: the likelihood in nats plus a Laplace prior on neighbours, as in attacks/ig.py.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, final
+
+from flfw.adversary.attack import Budget
+from flfw.adversary.gradient_matching import GradientMatching
+from flfw.adversary.observation import Knowledge, Observation
+from flfw.errors import require
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.consistency import GroupConsistency
+from flfw.inversion.descent import AdamDescent
+from flfw.inversion.layer_statistics import LayerStatistics, received_statistics, sent_statistics
+from flfw.inversion.matching import gaussian_likelihood, tensor_distances
+from flfw.inversion.priors import energy, neighbour_differences, total_variation, weighted
+from flfw.inversion.search import Recipe
+from flfw.nets.net import Tensors
+from flfw.victims.operator import Operator
+
+_NEIGHBOURS = 1.0  # difference of neighbours in deviations of the normalised input, in the prior for known noise
+
+
+@dataclass(frozen=True)
+class GradInversionSettings:
+    """Settings of the search."""
+
+    iterations: int = 1000  # Adam steps, >= 1
+    lr: float = 0.1  # highest step size in deviations of the normalised input, > 0
+    warmup_iterations: int = 50  # steps to the highest step size, at most half of all, >= 0
+    restarts: int = 4  # searches from different images, which are kept together, >= 1
+    bn: float = 0.1  # weight of the statistics of BatchNorm's inputs, >= 0
+    first: float = 10.0  # weight of those of the first layer over that of the others, >= 0
+    statistics: Literal["inferred", "running"] = "inferred"  # of the client's batch where revealed, or always running
+    tv: float = 1e-4  # weight of the total variation, >= 0
+    l2: float = 1e-6  # weight of the mean square, >= 0
+    group: float = 0.01  # weight of the squared distance from the mean of all searches, >= 0
+    labels: Literal["recovered", "unique", "given"] = "recovered"  # read off, or granted
+
+    def __post_init__(self) -> None:
+        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+        require(self.warmup_iterations >= 0, "warmup_iterations >= 0", warmup_iterations=self.warmup_iterations)
+        require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
+        for name in ("bn", "first", "tv", "l2", "group"):
+            require(0 <= getattr(self, name) < inf, f"0 <= {name} < inf", **{name: getattr(self, name)})
+
+
+@final
+class GradInversion(GradientMatching):
+    """Search by the distance of each tensor's gradient, with BatchNorm's statistics and group consistency."""
+
+    Settings = GradInversionSettings
+
+    @property
+    def budget(self) -> Budget:
+        """The budget from the settings."""
+        return Budget(self.settings.iterations, self.settings.restarts, "lowest distance of gradients")
+
+    @property
+    def labels(self) -> str:
+        """Source of the labels, from the settings."""
+        return self.settings.labels
+
+    def beside(self, seen: Observation, known: Knowledge) -> Tensors:
+        """Return the statistics of BatchNorm's inputs, of the client's batch where they are revealed."""
+        model = known.model.model
+        received = received_statistics(model, seen.received)
+        # After several steps, or behind a mechanism, the running statistics are no longer one batch's.
+        revealed = self.settings.statistics == "inferred" and known.weights and known.steps == 1
+        if not revealed or known.mechanism is not None:
+            return received
+        return {**received, **sent_statistics(model, seen.received, seen.sent)}
+
+    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+        """Use Adam with warm-up; known noise calls for a likelihood, and for a prior in the same units."""
+        chosen, noise = self.settings, None if mechanism is None else mechanism.noise
+        warmup = min(chosen.warmup_iterations, chosen.iterations // 2)
+        descent = AdamDescent(chosen.iterations, chosen.lr, schedule="cosine", warmup=warmup)
+        smooth = weighted((chosen.tv, total_variation), (chosen.l2, energy))
+        return Recipe(
+            tensor_distances if noise is None else gaussian_likelihood(noise),
+            descent,
+            smooth if noise is None else neighbour_differences(_NEIGHBOURS),
+            restarts=chosen.restarts,
+            model_prior=LayerStatistics(chosen.bn, chosen.first) if chosen.bn else None,
+            together=GroupConsistency(chosen.restarts, chosen.group),
+        )

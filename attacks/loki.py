@@ -1,0 +1,171 @@
+"""Loki: a malicious server that sends each client a convolution of its own, so that their sum falls apart again.
+
+Paper       Zhao et al., "LOKI: Large-scale Data Reconstruction Attack against Federated Learning through Model
+            Manipulation", IEEE S&P 2024, arXiv 2303.12233.
+Needs       images, and a network of the server's making (``--tampered-by loki``) whose first layers are shared; all
+            that it finds is a malicious server's finding. A client that builds its own network does not take part.
+Granted     only the sum over clients of what they sent, as behind secure aggregation; what each was sent; public
+            data, for the quantiles, when the server makes its weights; none when it reads a sum. No labels.
+
+    client z receives a convolution: a(x) = scale (x + offset) in its own channels, 0 in those of all other clients
+    u_i = hardtanh((<h, a> / scale - q_i) / (q_{i+1} - q_i)), output = c mean_i(u_i)     the same at every pixel
+    the sum's dL/dW_i is in z's columns the sum of s_j a(x_j) over the examples of z alone with q_i < <h, x_j> < q_{i+1}
+    at the pixels that padding adds a = scale offset: so the sum of s_j is there, and the ratio is x_j
+
+Exact       for an example alone in its bin among those of its own client, whatever the number of clients.
+Queries     two, each with k bins: the mean, and a mode of the discrete cosine transform. Expected share of a batch of
+            n that is alone in one of them: 1 - (1 - (1 - 1/k)^(n-1))^2, if the queries are independent.
+Kept        if there are more readings than examples: first images that both queries give alike, then those in whose
+            bin of the other query there is anything, unless several of its images lie in their own bin; then those
+            with the largest |sum of s_j|. The truth is not used. Missing ones are the mean colour.
+Adaptive    nothing private is needed. A defence that changes gradients is not adapted to: static.
+Departures  1. The slopes are read at the pixels of the padding. The published code has them in the shared biases, mixed
+               over clients, and brings its images to the range of their own smallest and largest pixel.
+            2. Units are chosen by these slopes and verified by the second query; the code chooses them by the true
+               activations of the examples.
+            3. The other clients do contribute to the sum: an audit adds up what it recorded.
+            4. The output is a small mean over the units, in place of a large sum, with which training diverges.
+            5. ``scale`` is 1e6; the code has 500. Local training then moves a unit so far, at the first example in its
+               bin, that it is saturated for all later ones: so local steps mix less than one gradient of all does.
+               With a small scale the bins drift, and float32 rounds the weights' change away.
+            6. Local steps are read by their mean gradient, as if no bin had moved: approximate, and static.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.errors import require
+from flfw.inversion.closed_form.client_columns import (
+    ClientColumns,
+    bin_ends,
+    client_convolution,
+    read_columns,
+    shared,
+)
+from flfw.inversion.closed_form.imprint import Quantiles, dct_query, expected_alone, mean_query, thresholds
+from flfw.nets.net import Net, Tensors
+from flfw.nets.tampered import Tampering, in_front
+
+_FIRST = "spread.weight"  # of the module; what stands before it in a name is the module's place
+
+
+@dataclass(frozen=True)
+class LokiSettings:
+    """Settings of the module."""
+
+    bins: int = 128  # k of each of the two queries, 2 to 16384
+    mode: int = 4  # of the second query, a cosine transform of the flat image, >= 1 and below its length
+    quantiles: Quantiles = "public"  # they bound the bins
+    scale: float = 1e6  # of the convolution, > 0; the units have its inverse
+    output: float = 1e-2  # difference between the outputs for all units on and for all off, > 0
+    connection: Literal["alone", "added"] = "alone"  # whether the image is added to the module's output
+
+    def __post_init__(self) -> None:
+        require(2 <= self.bins <= 16384, "2 <= bins <= 16384", bins=self.bins)
+        require(self.mode >= 1, "mode >= 1", mode=self.mode)
+        require(0 < self.scale < inf, "0 < scale < inf", scale=self.scale)
+        require(0 < self.output < inf, "0 < output < inf", output=self.output)
+
+
+@final
+class Loki(Attack, Tampering):
+    """Closed form for the summed gradient of a module with columns for each client."""
+
+    Settings = LokiSettings
+    of_sums = True
+    tuned_on = "MNIST test images, drawn at random (the convolution's scale)"
+
+    @property
+    def budget(self) -> Budget:
+        """A budget without iterations: no search."""
+        return Budget(0, 1, "closed form; images that both queries give alike first")
+
+    @property
+    def labels(self) -> str:
+        """``not used``: the closed form needs none."""
+        return "not used"
+
+    def private(self, model: nn.Module, batch: int) -> Private:
+        """Return ``not needed``: only the module's own gradient is used."""
+        return "not needed"
+
+    def expected_share(self, batch: int) -> float:
+        """Compute the share of a client's examples that are alone in a bin of one query, if the quantiles are right."""
+        return 1 - (1 - expected_alone(self.settings.bins, batch)) ** 2
+
+    def network(self, net: Net) -> Net:
+        """Put the module for one client in front of the network."""
+        return self.network_for(net, 1)
+
+    def network_for(self, net: Net, clients: int) -> Net:
+        """Put the module in front of the network."""
+        require(len(net.shape) == 3, "images (C, H, W) with --tampered-by loki", shape=net.shape)
+        chosen, pixels = self.settings, torch.Size(net.shape).numel()
+        require(chosen.mode < pixels, f"loki.mode < {pixels}", mode=chosen.mode)
+        return in_front(net, ClientColumns(net.shape, clients, 2 * chosen.bins, chosen.connection == "added"))
+
+    def crafted(self, tensors: Tensors, public: Tensor) -> Tensors:
+        """Compute the fully connected layers of the module from public measurements; all clients get them."""
+        place = _place(tensors)
+        if place is None:  # the control of an audit has no module
+            return {}
+        chosen, flat = self.settings, public.flatten(1)
+        queries = [mean_query(flat.shape[1]), dct_query(flat.shape[1], chosen.mode)]
+        queries = [query / (flat @ query).std() for query in queries]
+        ends = [bin_ends(thresholds(flat @ query, chosen.bins, chosen.quantiles)) for query in queries]
+        clients = len(tensors[place + _FIRST]) // public.shape[1]
+        images = [query.view(public.shape[1:]) for query in queries]
+        made = shared(images, ends, clients, chosen.scale, _offset(public), chosen.output)
+        return {place + name: value for name, value in made.items()}
+
+    def personal(self, client: int, tensors: Tensors, public: Tensor) -> Tensors:
+        """Compute the convolution of one client."""
+        place = _place(tensors)
+        if place is None:
+            return {}
+        channels = public.shape[1]
+        clients = len(tensors[place + _FIRST]) // channels
+        made = client_convolution(channels, clients, client, self.settings.scale, _offset(public))
+        return {place + name: value for name, value in made.items()}
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Read each client's columns of the sum."""
+        return [_read_off(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
+
+
+def _place(tensors: Tensors) -> str | None:
+    places = [name.removesuffix(_FIRST) for name in tensors if name.endswith(_FIRST)]
+    return places[0] if places else None
+
+
+def _offset(public: Tensor) -> float:
+    """Return a number that makes all pixels positive, and those of the padding."""
+    return 1.0 - min(0.0, float(public.min()))
+
+
+def _read_off(seen: Observation, known: Knowledge) -> Reconstruction:
+    victim, gradient = known.model, mean_gradient(seen, known)
+    places = [f"{name}." for name, part in victim.model.named_modules() if isinstance(part, ClientColumns)]
+    name = f"{places[0]}measure.weight" if places else ""
+    if name not in gradient:
+        raise NotApplicable("loki needs its module in a shared part of the network: --tampered-by loki")
+    sent = {n.removeprefix(places[0]): value for n, value in seen.received.items() if n.startswith(places[0])}
+    try:
+        readings = read_columns(gradient[name], sent, tuple(victim.inputs.shape))
+    except ValueError as error:
+        raise NotApplicable(f"loki needs the convolution that its server sends: {error}") from error
+    images = readings.best(known.batch)
+    blank = torch.zeros(known.batch - len(images), *victim.inputs.shape, device=images.device)
+    raw = torch.cat([images, blank]) * victim.inputs.std + victim.inputs.mean
+    return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*known.box).float())

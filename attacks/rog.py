@@ -1,0 +1,218 @@
+"""ROG: search for a small image whose enlargement has the observed gradient, then add detail by a learnt network.
+
+Paper       Yue, Jin, Wong, Baron and Dai, "Gradient Obfuscation Gives a False Sense of Security in Federated Learning",
+            USENIX Security 2023, arXiv 2206.04055.
+Minimises   ||gradient of bicubic(z) - observed gradient||^2 over small images z, ``sf`` times smaller on each side,
+by          100 steps of Adam from U(0, 1), step size 0.05, along half a cosine to a tenth of it.
+Then        ``post=unet``: a U-Net turns bicubic(z) into the result. It learns from pairs of this very attack's results
+            and the images behind them, which are public: the attacker simulates clients that hold them.
+Granted     the labels; with ``post=unet`` public data.
+Adaptive    a known mechanism stands inside the objective; for several local steps the weights' change is matched, with
+            the steps unrolled. So a batch that the client repeats is one batch in each step, as in the paper. The
+            closed form and the post-processor know of no defence: with them, behind one, the attack is static.
+Private     tensors are searched for together with the image (``private=searched``, which HyperFL's authors do). With
+            ``private=closed_form`` the extractor and its gradient are read off first, as in attacks/hyperfl.py, and
+            <delta, z(x)> stands for the loss: for one gradient, without labels.
+Ceiling     No result without a post-processor is nearer than the best image of its form. Reports print its PSNR.
+Departures  1. The distance is over the observation's squared length, which leaves Adam's way as it is. The best guess
+               is kept, not the last; of several restarts the one with the least distance.
+            2. A small image stays in [0, 1] (``boxed``). The paper does not say; a free one comes nearer to black and
+               white images, and its ceiling is higher.
+            3. The paper's final image is half a class-conditional generator's and half a super-resolved denoised one.
+               Its weights are not at hand; here there is one U-Net of its denoiser's widths, with L1 + 0.1 (1 - SSIM).
+            4. The simulated clients have no defence, and with private tensors the attacker's own ones, or for a closed
+               form the extractor and delta of one victim.
+            5. With known noise the distance is the likelihood, without a prior.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from typing import Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from attacks.hyperfl import require_reading
+from flfw.adversary.attack import Budget, NotApplicable, Private, Uses
+from flfw.adversary.gradient_matching import GradientMatching, GrantedMechanism
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.errors import require
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.descent import AdamDescent
+from flfw.inversion.fit import Fit
+from flfw.inversion.matching import gaussian_likelihood, relative_distance
+from flfw.inversion.post_processing.post_processor import LEAST_SIDE, PostProcessor, PostTraining, trained
+from flfw.inversion.post_processing.simulated import simulated_pairs
+from flfw.inversion.private.extractor import SurrogateVictim, ends_fully_connected, extractor_of, read_off
+from flfw.inversion.search import Recipe, SearchResult, Target, invert
+from flfw.nets.hypernetwork import GeneratedNet
+from flfw.nets.net import Net, Tensors
+from flfw.rng import torch_generator
+from flfw.victims.low_resolution import LowResolution, LowResolutionVictim
+from flfw.victims.operator import Operator
+
+_LAST = 0.1  # step size at the end over the first one
+_UNBOUNDED = (-inf, inf)
+
+
+@dataclass(frozen=True)
+class ROGSettings:
+    """Settings of the search and of the post-processor."""
+
+    iterations: int = 100  # Adam steps, >= 1
+    lr: float = 0.05  # first step size, in units of a pixel's range, > 0
+    sf: int = 4  # sides of an image over those of the small one, >= 1; 1: a search for the image itself
+    boxed: bool = True  # whether the small image stays in [0, 1]
+    restarts: int = 1  # searches from different small images, >= 1
+    private: Literal["searched", "closed_form"] = "searched"  # private tensors: searched for, or done without
+    post: Literal["none", "unet"] = "none"  # network behind the search
+    pairs: int = 200  # public images that are attacked to train it, >= 1; each costs as much as a victim
+    post_epochs: int = 20  # passes over them in the training, >= 1
+    post_lr: float = 1e-3  # first step size of the training, > 0
+
+    def __post_init__(self) -> None:
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+        require(0 < self.post_lr < inf, "0 < post_lr < inf", post_lr=self.post_lr)
+        for name in ("iterations", "sf", "restarts", "pairs", "post_epochs"):
+            require(getattr(self, name) >= 1, f"{name} >= 1", **{name: getattr(self, name)})
+
+
+@final
+class ROG(GradientMatching):
+    """Search in the space of small images."""
+
+    Settings = ROGSettings
+
+    @property
+    def budget(self) -> Budget:
+        """The budget from the settings; the attacks that train a post-processor are not in it."""
+        return Budget(self.settings.iterations, self.settings.restarts, "least squared distance")
+
+    @property
+    def labels(self) -> str:
+        """Source of the labels; the closed form needs none."""
+        return "not used" if self.settings.private == "closed_form" else "given"
+
+    @property
+    def uses(self) -> Uses:
+        """Public data, for the post-processor."""
+        return frozenset({"public"}) if self.settings.post == "unet" else frozenset()
+
+    def private(self, model: nn.Module, batch: int) -> Private:
+        """Return ``not needed`` where the closed form knows delta: for one example, at a fully connected layer."""
+        if self.settings.private == "searched" or not isinstance(model, GeneratedNet | Net):
+            return "searched for"
+        return "not needed" if batch == 1 and ends_fully_connected(extractor_of(model)) else "searched for in part"
+
+    def unused(self, uploads: Sequence[str], knows_defence: bool) -> str:
+        """Name the defence where the closed form cannot take it, or the post-processor has never met it."""
+        if not knows_defence or (self.settings.private == "searched" and self.settings.post == "none"):
+            return ""
+        return "the defence" if self.settings.private == "closed_form" else "the defence, behind the search"
+
+    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+        """Use Adam on the relative squared distance; for known noise, on the likelihood."""
+        chosen, noise = self.settings, None if mechanism is None else mechanism.noise
+        descent = AdamDescent(chosen.iterations, chosen.lr, schedule="cosine", least=_LAST)
+        distance = relative_distance if noise is None else gaussian_likelihood(noise)
+        return Recipe(distance, descent, start=_uniform, restarts=chosen.restarts, boxed=chosen.boxed)
+
+    def ceiling(self, samples: Tensor) -> Tensor | None:
+        """Return the best enlarged small images; a post-processor may come nearer."""
+        if samples.dim() != 4:
+            return None
+        return LowResolution(tuple(samples.shape[1:]), self.settings.sf).nearest(samples, self.settings.boxed)
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        """Search for all victims of one model at once; for the closed form, by their extractors' gradients."""
+        for known in knowledge:
+            if len(known.model.inputs.shape) != 3:
+                raise NotApplicable("it needs images, got rows")
+        if self.settings.private == "searched":
+            return super().run(observations, knowledge, rngs)
+        pairs = _read(observations, knowledge, rngs)
+        results = super().run([seen for seen, _ in pairs], [known for _, known in pairs], rngs)
+        return [replace(result, labels=None) for result in results]
+
+    def reconstruct(
+        self, known: Knowledge, targets: Sequence[Target], mechanism: GrantedMechanism
+    ) -> list[Reconstruction]:
+        """Search for small images, and enlarge them; then the post-processor corrects them, if there is one."""
+        space = LowResolution(known.model.inputs.shape, self.settings.sf)
+        victim = LowResolutionVictim(known.model, space)
+        results = self._searched(victim, targets, mechanism)
+        images = [space.enlarged(result.samples).clamp(*known.box) for result in results]
+        if self.settings.post == "none":
+            return [_reconstruction(*case) for case in zip(images, results, strict=True)]
+        post = self._post_processor(known, targets[0], space)
+        return [
+            replace(_reconstruction(post.improved(image).clamp(*known.box), result), searched=image)
+            if bool(image.isfinite().all())
+            else _reconstruction(image, result)
+            for image, result in zip(images, results, strict=True)
+        ]
+
+    def objective(
+        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+    ) -> list[Fit] | None:
+        """Compute the search's distance at images of any form, before the post-processor; none for the closed form."""
+        if self.settings.private == "closed_form":
+            return None
+        return super().objective(seen, known, guesses, rng)
+
+    def _searched(
+        self, victim: LowResolutionVictim, targets: Sequence[Target], mechanism: GrantedMechanism
+    ) -> list[SearchResult]:
+        box = (0.0, 1.0) if self.settings.boxed else _UNBOUNDED
+        return invert(victim, targets, self.recipe(mechanism), mechanism=mechanism, box=box, compute=self.compute)
+
+    def _post_processor(self, known: Knowledge, example: Target, space: LowResolution) -> PostProcessor:
+        """Train a post-processor on simulated clients that hold public data."""
+        public, chosen = known.public, self.settings
+        if public is None or len(public.labels) < known.batch:
+            raise NotApplicable("post=unet needs public data, a batch of them at least: grant them")
+        if min(space.shape[1:]) < LEAST_SIDE:
+            raise NotApplicable(f"post=unet needs images of at least {LEAST_SIDE} pixels a side")
+        order = torch.randperm(len(public.labels), generator=torch_generator(0, "rog public"))
+        drawn = order[: max(chosen.pairs, known.batch)].to(public.labels.device)
+        labels = public.labels[drawn] if self.labels == "given" else torch.zeros_like(drawn)
+
+        def search(targets: Sequence[Target], constants: Tensors) -> list[Tensor]:
+            victim = LowResolutionVictim(known.model, space, constants)
+            return [space.enlarged(one.samples).clamp(*known.box) for one in self._searched(victim, targets, None)]
+
+        held, rng = (public.samples[drawn], labels), torch_generator(0, "rog pairs")
+        results, images = simulated_pairs(known.model, example.sent, held, known.batch, search, rng)
+        training = PostTraining(chosen.post_epochs, chosen.post_lr)
+        return trained(results, images, training, torch_generator(0, "rog post-processor"))
+
+
+def _uniform(shape: tuple[int, ...], rng: torch.Generator) -> Tensor:
+    return torch.rand(shape, generator=rng)
+
+
+def _read(
+    observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+) -> list[tuple[Observation, Knowledge]]:
+    """Read off each observation the extractor and its gradient; return these as observations of a surrogate."""
+    victims: dict[tuple[int, int], SurrogateVictim] = {}
+    pairs = []
+    for seen, known, rng in zip(observations, knowledge, rngs, strict=True):
+        require_reading(known.model)
+        if known.weights or known.mechanism is not None:
+            raise NotApplicable("private=closed_form needs one gradient that no defence changed")
+        like = id(known.model), known.batch
+        if like not in victims:
+            victims[like] = SurrogateVictim(extractor_of(known.model.model), known.model.inputs, known.batch)
+        sent = victims[like].sent(read_off(known.model, mean_gradient(seen, known)), rng)
+        pairs.append((replace(seen, sent=sent), replace(known, model=victims[like])))
+    return pairs
+
+
+def _reconstruction(image: Tensor, result: SearchResult) -> Reconstruction:
+    return Reconstruction(image, result.matched, result.iterations, result.labels)

@@ -1,0 +1,142 @@
+"""TabLeak: rows of a table as the median of many searches over relaxed categories.
+
+Paper       Vero et al., "TabLeak: Tabular Data Leakage in Federated Learning", ICML 2023, arXiv 2210.01785.
+Relaxes     a category to the softmax of free scores, a number to a sigmoid, so that every guess is a row.
+Minimises   the mean over the tensors of 1 - cos(gradient of guess, observed gradient),
+by          Adam on the sign of the gradient, step size 0.06, 1,500 steps, from scores drawn from U(0, 1).
+Joins       the results of 30 such searches: their rows are matched with those of the search of lowest distance, then
+            the median of each number, and of each category the value whose median probability is highest.
+Certainty   The share of the searches that agree with a feature of the joint result is its ``agreement``.
+Needs       rows of a table; public rows, which show what columns form a category.
+Granted     the labels, or recovered ones (``labels=counts``), as in the paper's two settings.
+Adaptive    a known mechanism stands inside the objective, and known local steps are unrolled.
+Departures  1. With known noise the distance is the likelihood's.
+            2. Categories are neighbouring binary columns that exclude each other in all public rows; the authors read
+               them off the data set's description.
+            3. The joint result counts only if its own distance is at most that of the search of lowest distance, both
+               with whole categories; else the latter does.
+            4. Their temperature of the softmax is a constant 1 in the published settings, and here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, final
+
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from flfw.adversary.attack import Budget, NotApplicable, Uses
+from flfw.adversary.gradient_matching import GradientMatching, GrantedMechanism
+from flfw.adversary.observation import Knowledge, Reconstruction
+from flfw.errors import require
+from flfw.inversion.automatic import Automatic
+from flfw.inversion.descent import AdamDescent
+from flfw.inversion.fit import fits
+from flfw.inversion.matching import gaussian_likelihood, tensorwise_cosine_distance
+from flfw.inversion.search import Recipe, SearchResult, Target, invert
+from flfw.victims.operator import Operator
+from flfw.victims.relaxed_rows import Categories, RelaxedRows, agreement
+
+_SCORES = 1e3  # the greatest score, beyond which a softmax is 0 or 1 in any case
+_NEVER = 1e6  # cost of matching rows of different labels
+_TOLERANCE = 0.05  # difference of two numbers in [0, 1] that agree
+
+
+@dataclass(frozen=True)
+class TabLeakSettings:
+    """Settings of the searches."""
+
+    iterations: int = 1500  # Adam steps of each search, >= 1
+    lr: float = 0.06  # step size in units of the scores, > 0
+    restarts: int = 30  # searches that are joined, >= 1
+    labels: Literal["given", "counts"] = "given"  # granted, or recovered from the gradient
+
+    def __post_init__(self) -> None:
+        require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
+        require(0 < self.lr < inf, "0 < lr < inf", lr=self.lr)
+        require(self.restarts >= 1, "restarts >= 1", restarts=self.restarts)
+
+
+@final
+class TabLeak(GradientMatching):
+    """Ensemble of searches over relaxed rows."""
+
+    Settings = TabLeakSettings
+
+    @property
+    def budget(self) -> Budget:
+        """The budget from the settings."""
+        return Budget(self.settings.iterations, self.settings.restarts, "median of all, aligned with the nearest")
+
+    @property
+    def labels(self) -> str:
+        """Source of the labels, from the settings."""
+        return self.settings.labels
+
+    @property
+    def uses(self) -> Uses:
+        """Public rows, for the categories."""
+        return frozenset({"public"})
+
+    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+        """Use the distance tensor by tensor, or the likelihood of known noise."""
+        adam = AdamDescent(self.settings.iterations, self.settings.lr, signed=True, schedule="constant")
+        noise = None if mechanism is None else mechanism.noise
+        distance = tensorwise_cosine_distance if noise is None else gaussian_likelihood(noise)
+        return Recipe(distance, adam, start=lambda shape, rng: torch.rand(shape, generator=rng))
+
+    def reconstruct(
+        self, known: Knowledge, targets: Sequence[Target], mechanism: GrantedMechanism
+    ) -> list[Reconstruction]:
+        """Search from several starts for the rows of each victim, and join the results."""
+        if len(known.model.inputs.shape) != 1:
+            raise NotApplicable("it needs rows of a table, got images")
+        if known.public is None:
+            raise NotApplicable("it needs public rows, which show what columns form a category")
+        categories = Categories.of_rows(known.public.samples)
+        victim, restarts = RelaxedRows(known.model, categories), self.settings.restarts
+        each = [target for target in targets for _ in range(restarts)]
+        box = (-_SCORES, _SCORES)
+        searches = invert(victim, each, self.recipe(mechanism), mechanism=mechanism, box=box, compute=self.compute)
+        return [
+            self._joined(known, categories, target, searches[i * restarts : (i + 1) * restarts], mechanism)
+            for i, target in enumerate(targets)
+        ]
+
+    def _joined(
+        self,
+        known: Knowledge,
+        categories: Categories,
+        target: Target,
+        searches: Sequence[SearchResult],
+        mechanism: GrantedMechanism,
+    ) -> Reconstruction:
+        """Join the searches for one victim."""
+        ended = sorted((one for one in searches if one.matched < inf), key=lambda one: one.matched)
+        if not ended:
+            return Reconstruction(searches[0].samples, inf, labels=target.labels)
+        rows = aligned(categories, ended)
+        nearest, joint = categories.rounded(rows[0]), categories.joined(rows)
+        if not known.model.unknown and len(rows) > 1:
+            places = [(joint, target.labels), (nearest, target.labels)]
+            of_joint, of_nearest = fits(known.model, target, self.recipe(mechanism), places, mechanism=mechanism)
+            joint = joint if of_joint.distance <= of_nearest.distance else nearest
+        votes = None  # of one search, which agrees with itself in any case
+        if len(rows) > 1:
+            votes = agreement(categories, [*categories.rounded(rows)], joint, _TOLERANCE)
+        return Reconstruction(joint.clamp(*known.box), ended[0].matched, labels=target.labels, agreement=votes)
+
+
+def aligned(categories: Categories, searches: Sequence[SearchResult]) -> Tensor:
+    """Return relaxed rows (R, B, d) of searches, each in the order that is nearest to the first one's rows."""
+    rows = [categories.relaxed(one.samples) for one in searches]
+    first, labels = rows[0].double(), searches[0].labels
+    ordered = []
+    for row, search in zip(rows, searches, strict=True):
+        costs = torch.cdist(first, row.double()).square() + _NEVER * (labels[:, None] != search.labels)
+        ordered.append(row[torch.from_numpy(linear_sum_assignment(costs.cpu().numpy())[1])])
+    return torch.stack(ordered)

@@ -1,0 +1,69 @@
+"""Client half of pFedHN and pFedHN-PC: clipped steps on the generated tensors, plain ones on a private classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from torch import Tensor
+
+from flfw.client.federated_client import FederatedClient
+from flfw.client.workplace import Workplace
+from flfw.messages.sharing import matches
+from flfw.nets import Tensors
+from flfw.training.optimisers import Optimiser, Remembering
+
+
+@final
+class PartedOptimiser(Optimiser):
+    """Optimiser of two parts of the parameters, each with an optimiser of its own.
+
+    Args:
+        rest: optimiser of all other parameters.
+        part: optimiser of the named ones.
+        names: those names.
+    """
+
+    def __init__(self, rest: Optimiser, part: Optimiser, names: Sequence[str]) -> None:
+        self._rest, self._part, self._names = rest, part, frozenset(names)
+
+    def step(self, parameters: Mapping[str, Tensor], gradients: Tensors) -> None:
+        """Change the parameters in place; gradients may be overwritten."""
+        self._part.step({n: p for n, p in parameters.items() if n in self._names}, gradients)
+        self._rest.step({n: p for n, p in parameters.items() if n not in self._names}, gradients)
+
+
+@final
+class PFedHNClient(FederatedClient):
+    """Client with E epochs of SGD on the loss of the whole network.
+
+    The optimiser of the generated tensors is new in each round, because they are. That of a private classifier lasts.
+    """
+
+    def __init__(self, at: Workplace) -> None:
+        super().__init__(at)
+        self._head: Remembering = at.settings.optimiser_at(at.experiment.lr)
+
+    def train(self) -> dict[str, float]:
+        """Train both parts in the same steps; return the mean loss of the last epoch."""
+        epochs = self.at.experiment.local_epochs
+        return {"loss": self.descend(self.moving(), epochs, self.optimiser(), clips=self.clips())}
+
+    def head(self) -> dict[str, Tensor]:
+        """Return the parameters that stay here: none of pFedHN, the classifier's of pFedHN-PC."""
+        return {n: p for n, p in self.moving().items() if not matches(n, self.sharing.downloads)}
+
+    def optimiser(self) -> Optimiser:
+        """Return a fresh optimiser of the generated tensors beside the lasting one of the head."""
+        fresh = super().optimiser()
+        return PartedOptimiser(fresh, self._head, list(head)) if (head := self.head()) else fresh
+
+    def lasting(self) -> Mapping[str, tuple[Remembering, Mapping[str, Tensor]]]:
+        """Return the head's optimiser."""
+        head = self.head()
+        return {"head": (self._head, head)} if head else {}
+
+    def clips(self) -> dict[str, float]:
+        """Return the bound of the generated tensors' gradient."""
+        bound: float = self.at.settings.clip
+        return dict.fromkeys(self.sharing.uploads, bound)

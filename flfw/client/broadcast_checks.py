@@ -1,0 +1,104 @@
+"""Checks of received tensors for weights that an honest server would hardly send; pure functions, without any truth.
+
+A malicious server that sorts examples into bins needs units that measure one quantity and that are treated alike, or
+units that are off for all but one client. Random and trained weights do not look so. The checks are heuristics: an
+alarm is no proof, and a server that knows them can evade them at a cost (docs/attacks/imprint.md).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import sqrt
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfw.rng import torch_generator
+
+_SHORTEST = 8  # numbers in a row: of shorter ones some are parallel by chance
+_PARALLEL = 1e-3  # one minus the cosine of two rows that count as parallel: an angle of 2.6 degrees
+_FEWEST = 4  # rows that are parallel to another one, at least
+_SHARES = {"rows": 0.02, "columns": 0.5}  # at least; decay makes columns of constant inputs parallel in honest networks
+_DEAD_ROWS = 0.25  # share of rows of zeros in a matrix that is not all zeros
+# Share of the numbers of all matrices that lie in matrices of zeros. Adapters begin with a half and low-rank products
+# with up to two thirds; SCAFFOLD sends as many control variates beside them, all zeros: 5/6 together.
+_ALL_ZERO = 0.85
+_GAIN = 50.0  # root mean square of a matrix times the root of the length of its rows; honest ones have about 1
+
+
+def broadcast_alarms(received: Mapping[str, np.ndarray]) -> list[str]:
+    """Return the suspicious traits of a message's arrays, a clause for each; empty: there are none.
+
+    Args:
+        received: arrays by name; vectors, integers and empty arrays are not checked.
+    """
+    matrices = {name: _matrix(value) for name, value in received.items() if value.ndim >= 2 and value.size}
+    return [*_silent(matrices), *(f"{name} has {what}" for name, m in matrices.items() for what in _suspicions(m))]
+
+
+def digest(received: Mapping[str, np.ndarray]) -> str:
+    """Return the SHA-256 (64 hexadecimal digits) of a message's arrays, for clients to compare.
+
+    It is whole, as the server makes the messages: of 64 bits it finds two equal ones by some 2^32 trials.
+    """
+    whole = hashlib.sha256()
+    for name in sorted(received):
+        whole.update(f"{name} {received[name].dtype} {received[name].shape} ".encode())
+        whole.update(np.ascontiguousarray(received[name]).tobytes())
+    return whole.hexdigest()
+
+
+def differently_served(digests: Mapping[int, str]) -> list[int]:
+    """List the clients, ascending, whose digest is not the most common one; all of them where none is shared."""
+    (common, count), *_ = Counter(digests.values()).most_common(1) or [("", 0)]
+    lonely = count == 1 and len(digests) > 1
+    return sorted(client for client, value in digests.items() if lonely or value != common)
+
+
+def _matrix(value: np.ndarray) -> Tensor:
+    """Return an array as (rows, columns, kernel): output units, input units, and the rest."""
+    return torch.from_numpy(np.array(value, np.float32)).reshape(*value.shape[:2], -1)
+
+
+def _silent(matrices: Mapping[str, Tensor]) -> Iterator[str]:
+    total = sum(matrix.numel() for matrix in matrices.values())
+    zeros = sum(matrix.numel() for matrix in matrices.values() if not bool(matrix.any()))
+    if zeros > _ALL_ZERO * total:
+        yield f"{zeros / total:.0%} of the numbers are in matrices of zeros"
+
+
+def _suspicions(matrix: Tensor) -> Iterator[str]:
+    rows, columns = matrix.flatten(1), matrix.transpose(0, 1).flatten(1)
+    for kind, lines in (("rows", rows), ("columns", columns)):
+        if (count := parallel(lines)) >= max(_FEWEST, _SHARES[kind] * len(lines)):
+            yield f"{count} of {len(lines)} {kind} parallel to another"
+    dead = int((~rows.any(1)).sum())
+    if _DEAD_ROWS * len(rows) <= dead < len(rows) and dead >= _FEWEST:
+        yield f"{dead} of {len(rows)} rows of zeros"
+    gain = float(rows.square().mean().sqrt()) * sqrt(rows.shape[1])
+    if not gain <= _GAIN:
+        yield f"a gain of {gain:.3g}"
+
+
+def parallel(rows: Tensor) -> int:
+    """Count the rows that are parallel to the next one in the order of their projections on a random direction.
+
+    Rows of zeros do not count, nor do rows shorter than 8. In an order every row of a group of n parallel ones but the
+    last has such a neighbour: the result is n - 1.
+
+    Args:
+        rows: (n, d).
+    """
+    rows = rows[rows.any(1)]
+    if len(rows) < 2 or rows.shape[1] < _SHORTEST:
+        return 0
+    rows = rows / rows.norm(dim=1, keepdim=True)
+    direction = torch.randn(rows.shape[1], generator=torch_generator(0, "broadcast check"))
+    projected = rows @ direction
+    rows = rows * projected.sign()[:, None]  # opposite rows are parallel, too
+    rows = rows[projected.abs().argsort()]
+    cosines = (rows[:-1] * rows[1:]).sum(1)
+    return int((cosines > 1 - _PARALLEL).sum())

@@ -1,0 +1,119 @@
+"""Combinations of methods, networks, data, attacks and defences that do not go together, each refused in one line."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+from flfw import data, nets, plugins
+from flfw.data.splits import partition
+from flfw.errors import BadInput, require
+from flfw.experiment import Experiment
+from flfw.messages.sharing import matches
+from flfw.nets.tampered import Tampering, imposed_names
+from flfw.pipeline import changes_network, refuse_beside_factors
+from flfw.plugins import settings, short_name, split_assignment
+from flfw.resolve import Resolved
+from flfw.server import FederatedStrategy
+from flfw.server.robust import RobustMean
+
+
+def check(resolved: Resolved) -> None:
+    """Refuse an experiment with unknown plug-ins or fields, before the run starts or writes files.
+
+    Raises:
+        BadInput: a plug-in or a field is unknown, or a value is out of its range.
+    """
+    experiment, method, model = resolved.experiment, resolved.method, resolved.model
+    _ = resolved.client, resolved.defence, resolved.attacks
+    if method.factored_upload(resolved.settings) and experiment.defended_partitions:
+        refuse_beside_factors(experiment.defence, resolved.defence)
+    uploads = resolved.sharing.uploads
+    if resolved.defence and experiment.defended_partitions:
+        resolved.defence.check_inputs(resolved.input_space[0])
+        resolved.defence.check_model(model, uploads)
+    if changes_network(experiment) and not resolved.client.batch_loss:
+        wanted = f"a method whose local steps follow one loss of a batch with defence={experiment.defence}"
+        raise BadInput(f"Expected {wanted}, got method={experiment.method}; choose another.")
+    if method.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
+        shared = ", ".join(method.uploads)
+        raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")
+    if experiment.norm == "group":
+        with torch.device("meta"):
+            normed = any(isinstance(layer, nn.GroupNorm) for layer in resolved.build_net().modules())
+        require(normed, "a network with BatchNorm for --norm group", net=experiment.net)
+    method.check_model(model, resolved.settings)
+    _require_tampering(resolved)
+    _require_tokens(resolved)
+    _require_robust(experiment, method)
+    _require_turns(experiment, method.rounds_apart(resolved.settings))
+    settings(partition.scheme(experiment.split), short_name(experiment.split), experiment.set)
+    _refuse_strange_assignments(experiment)
+
+
+def _require_tampering(resolved: Resolved) -> None:
+    """Refuse an attack whose network is not the run's, and a changed network that tells the server nothing."""
+    experiment, by = resolved.experiment, resolved.experiment.tampered_by
+    for name, attack in resolved.attacks.items():
+        changes = f"tampered-by={name} with --attack {name}, whose malicious server changes the network"
+        require(name == by or not isinstance(attack, Tampering), changes, tampered_by=by or "none")
+    if by:
+        require(not experiment.canaries, "canaries=0 with --tampered-by", canaries=experiment.canaries)
+        imposed, both = imposed_names(resolved.model), (resolved.sharing.downloads, resolved.sharing.uploads)
+        shared = all(matches(name, patterns) for name in imposed for patterns in both)
+        first = f"a method whose clients download and upload the first layers, for --tampered-by {by}"
+        require(bool(imposed) and shared, first, method=experiment.method)
+
+
+def _require_tokens(resolved: Resolved) -> None:
+    """Refuse a network for text on other data, and, as tokens have no gradient, attacks and defences that need one."""
+    experiment, card = resolved.experiment, nets.card(resolved.experiment.net)
+    vocabulary = card.vocabulary
+    if not vocabulary:  # a user's own network may look tokens up as well: nothing is known of it here
+        return
+    name, net = experiment.dataset, f"for net={experiment.net}"
+    held = data.describe(name).vocabulary
+    require(held == vocabulary, f"text of {vocabulary} tokens {net}, such as text:FILE", dataset=name)
+    if card.places:
+        plain = data.describe(name).classes == vocabulary
+        require(plain, f"text without labels {net}, which learns the next token of every place", dataset=name)
+        method = f"a method whose local steps follow the loss of the whole network {net}"
+        require(resolved.client.place_labels, method, method=experiment.method)
+    for one, attack in resolved.attacks.items():
+        require(attack.tokens, f"attacks that read tokens {net}", attack=one)
+    for stage in resolved.stages:
+        wanted = f"a defence without derivatives in the inputs, which are tokens, {net}"
+        require(not stage.kind.differentiates_inputs, wanted, defence=stage.name)
+
+
+def _require_robust(experiment: Experiment, method: type[FederatedStrategy]) -> None:
+    """Refuse a robust mean where the server takes no mean, or where a round is too small for it."""
+    if experiment.robust == "none":
+        return
+    averaging = f"a method whose server takes the mean of updates with --robust {experiment.robust}"
+    require(method.averaged, averaging, method=experiment.method)
+    fewest = RobustMean(experiment.robust, experiment.byzantine_clients).fewest
+    rounds = f"{fewest} clients or more in a round, with byzantine-clients={experiment.byzantine_clients}"
+    require(experiment.cohort >= fewest, f"{rounds} and --robust {experiment.robust}", cohort=experiment.cohort)
+
+
+def _require_turns(experiment: Experiment, apart: int) -> None:
+    """Refuse fewer clients than turns, and cohorts that a turn may not fill."""
+    clients, turns = experiment.clients, f"method={experiment.method}, whose clients take turns of {apart} rounds"
+    require(clients >= apart, f"clients >= {apart} for {turns}", clients=clients)
+    most = clients // apart
+    require(experiment.sample <= most or apart == 1, f"sample <= {most} for {turns}", sample=experiment.sample)
+
+
+def _refuse_strange_assignments(experiment: Experiment) -> None:
+    """Refuse ``--set`` for a plug-in that this run does not use."""
+    pretrained = [experiment.net] * (nets.card(experiment.net).architecture is not None)
+    others = [experiment.split, *pretrained, *experiment.attacks, *experiment.defences]
+    present = {plugins.short_name(name) for name in (experiment.method, *others, experiment.tampered_by) if name}
+    for assignment in experiment.set:
+        target = split_assignment(assignment)[0]
+        plugin = target.rpartition(".")[0]
+        if plugin and plugin not in present:
+            raise BadInput(
+                f"Expected --set for a plug-in of this run among {', '.join(sorted(present))}; got {target}."
+            )

@@ -1,0 +1,139 @@
+"""Post-processor of reconstructions: a U-Net that learns from pairs of a reconstruction and its image.
+
+    u = f_theta(reconstruction),    theta minimises |u - image|_1 + 0.1 (1 - SSIM(u, image))
+
+It adds the detail that images of a kind mostly have. It is trained on data whose images the attacker holds, such as
+public ones, and so it tells nothing of the image behind another reconstruction but its kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import cos, pi
+from typing import final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import avg_pool2d, interpolate, l1_loss, max_pool2d
+
+from flfw.errors import require
+from flfw.rng import initialising
+from flfw.training.optimisers import Adam
+
+_WIDTHS = (48, 48, 96)  # of the denoiser of Yue et al., USENIX Security 2023
+_SSIM = 0.1  # weight of 1 - SSIM
+_WINDOW = 7  # pixels of SSIM's uniform window, or the image's side if that is smaller
+_C1, _C2 = 0.01**2, 0.03**2  # of Wang et al., 2004, for images in [0, 1]
+LEAST_SIDE = 4  # pixels that two halvings leave something of
+
+
+@dataclass(frozen=True)
+class PostTraining:
+    """Settings of the training.
+
+    Attributes:
+        epochs: passes over the pairs, >= 1.
+        lr: first step size of Adam, > 0; it falls to 0 along half a cosine.
+        batch: pairs in a step, >= 1.
+    """
+
+    epochs: int = 20
+    lr: float = 1e-3
+    batch: int = 16
+
+    def __post_init__(self) -> None:
+        require(self.epochs >= 1, "epochs >= 1", epochs=self.epochs)
+        require(self.lr > 0, "lr > 0", lr=self.lr)
+        require(self.batch >= 1, "batch >= 1", batch=self.batch)
+
+
+@final
+class PostProcessor(nn.Module):
+    """U-Net of three levels, 48, 48 and 96 channels wide, that adds a correction to an image (B, C, H, W).
+
+    Before training the correction is 0.
+
+    Args:
+        channels: channels of an image.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        first, second, deep = _WIDTHS
+        self.first, self.second, self.deep = _block(channels, first), _block(first, second), _block(second, deep)
+        self.second_up, self.first_up = _block(deep + second, second), _block(second + first, first)
+        self.last = nn.Conv2d(first, channels, 1)
+        nn.init.zeros_(self.last.weight)
+        assert self.last.bias is not None
+        nn.init.zeros_(self.last.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the corrected images; they are not clamped."""
+        first = self.first(x)
+        second = self.second(max_pool2d(first, 2))
+        deep = self.deep(max_pool2d(second, 2))
+        second = self.second_up(torch.cat([interpolate(deep, size=second.shape[-2:]), second], 1))
+        first = self.first_up(torch.cat([interpolate(second, size=first.shape[-2:]), first], 1))
+        return x + self.last(first)
+
+    @torch.no_grad()
+    def improved(self, images: Tensor) -> Tensor:
+        """Return the corrected images (N, C, H, W), in [0, 1]."""
+        return self(images.clamp(0, 1)).clamp(0, 1)
+
+
+def _block(channels_in: int, channels_out: int) -> nn.Sequential:
+    first, second = (nn.Conv2d(size, channels_out, 3, padding=1) for size in (channels_in, channels_out))
+    return nn.Sequential(first, nn.ReLU(), second, nn.ReLU())
+
+
+def similarity(ones: Tensor, others: Tensor) -> Tensor:
+    """Compute the mean structural similarity of images (N, C, H, W) in [0, 1], in [-1, 1] (Wang et al., 2004).
+
+    The window is uniform, of 7 pixels, and covariances are the population's.
+
+    >>> image = torch.linspace(0, 1, 64).view(1, 1, 8, 8)
+    >>> float(similarity(image, image))
+    1.0
+    """
+    size = min(_WINDOW, *ones.shape[-2:])
+    local = lambda x: avg_pool2d(x, size, stride=1)  # noqa: E731
+    a, b = local(ones), local(others)
+    variances = local(ones.square()) - a.square() + local(others.square()) - b.square()
+    covariance = local(ones * others) - a * b
+    brightness = (2 * a * b + _C1) / (a.square() + b.square() + _C1)
+    return (brightness * (2 * covariance + _C2) / (variances + _C2)).mean()
+
+
+def trained(reconstructions: Tensor, images: Tensor, training: PostTraining, rng: torch.Generator) -> PostProcessor:
+    """Train a post-processor on pairs.
+
+    Args:
+        reconstructions: (N, C, H, W) in [0, 1].
+        images: (N, C, H, W) in [0, 1], the truth of each.
+        training: settings.
+        rng: generator of the batches.
+
+    Raises:
+        BadInput: there are no pairs, or their sides are below 4 pixels.
+    """
+    require(len(images) > 0, "at least one pair for the post-processor", pairs=len(images))
+    sides = tuple(images.shape[-2:])
+    require(min(sides) >= LEAST_SIDE, f"sides >= {LEAST_SIDE} pixels for the post-processor", sides=sides)
+    with initialising(0, "post-processor"):
+        network = PostProcessor(images.shape[1]).to(images.device)
+    parameters, adam = dict(network.named_parameters()), Adam(training.lr)
+    steps = training.epochs * -(-len(images) // training.batch)
+    for done, rows in enumerate(_batches(len(images), training, rng)):
+        truth, improved = images[rows.to(images.device)], network(reconstructions[rows.to(images.device)])
+        loss = l1_loss(improved, truth) + _SSIM * (1 - similarity(improved, truth))
+        adam.lr = training.lr * (1 + cos(pi * done / steps)) / 2
+        gradients = torch.autograd.grad(loss, list(parameters.values()))
+        adam.step(parameters, dict(zip(parameters, gradients, strict=True)))
+    return network.requires_grad_(False)
+
+
+def _batches(count: int, training: PostTraining, rng: torch.Generator) -> Iterator[Tensor]:
+    for _ in range(training.epochs):
+        yield from torch.randperm(count, generator=rng).split(training.batch)

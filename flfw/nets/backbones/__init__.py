@@ -1,0 +1,15 @@
+"""Pretrained networks: bodies from timm and torchvision, their weights, and adapters."""
+
+from __future__ import annotations
+
+from flfw.nets.backbones.adapters import AdapterSettings
+from flfw.nets.backbones.architectures import ARCHITECTURES, Architecture
+from flfw.nets.backbones.weights import WeightsMissing, look_in
+
+__all__ = [
+    "ARCHITECTURES",
+    "AdapterSettings",
+    "Architecture",
+    "WeightsMissing",
+    "look_in",
+]

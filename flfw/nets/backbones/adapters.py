@@ -1,0 +1,175 @@
+"""Adapters: small trained layers behind frozen ones.
+
+Houlsby et al., "Parameter-Efficient Transfer Learning for NLP", ICML 2019; in the forms of HyperFL-LPM (Guo et al.,
+AAAI 2025): a bottleneck of two linear layers in each block of a transformer, a 1x1 convolution between two BatchNorms
+behind stages of a convolutional network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Literal, TypeAlias, final
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import normalize
+
+from flfw.errors import require
+from flfw.nets.backbones.batch_norm import TolerantBatchNorm
+from flfw.nets.backbones.low_rank import LoraLayers
+
+Places: TypeAlias = Literal["own", "stages", "blocks"]
+AdapterInit: TypeAlias = Literal["torch", "identity"]
+AdapterNorm: TypeAlias = Literal["batch", "frozen"]
+
+_EPS = 1e-5  # of BatchNorm
+_REDUCTION = 16  # width over the bottleneck's: 384 to 24
+_PARALLEL = 0.999  # least cosine of two parallel rows
+
+
+@dataclass(frozen=True)
+class AdapterSettings:
+    """Settings of a pretrained network's adapters or low-rank products, ``--set NET.field=value``."""
+
+    places: Places = "own"  # where they stand: as in the paper's code, or behind stages or blocks of a ResNet
+    adapter_init: AdapterInit = "torch"  # identity: at first they change nothing
+    adapter_norm: AdapterNorm = "batch"  # statistics of their BatchNorm: each client's own, or 0 and 1 for good
+    published_bug: bool = False  # of a transformer: without the biases of queries, keys and values, as in their code
+    lora_rank: int = 8  # with --train lora: width of the narrow layers, >= 1
+    lora_alpha: float = 16.0  # likewise: a product counts alpha / rank times, > 0
+    lora_layers: LoraLayers = "all"  # likewise: every linear layer and convolution, or those of attention
+
+    def __post_init__(self) -> None:
+        require(self.lora_rank >= 1, "lora_rank >= 1", lora_rank=self.lora_rank)
+        require(0 < self.lora_alpha < inf, "0 < lora_alpha < inf", lora_alpha=self.lora_alpha)
+
+
+@final
+class BottleneckAdapter(nn.Module):
+    """Adapter of a transformer's block: z + LayerNorm(Up(relu(Down(z)))).
+
+    Args:
+        width: length of a token; the bottleneck is a sixteenth of it.
+        init: ``identity`` starts with a LayerNorm of scale 0. With Up = 0 in its place LayerNorm would divide the first
+            gradients by the root of its epsilon.
+    """
+
+    def __init__(self, width: int, init: AdapterInit) -> None:
+        super().__init__()
+        self.down = nn.Linear(width, width // _REDUCTION)
+        self.up = nn.Linear(width // _REDUCTION, width)
+        self.norm = nn.LayerNorm(width)
+        if init == "identity":
+            self.become_identity()
+
+    def become_identity(self) -> None:
+        """Let the adapter change nothing until it is trained."""
+        nn.init.zeros_(self.norm.weight)
+
+    def forward(self, z: Tensor) -> Tensor:
+        """Change tokens (B, tokens, width)."""
+        return z + self.norm(self.up(torch.relu(self.down(z))))
+
+
+@final
+class FixedNorm(nn.Module):
+    """BatchNorm with the statistics 0 and 1 for good: a scale and a shift of each channel, with no state.
+
+    Args:
+        channels: number of channels.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.ones(channels)), nn.Parameter(torch.zeros(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scale and shift (B, C, H, W)."""
+        scale = self.weight * (1 + _EPS) ** -0.5
+        return x * scale[:, None, None] + self.bias[:, None, None]
+
+
+@final
+class ConvAdapter(nn.Module):
+    """Adapter of a convolutional stage: BN2(x + Conv1x1(BN1(x))), the convolution without a bias.
+
+    Args:
+        channels: number of channels.
+        init: ``identity`` starts with a convolution of 0.
+        norm: statistics of the two BatchNorms.
+    """
+
+    def __init__(self, channels: int, init: AdapterInit, norm: AdapterNorm) -> None:
+        super().__init__()
+        kind = TolerantBatchNorm if norm == "batch" else FixedNorm
+        self.bn1, self.conv, self.bn2 = kind(channels), nn.Conv2d(channels, channels, 1, bias=False), kind(channels)
+        if init == "identity":
+            self.become_identity()
+
+    def become_identity(self) -> None:
+        """Leave nothing of the adapter but its BatchNorms, until it is trained."""
+        nn.init.zeros_(self.conv.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Change maps (B, C, H, W)."""
+        return self.bn2(x + self.conv(self.bn1(x)))
+
+
+@final
+class Adapted(nn.Module):
+    """Layer with an adapter behind it.
+
+    Args:
+        layer: the layer, frozen or not.
+        adapter: function of the layer's output.
+    """
+
+    def __init__(self, layer: nn.Module, adapter: nn.Module) -> None:
+        super().__init__()
+        self.layer, self.adapter = layer, adapter
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute the layer and change its output."""
+        return self.adapter(self.layer(x))
+
+
+def insert(body: nn.Module, places: tuple[str, ...], build: Callable[[nn.Module], nn.Module]) -> None:
+    """Put an adapter behind each of a body's modules.
+
+    Args:
+        body: changed in place.
+        places: names of the modules.
+        build: adapter for a module.
+    """
+    for place in places:
+        parent, _, name = place.rpartition(".")
+        layer = body.get_submodule(place)
+        setattr(body.get_submodule(parent), name, Adapted(layer, build(layer)))
+
+
+def adapters_of(module: nn.Module) -> list[BottleneckAdapter | ConvAdapter]:
+    """List the adapters within a module."""
+    return [layer for layer in module.modules() if isinstance(layer, BottleneckAdapter | ConvAdapter)]
+
+
+def repeated_rows(weight: Tensor) -> float:
+    """Compute the share of a layer's rows that are parallel to another row.
+
+    It is 1 for adapters crafted as in PEFTLeak (`flfw.inversion.closed_form.crafted_backbone`) and 0 for drawn ones. A
+    server can avoid it: numbers in coordinates that no token uses make rows differ and change no output.
+
+    Args:
+        weight: (rows, d), such as that of an adapter's ``down``; rows of zeros count as parallel to none.
+
+    >>> repeated_rows(torch.tensor([[1.0, 2.0], [-2.0, -4.0], [1.0, 0.0], [0.0, 0.0]]))
+    0.5
+    """
+    unit = normalize(weight.detach().double())
+    return float(((unit @ unit.T).abs().fill_diagonal_(0).amax(1) > _PARALLEL).double().mean())
+
+
+def channels_of(stage: nn.Module) -> int:
+    """Return the number of output channels of a stage or block: of its last convolution."""
+    return [layer for layer in stage.modules() if isinstance(layer, nn.Conv2d)][-1].out_channels

@@ -1,0 +1,174 @@
+"""Base of methods whose server generates each client's network by a hypernetwork of its own."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import inf
+from typing import Any, Literal
+
+import torch
+from flwr.app import ArrayRecord
+from torch import nn
+from torch.func import functional_call
+
+from flfw.errors import BadInput, require
+from flfw.messages.sharing import matches, shared
+from flfw.messages.wire import pack
+from flfw.nets import Net, Tensors, running_statistics
+from flfw.nets.personal_hypernetwork import PersonalHypernetwork
+from flfw.rng import initialising
+from flfw.server.aggregation import Update
+from flfw.server.strategy import FederatedStrategy
+from flfw.training.optimisers import SGD, LocalTraining, clip_norm
+from flfw.training.threads import one_thread
+
+_EMBEDDINGS = "embeddings.weight"
+_AT_ONCE = 5  # tensors of the hypernetwork's size in a step: parameters and velocity before and after, the gradient
+
+
+@dataclass(frozen=True)
+class ServerHypernetworkTraining(LocalTraining):
+    """Hyper-parameters of the server's hypernetwork beside those of local training."""
+
+    clip: float = 50.0  # L2 bound of a local step's gradient of the generated tensors, > 0
+    server_step: Literal["mean", "sequential"] = "mean"  # one step for a round's clients, or one for each in turn
+    server_lr: float = 1e-2  # of the server's SGD, > 0
+    lr_scale: Literal["clients", "none"] = "clients"  # of server_step=mean: lr times the number of clients, or lr
+    server_momentum: float = 0.9  # in [0, 1)
+    server_decay: float = 1e-3  # weight decay of the hypernetwork and of all embeddings, >= 0
+    server_clip: float = 50.0  # L2 bound of the server's gradient, of hypernetwork and embeddings together; > 0
+    embedding_lr: float = 0.0  # learning rate of the embeddings, >= 0; 0: server_lr
+    embedding: int = 0  # length of an embedding, >= 0; 0: int(1 + n / 4) of n clients
+    hidden: int = 100  # width of the hypernetwork, >= 1
+    layers: int = 3  # its hidden maps after the first, >= 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(self.clip > 0, "clip > 0", clip=self.clip)
+        require(0 < self.server_lr < inf, "0 < server_lr < inf", server_lr=self.server_lr)
+        require(0 <= self.server_momentum < 1, "0 <= server_momentum < 1", server_momentum=self.server_momentum)
+        require(0 <= self.server_decay < inf, "0 <= server_decay < inf", server_decay=self.server_decay)
+        require(self.server_clip > 0, "server_clip > 0", server_clip=self.server_clip)
+        require(0 <= self.embedding_lr < inf, "0 <= embedding_lr < inf", embedding_lr=self.embedding_lr)
+        require(self.embedding >= 0, "embedding >= 0", embedding=self.embedding)
+        require(self.hidden >= 1, "hidden >= 1", hidden=self.hidden)
+        require(self.layers >= 0, "layers >= 0", layers=self.layers)
+
+
+class HypernetworkServer(FederatedStrategy, ABC):
+    """Base of these methods; the tensors that a subclass shares are generated.
+
+    The state holds the hypernetwork, the embeddings of all clients and their velocities. Nothing of it is ever sent.
+    The broadcast gives names and shapes: its numbers never change, and no client gets them. On the CPU one thread
+    computes, so that the same uploads give the same bits on any machine.
+    """
+
+    @classmethod
+    def build_model(cls, net: Net, settings: Any) -> Net:
+        """Return the network; its shared tensors are to be generated.
+
+        Raises:
+            BadInput: it has running statistics, which no gradient reaches.
+        """
+        if running := running_statistics(net):
+            raise BadInput(
+                "Expected a network that is all weights, for a hypernetwork to generate, got the running statistics "
+                f"{running[0]}; choose another --net, or --norm group."
+            )
+        return net
+
+    @classmethod
+    def kept_by_server(cls, model: nn.Module, settings: ServerHypernetworkTraining) -> int:
+        """Count the numbers of a server's step; the heads have almost all of them."""
+        generated = sum(p.numel() for n, p in model.named_parameters() if matches(n, cls.uploads))
+        return _AT_ONCE * generated * (settings.hidden + 1)
+
+    def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
+        """Generate h(v_i), the network of one client."""
+        self._asked_shapes = {name: torch.Size(array.shape) for name, array in arrays.items()}
+        with one_thread(), torch.no_grad():
+            generated = self.hypernet(self.parameters(), [partition])
+        return pack({name: value[0].cpu() for name, value in generated.items()})
+
+    def aggregate(self, updates: Iterable[Update]) -> Tensors:
+        """Step along delta_i = h(v_i) - theta_i of the round's clients; return the broadcast as it was."""
+        deltas: dict[int, Tensors] = {}
+        for update in updates:
+            sent = self.sent_to(update.partition)
+            deltas[update.partition] = {name: sent[name] - value for name, value in update.tensors.items()}
+        in_turn = self.settings.server_step == "sequential"
+        with one_thread():
+            self.descend([{i: delta} for i, delta in deltas.items()] if in_turn else [deltas])
+        return self.broadcasted
+
+    def descend(self, steps: Iterable[Mapping[int, Tensors]]) -> None:
+        """Make one step of SGD for each group of clients, along the mean of their gradients; keep the result.
+
+        Args:
+            steps: for each step its clients, by number, with their delta.
+        """
+        settings, parameters = self.settings, {n: v.clone().requires_grad_() for n, v in self.parameters().items()}
+        optimisers = [SGD(0.0, settings.server_momentum, settings.server_decay) for _ in range(2)]
+        embeddings = {_EMBEDDINGS: parameters[_EMBEDDINGS]}
+        weights = {name: value for name, value in parameters.items() if name != _EMBEDDINGS}
+        parts = list(zip(optimisers, (weights, embeddings), strict=True))
+        for optimiser, part in parts:
+            optimiser.recall(part, self.state)
+        for deltas in steps:
+            scale = len(deltas) if settings.lr_scale == "clients" else 1
+            gradient = clip_norm(self.gradient(parameters, deltas), settings.server_clip)
+            for optimiser, part in parts:
+                apart = settings.embedding_lr if part is embeddings else 0.0
+                optimiser.lr = scale * (apart or settings.server_lr)
+                optimiser.step(part, gradient)
+        memory = {n: v for optimiser, part in parts for n, v in optimiser.memory(part).items()}
+        self.state = {name: value.detach().cpu() for name, value in {**parameters, **memory}.items()}
+
+    def gradient(self, parameters: Tensors, deltas: Mapping[int, Tensors]) -> Tensors:
+        """Compute the mean over some clients of the vector-Jacobian product (d h(v_i) / d parameters)^T delta_i.
+
+        Args:
+            parameters: those of the hypernetwork, and all embeddings.
+            deltas: by client.
+        """
+        generated = self.hypernet(parameters, list(deltas))
+        ways = [torch.stack([delta[name] for delta in deltas.values()]).to(v) for name, v in generated.items()]
+        mean = [way / len(deltas) for way in ways]
+        gradients = torch.autograd.grad(list(generated.values()), list(parameters.values()), mean)
+        return dict(zip(parameters, gradients, strict=True))
+
+    def hypernet(self, parameters: Tensors, partitions: list[int]) -> Tensors:
+        """Generate the tensors (m, ...) of m clients by name, with given parameters."""
+        chosen = torch.tensor(partitions, device=self._device)
+        return functional_call(self._blank, parameters, (chosen,))
+
+    def parameters(self) -> Tensors:
+        """Return the hypernetwork's present parameters on the server's device, as drawn before the first round."""
+        if not self.state:
+            with initialising(self.seed, "hypernetwork"):
+                drawn = {name: value.detach() for name, value in self._built().named_parameters()}
+            memory = SGD(0.0, self.settings.server_momentum).memory(drawn)
+            self.state = {**drawn, **memory}
+        return {name: self.state[name].to(self._device) for name, _ in self._blank.named_parameters()}
+
+    @cached_property
+    def _blank(self) -> PersonalHypernetwork:
+        """Hypernetwork without numbers."""
+        with torch.device("meta"):
+            return self._built()
+
+    @property
+    def _device(self) -> torch.device:
+        return self.at.device if self.at else torch.device("cpu")
+
+    def _built(self) -> PersonalHypernetwork:
+        if self.at:
+            generated = shared(dict(self.at.blank.named_parameters()), self.sharing.uploads)
+            shapes, clients = {name: value.shape for name, value in generated.items()}, self.at.experiment.clients
+        else:  # used alone in another app, which has the arrays and the nodes only
+            shapes, clients = self._asked_shapes, len(self.roster.nodes)
+        length = self.settings.embedding or int(1 + clients / 4)
+        return PersonalHypernetwork(shapes, clients, length, self.settings.hidden, self.settings.layers)

@@ -1,0 +1,200 @@
+"""GradInversion: a batch behind BatchNorm in training, the statistics it uses, its labels, and its recipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from attacks.gradinversion import GradInversion, GradInversionSettings
+from flfw.adversary.attack import Budget, NotApplicable
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.audit.measures.recovery import assign
+from flfw.errors import BadInput
+from flfw.inversion.matching import tensor_distances
+from flfw.nets.net import Net, Tensors, tensors
+from flfw.rng import initialising
+from flfw.runs import run as whole
+from flfw.victims.batch_statistics import normalise_by_batch
+from flfw.victims.operator import Operator
+from flfw.victims.victim import PlainVictim
+from tests.support.attackable import digit_inputs, digits, generators, gradient, seen
+from tests.support.small_runs import tiny
+
+
+def shallow(shape: tuple[int, ...], classes: int) -> Net:
+    """Build a wide, shallow network with BatchNorm, on which the search must succeed."""
+    layers = [nn.Conv2d(shape[0], 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+    layers += [nn.Conv2d(16, 16, 3, padding=1, stride=2), nn.BatchNorm2d(16), nn.ReLU(), nn.Flatten()]
+    return Net(nn.Sequential(*layers), nn.Linear(16 * (shape[1] // 2) ** 2, classes))
+
+
+def normalised(seed: int = 1) -> Net:
+    with initialising(seed, "net"):
+        return shallow((1, 8, 8), 10)
+
+
+def probed(*batches: tuple[Tensor, Tensor], by_batch: bool = True) -> tuple[list[Observation], list[Knowledge]]:
+    inputs = digit_inputs(8)
+    received = {name: value.clone() for name, value in tensors(normalised()).items()}
+    victim = PlainVictim(normalised(9), received, ("*",), inputs)
+    if by_batch:
+        normalise_by_batch(victim)
+    sent = [gradient(normalised(), inputs, x, y) for x, y in batches]
+    observations = [seen(one, received, i) for i, one in enumerate(sent)]
+    return observations, [Knowledge(victim, len(y), None) for _, y in batches]
+
+
+def error(x: Tensor, samples: Tensor) -> float:
+    """Root mean square error of images, each with its own."""
+    return float((x - samples[assign(x.numpy(), samples.numpy())]).square().mean().sqrt())
+
+
+FEW = GradInversionSettings(iterations=200, restarts=1)
+
+
+def test_it_finds_a_batch_in_training_mode_without_its_labels() -> None:
+    x, y = digits(4, 2, side=8)
+    (result,) = GradInversion(FEW).run(*probed((x, y)), generators(1))
+    assert result.labels is not None and result.labels.tolist() == y.sort().values.tolist()
+    assert error(x, result.samples) < 1e-3
+
+
+@pytest.mark.slow  # two searches
+def test_who_normalises_by_the_running_statistics_does_not_find_it() -> None:
+    x, y = digits(4, 2, side=8)
+    (observation,), (known,) = probed((x, y), by_batch=False)
+    (result,) = GradInversion(FEW).run([observation], [known], generators(1))
+    assert error(x, result.samples) > 0.1
+    (together,) = GradInversion(dataclasses.replace(FEW, restarts=2)).run(*probed((x, y)), generators(1))
+    assert error(x, together.samples) < 1e-2
+
+
+@pytest.mark.slow  # three searches
+def test_statistics_of_the_clients_batch_lead_nearer_than_none_or_those_of_other_data() -> None:
+    """By the truth; the gradient determines these data, so that a longer search would do without."""
+    x, y = digits(4, 4, side=8)
+    observation, (known,) = _after_a_step(x, y), probed((x, y))[1]
+    known = dataclasses.replace(known, labels=y, weights=True, lr=0.1)
+    errors = {}
+    for name, settings in {"none": {"bn": 0.0}, "inferred": {}, "running": {"statistics": "running"}}.items():
+        attack = GradInversion(dataclasses.replace(FEW, labels="given", **settings))
+        (result,) = attack.run([observation], [known], generators(1))
+        errors[name] = error(x, result.samples)
+    assert errors["inferred"] < 1e-3 < min(errors["none"], errors["running"]), errors
+
+
+def _after_a_step(x: Tensor, y: Tensor, lr: float = 0.1) -> Observation:
+    """What a client uploads after one step of plain SGD, its running statistics among it."""
+    inputs, client = digit_inputs(8), normalised().train()
+    received = {name: value.clone() for name, value in tensors(client).items()}
+    sent = gradient(client, inputs, x, y)
+    after = {n: v.clone() for n, v in client.state_dict().items()}
+    return seen({**after, **{name: received[name] - lr * value for name, value in sent.items()}}, received)
+
+
+def test_an_upload_of_one_step_reveals_the_batchs_statistics() -> None:
+    x, y = digits(0, 4, side=8)
+    _, (known,) = probed((x, y))
+    observation = _after_a_step(x, y)
+    weights = dataclasses.replace(known, weights=True, lr=0.1)
+    with torch.no_grad():
+        first = normalised().extractor.get_submodule("0")(digit_inputs(8).normalise(x))
+    inferred = GradInversion().beside(observation, weights)
+    torch.testing.assert_close(inferred["batch_norm.mean.extractor.1"], first.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
+    variance = first.transpose(0, 1).flatten(1).var(1)
+    torch.testing.assert_close(inferred["batch_norm.variance.extractor.1"], variance, rtol=1e-4, atol=1e-5)
+    running = GradInversion(GradInversionSettings(statistics="running")).beside(observation, weights)
+    assert running.keys() == inferred.keys() and not bool(running["batch_norm.mean.extractor.1"].any())
+    for other in ({"steps": 2}, {"weights": False}, {"mechanism": _Noisy({})}):
+        less = GradInversion().beside(observation, dataclasses.replace(weights, **other))
+        assert not bool(less["batch_norm.mean.extractor.1"].any())
+
+
+class _Noisy(Operator):
+    """Noise of a known deviation."""
+
+    def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
+        return trial
+
+    @property
+    def noise(self) -> float:
+        return 0.5
+
+
+def test_known_noise_is_counted_in_deviations() -> None:
+    one, zero = {"w": torch.ones(2)}, {"w": torch.zeros(2)}
+    attack = GradInversion()
+    assert float(attack.recipe(None).distance(one, zero)) == pytest.approx(2**0.5)
+    assert attack.recipe(None).distance is tensor_distances
+    noisy = attack.recipe(_Noisy({}))
+    assert float(noisy.distance(one, zero)) == pytest.approx(2 / (2 * 0.25))
+    assert noisy.model_prior is not None
+    assert GradInversion(GradInversionSettings(bn=0)).recipe(None).model_prior is None
+
+
+def test_labels_that_repeat_are_counted_and_refused_as_unique_ones() -> None:
+    x, y = digits(0, 4, side=8)
+    y = torch.tensor([3, 3, 5, 7])
+    observations, known = probed((x, y))
+    (result,) = GradInversion(GradInversionSettings(2, restarts=1)).run(observations, known, generators(1))
+    assert result.labels is not None and result.labels.tolist() == [3, 3, 5, 7]
+    with pytest.raises(NotApplicable, match="unique needs 4 labels that all differ"):
+        GradInversion(GradInversionSettings(2, restarts=1, labels="unique")).run(observations, known, generators(1))
+
+
+def test_its_objective_at_the_truth_holds_the_statistics_but_the_distance_does_not() -> None:
+    x, y = digits(4, 4, side=8)
+    (observation,), (known,) = probed((x, y))
+    granted = dataclasses.replace(known, labels=y)
+    attack = GradInversion(GradInversionSettings(labels="given"))
+    fits = attack.objective(observation, granted, [Reconstruction(x), Reconstruction(1 - x)], generators(1)[0])
+    assert fits is not None
+    truth, other = fits
+    assert truth.distance < 1e-4 < other.distance and truth.objective > 0.1  # running statistics are not the batch's
+    without = GradInversion(GradInversionSettings(labels="given", bn=0))
+    fits = without.objective(observation, granted, [Reconstruction(x)], generators(1)[0])
+    assert fits is not None and fits[0].objective < 1e-3
+
+
+def test_its_budget_and_its_labels_are_what_was_set() -> None:
+    attack = GradInversion(GradInversionSettings(7, restarts=3))
+    assert attack.budget == Budget(7, 3, "lowest distance of gradients") and attack.labels == "recovered"
+    assert "batch_statistics" in attack.models
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line"),
+    [
+        ({"iterations": 0}, "Expected iterations >= 1, got iterations=0."),
+        ({"lr": 0.0}, "Expected 0 < lr < inf, got lr=0.0."),
+        ({"warmup_iterations": -1}, "Expected warmup_iterations >= 0, got warmup_iterations=-1."),
+        ({"restarts": 0}, "Expected restarts >= 1, got restarts=0."),
+        ({"bn": -1.0}, "Expected 0 <= bn < inf, got bn=-1.0."),
+        ({"group": -1.0}, "Expected 0 <= group < inf, got group=-1.0."),
+    ],
+)
+def test_settings_out_of_range_are_refused(wrong: dict[str, Any], line: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        GradInversionSettings(**wrong)
+    assert str(caught.value) == line
+
+
+@pytest.mark.slow  # an audit, twice
+def test_an_audit_of_uploads_of_one_step_grants_the_running_statistics_before_and_after(tmp_path: Path) -> None:
+    """All else is the same, so that the results differ by the statistics alone."""
+    few = {"split": "sampled", "batch_size": 4, "images": 1, "audit_source": "update", "side": 8, "audit_rounds": "1"}
+    few |= {"net": "tests.victims.test_batch_statistics:convolutional", "attack": ("gradinversion",)}
+    settings = ("sampled.train=4", "gradinversion.iterations=50", "gradinversion.restarts=1")
+    means = []
+    for way in ("inferred", "running"):
+        run = tiny(tmp_path / way, **few, set=(*settings, f"gradinversion.statistics={way}"))
+        (entry,) = json.loads((whole.run(run) / "result.json").read_text())["audit"]
+        assert (entry["steps"], entry["batch"], entry["failures"]) == (1, 4, 0) and entry["adaptive"]
+        means.append(entry["psnr"]["mean"])
+    assert abs(means[0] - means[1]) > 0.01

@@ -1,0 +1,143 @@
+"""Data sets, splits, networks and tables of a user's own, by package.module:name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import sim
+from flfw import data
+from flfw.data.splits import partition
+from flfw.deploy.policy import DATA_PREFIXES, Policy, plugins_of
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.nets.backbones.weights import VARIABLE
+from flfw.resolve import resolve
+from flfw.runs import run
+from flfw.task import Task
+from tests.support import outside_parts, tiny_backbone
+from tests.support.small_runs import tiny
+
+
+def asked(**changes: object) -> Experiment:
+    given = {"dataset": outside_parts.CARD_NAME, "split": outside_parts.SPLIT_NAME, "attack": ("none",)}
+    return tiny(**{**given, **changes})  # type: ignore[arg-type]
+
+
+def test_a_run_takes_a_data_set_and_a_split_of_a_users_own(tmp_path: Path) -> None:
+    folder = run.run(asked(rounds=3, local_epochs=5, batch_size=10, lr=0.1, out=tmp_path / "run"))
+    result = json.loads((folder / "result.json").read_text())
+    assert result["provenance"]["data"]["source"] == "drawn in the tests"
+    assert result["config"]["split"] == outside_parts.SPLIT_NAME
+    assert result["final"]["acc_global"] > 0.5
+
+
+def test_a_result_names_the_weights_of_a_pretrained_network(tmp_path: Path) -> None:
+    for net in (tiny_backbone.NAME, "linear"):
+        experiment = asked(net=net, train="auto", out=tmp_path / net.rpartition(":")[2])
+        result = json.loads((run.run(experiment) / "result.json").read_text())
+        sha256 = result["config"]["weights_sha256"]
+        expected = {net: {"file": None, "sha256": sha256}} if ":" in net else None
+        assert result["provenance"]["weights"] == expected and bool(sha256) == (":" in net)
+
+
+def test_a_split_of_ones_own_has_settings() -> None:
+    for skip in (0, 10):
+        experiment = resolve(asked(set=(f"Turns.skip={skip}",))).experiment
+        split = Task.load(experiment, None).split
+        np.testing.assert_array_equal(split.train[1], np.arange(skip + 1, 80, 2))
+
+
+def test_a_changed_scheme_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    dataset = data.load(outside_parts.CARD_NAME)
+    partition.split(dataset, outside_parts.Turns(), 2, 0)
+    monkeypatch.setattr(partition, "source_of", lambda scheme: "changed")
+    monkeypatch.setattr(outside_parts.Turns, "divide", lambda *arguments: pytest.fail("asked anew"))
+    with pytest.raises(pytest.fail.Exception, match="asked anew"):
+        partition.split(dataset, outside_parts.Turns(), 2, 0)
+
+
+def test_a_table_of_ones_own_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--table", outside_parts.TABLE_NAME, "--engine", "inproc", "--out", str(tmp_path)]
+    assert sim.main(words) == 0
+    assert "Accuracy on stripes" in capsys.readouterr().out
+    assert (tmp_path / "stripes.1-quick.csv").read_text().count(",quick,measured,") == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"dataset": "tests.support.outside_parts:NONE"},
+            "dataset=tests.support.outside_parts:NONE to be a DatasetCard",
+        ),
+        ({"dataset": "no.such_module:CARD"}, "an importable module for dataset=no.such_module:CARD, got: No module"),
+        ({"dataset": "no_such_module:CARD"}, "a data set among adult, "),
+        (
+            {"split": "tests.support.outside_parts:STRIPES"},
+            "split=tests.support.outside_parts:STRIPES to be a concrete ",
+        ),
+        ({"split": "flfw.data.splits.outside:SplitScheme"}, "split=flfw.data.splits.outside:SplitScheme to be a concr"),
+        ({"set": ("Turns.skips=1",)}, "a field of Turns among skip; got Turns.skips."),
+    ],
+)
+def test_bad_names_are_one_line(changes: dict[str, object], words: str) -> None:
+    with pytest.raises(BadInput) as refusal:
+        run.check(asked(**changes))
+    assert str(refusal.value).startswith(f"Expected {words}") and "\n" not in str(refusal.value)
+
+
+def test_a_bad_table_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert sim.main(["--table", "tests.support.outside_parts:STRIPES"]) == 2
+    assert "Expected table=tests.support.outside_parts:STRIPES to be an OutsideTable" in capsys.readouterr().err
+
+
+def test_a_name_that_hides_another_module_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for between in (" ", "+", ",", "\n"):
+        for key in ("net", "split", "dataset", "method"):
+            with pytest.raises(BadInput):
+                resolve(asked(**{key: f"hidden.x{between}{tiny_backbone.NAME}"}))
+                run.check(asked(**{key: f"hidden.x{between}{tiny_backbone.NAME}"}))
+    assert not (tmp_path / "ran").exists()
+
+
+def test_other_weights_are_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(VARIABLE, "random")
+    words = ["--net", tiny_backbone.NAME, "--method", "fedavg", "--train", "fixed", "--attack", "none"]
+    words += ["--clients", "2", "--rounds", "1", "--engine", "inproc"]
+    assert sim.main([*words, "--weights-sha256", 64 * "0", "--out", str(tmp_path / "pinned")]) == 2
+    assert sim.main([*words, "--weights", "/nowhere", "--seeds", "0", "1", "--out", str(tmp_path / "seeds")]) == 2
+    assert "in /nowhere, got no such file" in capsys.readouterr().err
+    attacked = [word if word != "none" else "analytic" for word in words] + ["--images", "1", "--weights", "random"]
+    assert sim.main([*attacked, "--out", str(tmp_path / "run")]) == 0
+    for way in ("--resume", "--from"):
+        assert sim.main([way, str(tmp_path / "run"), "--weights", "/nowhere"]) == 2
+    assert not (tmp_path / "pinned").exists() and not list((tmp_path / "run").glob("audit-*"))
+
+
+def test_seeds_side_by_side_take_the_weights_that_were_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    words = ["--net", tiny_backbone.NAME, "--method", "fedavg", "--train", "fixed", "--attack", "none", "--rounds", "1"]
+    words += ["--clients", "2", "--engine", "inproc", "--weights", "random", "--seeds", "0", "1"]
+    assert sim.main([*words, "--out", str(tmp_path / "run")]) == 0
+
+
+def test_a_sites_policy_must_name_them() -> None:
+    assert set(DATA_PREFIXES) == data.PREFIXES
+    policy = Policy(("any",), ("*",), 100.0)
+    for key in ("dataset", "split", "net"):
+        config = {**Experiment().to_run_config(), key: "package.module:name"}
+        assert plugins_of(config) == ["package.module:name"]
+        assert "lets no code run but the accepted app's" in str(policy.refuses_run(config))
+        assert dataclasses.replace(policy, plugins=("package.module:name",)).refuses_run(config) is None
+    assert plugins_of({**Experiment().to_run_config(), "dataset": "site:1x8x8:2"}) == []

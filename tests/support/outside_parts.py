@@ -1,0 +1,84 @@
+"""A data set, a split and a table of a user's own, named as package.module:name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from flfw.data import Arrays, DatasetCard
+from flfw.data.files.dataset import Dataset
+from flfw.data.splits.cut import Cut
+from flfw.data.splits.partition import SplitScheme
+from flfw.experiment import Experiment
+from flfw.rng import numpy_generator
+from papers.preset import Figure, Preset, Scale
+from papers.published import Cell, OutsideTable, Table
+
+CARD_NAME = "tests.support.outside_parts:STRIPES"
+SPLIT_NAME = "tests.support.outside_parts:Turns"
+TABLE_NAME = "tests.support.outside_parts:STRIPED"
+
+
+def _stripes(root: Path, side: int | None) -> Arrays:
+    """Images of one bright row, whose place is the class; noise beside it."""
+    rng = numpy_generator(0, "stripes")
+    y = rng.permutation(np.arange(120) % 4)
+    x = rng.integers(0, 60, (120, 1, 8, 8), dtype=np.uint8)
+    x[np.arange(120), 0, 2 * y] += 180
+    return Arrays(x[:80], y[:80].astype(np.int64), x[80:], y[80:].astype(np.int64))
+
+
+STRIPES = DatasetCard(
+    shape=(1, 8, 8),
+    classes=4,
+    files={"embedded.py": None},
+    read=_stripes,
+    source="drawn in the tests",
+    fetch="nothing to get",
+    package="flfw.data.readers",
+    net="linear",
+    split="iid",
+    mean=(0.2,),
+    std=(0.3,),
+)
+
+
+@dataclass(frozen=True)
+class Turns(SplitScheme):
+    """Examples in turns: client k has every n-th one, from its own start."""
+
+    skip: int = 0  # first examples that nobody has
+
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> Cut:
+        """Cut both parts in turns."""
+        train, test = (np.arange(first, len(y)) for first, y in ((self.skip, dataset.train_y), (0, dataset.test_y)))
+        return Cut([train[k::clients] for k in range(clients)], [test[k::clients] for k in range(clients)])
+
+
+def _measured(cell: Cell, scale: Scale) -> Preset:
+    run = Experiment(
+        method=str(cell.keys["method"]),
+        dataset=CARD_NAME,
+        split=SPLIT_NAME,
+        clients=2,
+        rounds=2,
+        local_epochs=1,
+        batch_size=10,
+        attack=("none",),
+    )
+    return Preset(((run,),), Figure("final.acc_global", "accuracy of the model as received"))
+
+
+STRIPED = OutsideTable(
+    Table(
+        "stripes.1",
+        "Accuracy on stripes",
+        "Nobody et al., not published.",
+        ("method",),
+        (),
+        tuple(Cell("stripes.1", {"method": m}, (m,), (), "accuracy", "%", 50.0) for m in ("fedavg", "local_only")),
+    ),
+    _measured,
+)

@@ -1,0 +1,187 @@
+"""BatchNorm in training: the attacker's victim against the client itself, and what an audit grants of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from flfw import nets
+from flfw.experiment import Experiment
+from flfw.inversion.evaluation import stacked
+from flfw.nets import NetCard
+from flfw.nets.backbones.batch_norm import TolerantBatchNorm
+from flfw.nets.inputs import Inputs
+from flfw.nets.net import Net, Tensors, tensors
+from flfw.rng import initialising, torch_generator
+from flfw.runs import run as whole
+from flfw.victims.batch_statistics import normalise_by_batch
+from flfw.victims.local_steps import LocalSteps, SteppedVictim
+from flfw.victims.victim import PlainVictim
+from tests.support import rounds
+from tests.support.method_rounds import normed
+from tests.support.small_runs import tiny
+
+CLOSE = 1e-6
+
+
+@pytest.fixture
+def asked(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> Experiment:
+    """Two clients of 60 digits, whose network has BatchNorm before and after its last convolution."""
+    monkeypatch.setitem(nets._CARDS, "normed", NetCard(normed))
+    return dataclasses.replace(small, clients=2, net="normed", split="sampled", set=("sampled.train=60",), lr=0.05)
+
+
+def off(result: Tensors, expected: Tensors) -> float:
+    """Length of the difference over that of what is expected."""
+    return rounds.error(result, expected, {name: torch.zeros_like(value) for name, value in expected.items()})
+
+
+def moved_on(model: nn.Module) -> None:
+    """Change the running statistics, as if other data had been seen."""
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_mean"):
+            buffer.add_(0.5)
+        if name.endswith("running_var"):
+            buffer.mul_(3)
+
+
+def guessed_right(
+    experiment: Experiment, folder: Path, batch: int, moved: bool, by_batch: bool = True
+) -> tuple[Tensors, Tensors]:
+    """What a client answers to a probe, and what the attacker's victim gives at the true batch; in float64."""
+    with rounds.exactly():
+        client = rounds.client(experiment, folder, 0)
+        if moved:
+            moved_on(client.model)
+        received = {name: value.detach().clone() for name, value in client.model.state_dict().items()}
+        x, y = client.examples("train", client.indices("train")[:batch])
+        sent = client.gradient(x.double(), y)
+        method, settings, inputs = client.at.method, client.at.settings, client.at.task.inputs
+        victim = method.victim_model(rounds.fresh(experiment), received, inputs, settings)
+        assert isinstance(victim, PlainVictim)
+        victim.precision = torch.float64
+        if by_batch:
+            normalise_by_batch(victim)
+        return sent, victim.gradient(x.double(), y, victim.unknown, {})
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["first statistics", "moved statistics"])
+@pytest.mark.parametrize("batch", [2, 8])
+def test_the_victim_gives_what_the_client_sends(asked: Experiment, tmp_path: Path, batch: int, moved: bool) -> None:
+    sent, right = guessed_right(asked, tmp_path, batch, moved)
+    assert off(right, sent) < CLOSE
+    _, by_running = guessed_right(asked, tmp_path, batch, moved, by_batch=False)
+    assert off(by_running, sent) > 1e-2  # such is the mistake of one that normalises by the running statistics
+
+
+@pytest.mark.parametrize("batch", [2, pytest.param(8, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)])
+def test_so_it_does_for_a_resnet(small: Experiment, tmp_path: Path, batch: int) -> None:
+    """Also for one example: its last layers have a single number a channel, for which running statistics are used."""
+    asked = dataclasses.replace(small, net="resnet18", side=32, split="sampled", set=("sampled.train=20",))
+    sent, right = guessed_right(asked, tmp_path, batch, moved=True)
+    assert off(right, sent) < CLOSE
+
+
+def test_several_steps_normalise_each_by_its_batch(asked: Experiment, tmp_path: Path) -> None:
+    with rounds.exactly():
+        client = rounds.client(asked, tmp_path, 0)
+        received = {name: value.detach().clone() for name, value in client.model.state_dict().items()}
+        client.received = {name: value.numpy().copy() for name, value in received.items()}
+        method, settings = client.at.method, client.at.settings
+        x, y = client.examples("train", client.indices("train")[:4])
+        sent = client.stepped(x.double(), y, 3)
+        local = method.local_steps(settings, asked.lr, 3)
+        assert local is not None
+        plain = PlainVictim(rounds.fresh(asked), received, ("*",), client.at.task.inputs)
+        normalise_by_batch(plain)
+        victim = SteppedVictim(plain, received, local)
+        assert "extractor.1.running_mean" in victim.known and victim.unknown == {}
+        observed, _ = victim.observed(sent)
+        assert off(victim.gradient(x.double(), y, {}, {}), observed) < CLOSE
+
+
+def small_net(seed: int = 0) -> Net:
+    with initialising(seed, "normalised"):
+        extractor = nn.Sequential(nn.Conv2d(1, 3, 3), TolerantBatchNorm(3), nn.Tanh(), nn.Flatten())
+        return Net(extractor, nn.Linear(12, 4))
+
+
+SPACE = Inputs.from_constants((1, 4, 4), (0.5,), (0.25,))
+
+
+def test_victims_run_side_by_side_and_nothing_is_written() -> None:
+    model = small_net()
+    victim = PlainVictim(model, {n: v.clone() for n, v in tensors(model).items()}, ("*",), SPACE)
+    normalise_by_batch(victim)
+    before = {name: value.clone() for name, value in victim.known.items()}
+    x, y = torch.rand((3, 2, 1, 4, 4), generator=torch_generator(0, "x")), torch.tensor([[0, 1], [2, 2], [3, 0]])
+    together = vmap(lambda one, label: victim.gradient(one, label, {}, {}))(x, y)
+    alone = stacked([victim.gradient(one, label, {}, {}) for one, label in zip(x, y, strict=True)])
+    for name, value in alone.items():
+        torch.testing.assert_close(together[name], value, rtol=1e-4, atol=1e-6)
+    assert all(torch.equal(value, before[name]) for name, value in victim.known.items())
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_its_derivative_by_the_guess_includes_that_of_the_statistics(count: int) -> None:
+    """Against differences: what a search follows."""
+    model = small_net().double()
+    victim = PlainVictim(model, tensors(model), ("*",), SPACE)  # a float64 model stays so
+    normalise_by_batch(victim)
+    y, (x, way) = torch.arange(count), torch.rand((2, count, 1, 4, 4), generator=torch_generator(0, "x")).double()
+
+    def length(x: Tensor) -> Tensor:
+        return torch.stack([v.square().sum() for v in victim.gradient(x, y, {}, {}).values()]).sum()
+
+    slope = (torch.func.grad(length)(x) * way).sum()
+    assert float(slope) == pytest.approx(float(length(x + 1e-6 * way) - length(x - 1e-6 * way)) / 2e-6, rel=1e-5)
+
+
+def test_of_private_statistics_none_is_searched_for_and_known_ones_stay_known() -> None:
+    model = small_net()
+    held = {n: v.clone() for n, v in tensors(model).items()}
+    for known in (held, {n: v for n, v in held.items() if "running" not in n}):
+        victim = PlainVictim(small_net(1), known, ("*",), SPACE)
+        normalise_by_batch(victim)
+        assert victim.unknown == {}
+        assert ("extractor.1.running_mean" in victim.known) == (known is held)
+        stepped = SteppedVictim(victim, known, LocalSteps(0.1, 2))
+        assert stepped.unknown == {}
+        assert ("extractor.1.running_mean" in stepped.known) == (known is held)
+
+
+def test_a_single_number_a_channel_uses_the_statistics_that_were_received() -> None:
+    layer = TolerantBatchNorm(2)
+    layer.running_mean, layer.running_var = torch.tensor([1.0, -1.0]), torch.tensor([4.0, 9.0])
+    victim = PlainVictim(nn.Sequential(nn.Conv2d(1, 2, 4), TolerantBatchNorm(2)), {}, ("*",), SPACE)
+    normalise_by_batch(victim)
+    given = {name: value for name, value in layer.state_dict().items() if value.is_floating_point()}
+    x = torch.tensor([[[[3.0]], [[5.0]]]])
+    torch.testing.assert_close(torch.func.functional_call(victim.model.get_submodule("1"), given, (x,)), layer(x))
+
+
+def convolutional(shape: tuple[int, ...], classes: int) -> Net:
+    """Build a network for probes of one example, too: BatchNorm over maps alone."""
+    extractor = nn.Sequential(nn.Conv2d(shape[0], 3, 3), nn.BatchNorm2d(3), nn.ReLU(), nn.Flatten())
+    return Net(extractor, nn.Linear(3 * (shape[1] - 2) ** 2, classes))
+
+
+def audited(out: Path, **changes: Any) -> dict[str, Any]:
+    few = {"split": "sampled", "victim_batch": 4, "images": 1, "audit_rounds": "0", "side": 8}
+    run = tiny(out, **{**few, "net": f"{__name__}:convolutional", **changes})
+    return json.loads((whole.run(run) / "result.json").read_text())["audit"][0]
+
+
+def test_an_audit_says_so_and_finds_that_the_description_is_right(tmp_path: Path) -> None:
+    entry = audited(tmp_path / "run", attack=("ig",), set=("sampled.train=20", "ig.iterations=3"))
+    assert entry["adaptive"]
+    assert "that BatchNorm takes the batch's statistics in training, as it does for a guess" in entry["granted"]
+    (consistency,) = [rung for rung in entry["ladder"] if rung["rung"] == "consistency"]
+    assert consistency["passed"], consistency
