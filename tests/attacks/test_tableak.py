@@ -165,6 +165,7 @@ def test_an_upload_of_nan_gives_nothing_and_does_not_crash() -> None:
 FLAGS = f"--method fedavg --dataset {ROWS_NAME} --clients 2 --rounds 1 --local-epochs 1 --engine inproc --images 4"
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_table_ends_with_the_rows(tmp_path: Path) -> None:
     few = "--attack tableak --victim-batch 2 --audit-rounds 0 --set tableak.iterations=200 tableak.restarts=3"
     assert sim.main([*FLAGS.split(), *few.split(), "--out", str(tmp_path / "run")]) == 0

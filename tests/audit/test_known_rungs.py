@@ -366,6 +366,7 @@ def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
     return Laboratory(tmp_path_factory.mktemp("known"), SETUPS)
 
 
+@pytest.mark.slow
 def test_no_leak_found_is_said_where_it_is_earned_and_nowhere_else(laboratory: Laboratory) -> None:
     wrong = laboratory.wrong()
     assert not wrong, f"{len(wrong)} of {len(SETUPS)} verdicts are wrong"

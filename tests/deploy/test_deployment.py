@@ -248,6 +248,7 @@ def kill(folder: Path, name: str) -> None:
     wait_for(lambda: processes.alive(folder, name) is None)
 
 
+@pytest.mark.slow
 def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation: Layout, tmp_path: Path) -> None:
     """With noise that repeats, and numbers that are reported: neither is the default of real clients."""
     methods = {"fed_cdp": ("noise_source=seed",), "fedcg": ("iterations=10",)}

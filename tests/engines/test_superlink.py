@@ -119,6 +119,7 @@ def test_the_repository_is_an_app_for_flwr_run(
     assert survivors(mark) == []
 
 
+@pytest.mark.slow
 def test_an_app_that_flower_refuses_is_a_failed_run(small: Experiment, tmp_path: Path, mark: str) -> None:
     with pytest.raises(RunFailed, match=r"^Flower did not take the app: .*pyproject\.toml.*$"):
         on_flower(small, tmp_path / "run", lr=float("nan"))

@@ -169,22 +169,26 @@ def results(run: Path) -> dict[str, Capability]:
     return result
 
 
+@pytest.mark.slow
 def test_an_attack_that_keeps_to_its_grants_passes(results: dict[str, Capability]) -> None:
     one = results[named(Honest)]
     assert one.same and one.compared == 6 and not one.changed  # two exchanges each of easy, round 0 and round 1
     assert str(one).endswith("gave the same 6 reconstructions without what it is not granted.")
 
 
+@pytest.mark.slow
 def test_the_closed_form_passes(results: dict[str, Capability]) -> None:
     assert results["analytic"].same and results["analytic"].compared == 6
 
 
+@pytest.mark.slow
 def test_an_attack_that_opens_the_truth_is_caught(results: dict[str, Capability]) -> None:
     one = results[named(OpensTruthAbove)]
     assert not one.same and one.repeats and one.compared == 6 == len(one.changed)
     assert "reads more than it is granted: 6 of 6" in str(one) and "of r0001-target" in str(one)
 
 
+@pytest.mark.slow
 def test_an_attack_that_reads_what_a_client_says_of_itself_is_caught(results: dict[str, Capability]) -> None:
     one = results[named(ReadsMetrics)]
     assert not one.same and one.repeats and len(one.changed) == 6
