@@ -32,7 +32,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import Budget, NotApplicable
+from flfw.adversary.attack import Budget, Models, NotApplicable
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
@@ -97,9 +97,10 @@ class APRIL(GradientMatching):
             return "not used"
         return "single" if self.settings.labels == "idlg" else self.settings.labels
 
-    def unused(self, uploads: Sequence[str], knows_defence: bool) -> str:
-        """Name the defence that the closed form does not model."""
-        return "the defence" * (self._closed and knows_defence)
+    @property
+    def models(self) -> Models:
+        """All mechanisms in the search; none in the closed form, which takes a message for one plain gradient."""
+        return frozenset() if self._closed else super().models
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]

@@ -34,7 +34,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, final
+from typing import Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -82,8 +82,12 @@ class FedCGInversion(Attack):
     """Inversion of a private extractor's features through the shared classifier."""
 
     Settings = FedCGInversionSettings
-    models: ClassVar[Models] = frozenset({"defence"})
     tuned_on = "MNIST training images 0-15 (stand-ins, decoder, and the weight of the total variation)"
+
+    @property
+    def models(self) -> Models:
+        """A client-side defence, whose noise and bounds its searches for features take."""
+        return frozenset({"defence"})
 
     @property
     def uses(self) -> Uses:

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.hyperfl import require_reading
-from flfw.adversary.attack import Budget, NotApplicable, Private, Uses
+from flfw.adversary.attack import Budget, Models, NotApplicable, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedMechanism
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
@@ -107,11 +107,14 @@ class ROG(GradientMatching):
             return "searched for"
         return "not needed" if batch == 1 and ends_fully_connected(extractor_of(model)) else "searched for in part"
 
+    @property
+    def models(self) -> Models:
+        """All mechanisms in the search; the closed form takes one gradient that no defence changed."""
+        return super().models if self.settings.private == "searched" else frozenset({"batch_statistics"})
+
     def unused(self, uploads: Sequence[str], knows_defence: bool) -> str:
-        """Name the defence where the closed form cannot take it, or the post-processor has never met it."""
-        if not knows_defence or (self.settings.private == "searched" and self.settings.post == "none"):
-            return ""
-        return "the defence" if self.settings.private == "closed_form" else "the defence, behind the search"
+        """Name the defence where the post-processor has never met it."""
+        return "the defence, behind the search" * (knows_defence and self.settings.post == "unet")
 
     def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
         """Use Adam on the relative squared distance; for known noise, on the likelihood."""

@@ -55,8 +55,6 @@ class Attack(ABC):
     """
 
     Settings: ClassVar[type] = NoSettings
-    models: ClassVar[Models] = frozenset()
-    """Mechanisms that the attack uses when they are granted; it assumes that all others are absent."""
     against: ClassVar[str] = ""
     """Name of the defence whose recipe the attack is built on; empty: none. It is said among the grants."""
     tokens: ClassVar[bool] = False
@@ -70,6 +68,11 @@ class Attack(ABC):
     def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
         self.compute = compute or Compute()
+
+    @property
+    def models(self) -> Models:
+        """Mechanisms that it uses when they are granted; it assumes that all others are absent. By default none."""
+        return frozenset()
 
     @property
     def uses(self) -> Uses:

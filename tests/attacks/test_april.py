@@ -195,8 +195,7 @@ def test_budget_labels_and_unused_knowledge_follow_the_way() -> None:
     closed, search = APRIL(), APRIL(APRILSettings(way="search", iterations=7, restarts=2, labels="idlg"))
     assert closed.budget.iterations == 0 and search.budget == Budget(7, 2, "lowest distance")
     assert (closed.labels, search.labels, APRIL(APRILSettings(way="search")).labels) == ("not used", "single", "given")
-    assert closed.unused((), knows_defence=True) == "the defence" and closed.unused((), knows_defence=False) == ""
-    assert search.unused((), knows_defence=True) == ""
+    assert closed.models == frozenset() and search.models == {"defence", "steps", "batch_statistics"}
 
 
 def test_told_of_a_mechanism_the_search_follows_the_gradient_and_with_noise_a_likelihood() -> None:

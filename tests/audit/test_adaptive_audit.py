@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from attacks.analytic import Analytic
+from attacks.april import APRIL, APRILSettings
 from attacks.ig import IG
 from clients.defences.prune import Prune, PruneSettings
 from flfw.adversary.observation import Reconstruction
@@ -98,9 +99,23 @@ def test_of_a_partly_defended_run_the_adaptive_attack_is_on_the_defended_alone(t
 
 
 def test_an_attack_that_makes_nothing_of_a_defence_runs_once(tmp_path: Path) -> None:
-    (entry,) = audited(tmp_path / "run", net="linear", attack=("analytic",), defence="prune", set=())
-    assert not entry["adaptive"] and entry["adaptation"] is None
-    assert "not granted: the labels, of which it makes no use" in entry["granted"]
+    """So does one that could search but is told to use its closed form."""
+    closed = {"attack": ("analytic", "april", "rog"), "set": ("rog.private=closed_form", "rog.iterations=1")}
+    entries = audited(tmp_path / "run", net="linear", defence="prune", **closed)
+    assert [entry["attack"] for entry in entries] == ["analytic", "april", "rog"]
+    for entry in entries:
+        assert not entry["adaptive"] and entry["adaptation"] is None
+        assert "not granted: the labels, of which it makes no use" in entry["granted"]
+        assert entry["granted"][-1] == "not granted: that the client uses prune"
+
+
+def test_a_closed_form_of_one_step_is_static_behind_several() -> None:
+    several = Ticket("target", 0, "", 1, 2, "target")
+    job = Job("april", several, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage="server")
+    run = resolve(asked(net="vit_plain"))
+    closed, search = (standing(run, job, APRIL(APRILSettings(way=way)), False) for way in ("closed_form", "search"))
+    assert not closed.adaptive and any("their mean gradient is attacked" in words for words in closed.granted)
+    assert search.adaptive and any("through all of which it searches" in words for words in search.granted)
 
 
 def test_who_normalises_by_the_batch_is_seen_through_by_who_does_so_too() -> None:

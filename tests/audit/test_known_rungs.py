@@ -91,7 +91,9 @@ class SwapsTheBatch(Drowned):
 class Steadfast(ByClosedForm):
     """The closed form, whatever it is told."""
 
-    models: ClassVar[Models] = frozenset({"defence"})
+    @property
+    def models(self) -> Models:
+        return frozenset({"defence"})
 
     def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
         return x
