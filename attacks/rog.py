@@ -129,6 +129,11 @@ class ROG(GradientMatching):
             return None
         return LowResolution(tuple(samples.shape[1:]), self.settings.sf).nearest(samples, self.settings.boxed)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether there is no post-processor, which may come nearer than the ceiling."""
+        return self.settings.post == "none"
+
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:

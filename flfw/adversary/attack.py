@@ -157,7 +157,8 @@ class Attack(ABC):
     def ceiling(self, samples: Tensor) -> Tensor | None:
         """Return the images that come nearest to true ones among all that its search can give; they use the truth.
 
-        By default None: its search can give any image. Reports print the PSNR of these images beside the measured one.
+        By default None: its search can give any image. Reports print the PSNR of these images beside the measured one,
+        and name those that the attack could not have recovered, if it is `bounded`.
 
         Args:
             samples: (N, ...) true raw inputs.
@@ -166,6 +167,14 @@ class Attack(ABC):
             (N, ...) raw inputs, or None.
         """
         return None
+
+    @property
+    def bounded(self) -> bool:
+        """Whether no result is nearer to the truth than `ceiling`; false where something behind the search adds to it.
+
+        By default true.
+        """
+        return True
 
     def presence(self, uploads: Sequence[Observation], model: nn.Module) -> list[Tensor | None]:
         """Read off the uploads which classes the clients hold; by default nothing.

@@ -12,6 +12,7 @@ import numpy as np
 from flfw.audit.jobs import Solution
 from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
+from flfw.audit.measures.reach import out_of_reach
 from flfw.audit.measures.rouge import GRAMS
 from flfw.audit.scorer import FLOORS, UNGUIDED, ScoreRow
 from flfw.audit.verdict import Conclusion, Evidence, Ladder, Searched, verdict
@@ -40,6 +41,7 @@ class AuditedTarget:
         assumes: whether the attack took a defence's randomness for independent noise, which the defence does not claim.
         expected: share of the examples that the attack's theory expects to be found; None: there is none for the case.
         tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
+        bounded: whether no result can be nearer to the truth than the rows' ceiling.
     """
 
     private: bool = False
@@ -52,6 +54,7 @@ class AuditedTarget:
     assumes: bool = False
     expected: float | None = None
     tampered_by: str = ""
+    bounded: bool = True
 
 
 def entry(
@@ -114,6 +117,7 @@ def entry(
         "verdict": word,
         "cause": cause,
         "reason": reason,
+        "reach": (out_of_reach(rows, floors) or None) if target.bounded else None,
         "tries": solution.tries,
         "stopped": solution.stopped,
         "seconds": round(solution.seconds, 3),

@@ -68,6 +68,7 @@ class Judge:
                 columns=self._scorer.columns(job, {row["victim"] for row in selected}),
                 expected=self._expected(job, stands),
                 tampered_by=self._experiment.tampered_by,
+                bounded=self._named[job.attack].bounded,
                 assumes=stands.adaptation == "automatic" and relies_on_noise(self._resolved, job.ticket, vantage),
             )
             entries.append(entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other))

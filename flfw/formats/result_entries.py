@@ -164,6 +164,7 @@ class EntryFields(TypedDict):
     verdict: NotRequired[str | None]
     cause: NotRequired[str | None]
     reason: NotRequired[str | None]
+    reach: NotRequired[str | None]
     tries: NotRequired[int | None]
     stopped: NotRequired[str | None]
     seconds: NotRequired[Figure]

@@ -31,7 +31,7 @@ _KEYS = GRANT | {
     "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
     "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
     "knowing_gains", "label_presence", "cause", "messages", "identification_p", "objective",
-    "candidates", "feature_error", "share_expected", "tampered_by", "rouge", "ceiling", "reduced",
+    "candidates", "feature_error", "share_expected", "tampered_by", "rouge", "ceiling", "reduced", "reach",
 }  # fmt: skip
 FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
 _BESIDE = ("matched", "told")  # rungs that belong to one target; the others belong to an attack

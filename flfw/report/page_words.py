@@ -30,7 +30,7 @@ HEADLINE = """\
 {% if setting.entry.verdict != 'static only' %}{{ setting.entry.reason or '' }}
 {% elif setting.informed %}It makes no use of all else that stands between the data and what it reads: this is not evidence of protection.
 {% elif twin %}It is not told of {{ setting.entry.hidden_by or setting.entry.defence }}, so this is not evidence of protection. The same attack, told of it: {{ twin.recovered }} of {{ twin.total }}, {{ twin.entry.verdict }}.
-{% else %}{{ setting.entry.reason or '' }}{% endif %}
+{% else %}{{ setting.entry.reason or '' }}{% endif %} {{ setting.entry.reach or '' }}
 {% endmacro %}
 {% macro but_for_those_aside() %}{% if aside %}, {{ aside|length }} of which {{ 'is' if aside|length == 1 else 'are' }} static and set aside: beside {{ 'it' if aside|length == 1 else 'each of them' }} stands an adaptive one{% endif %}{% endmacro %}
 {% macro chance(setting) %}{{ setting.entry.identification_null|pct(0) if setting.entry.identification_null >= 0.01 else 'less than 1 %' }}{% endmacro %}
