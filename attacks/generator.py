@@ -35,7 +35,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Budget, NotApplicable, Private, Uses
+from flfw.adversary.attack import Budget, NotApplicable, Preparation, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedMechanism
 from flfw.adversary.observation import Knowledge, Reconstruction
 from flfw.errors import require
@@ -118,6 +118,11 @@ class GenerativeInversion(GradientMatching):
     def uses(self) -> Uses:
         """Public data, for the generator."""
         return frozenset({"public"})
+
+    @property
+    def preparation(self) -> Preparation:
+        """The training of the generator."""
+        return Preparation("learning_iterations", kept=True)
 
     def private(self, model: nn.Module, batch: int) -> Private:
         """Return ``guessed`` with CMA-ES, which searches for z alone."""

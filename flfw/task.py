@@ -25,6 +25,7 @@ from flfw.plugins import settings, short_name
 from flfw.rng import numpy_generator
 
 _UNOWNED_AT_MOST = 2000
+_PUBLIC_AT_MOST = 10_000
 
 
 def _side(experiment: Experiment) -> int | None:
@@ -153,6 +154,10 @@ class Task:
         if vary is not None:
             x = feed.augment(x, self.augment, vary)
         return feed.raw(x), torch.from_numpy(getattr(self.dataset, f"{part}_y")[indices])
+
+    def public(self) -> tuple[Tensor, Tensor]:
+        """Return raw inputs and labels of test examples of no client, spread evenly: the public data of an audit."""
+        return self.examples("test", partition.evenly(self.split.public, _PUBLIC_AT_MOST))
 
     @property
     def unowned(self) -> tuple[str, np.ndarray]:

@@ -10,8 +10,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
-from torch import Tensor
-
 from flfw.adversary.attack import tuned_on
 from flfw.adversary.observation import key
 from flfw.audit.attack_server import Attacks, AttackServer, Inline, place
@@ -28,14 +26,11 @@ from flfw.audit.scorer import Scorer, ScoreRow, read_truth
 from flfw.audit.standing import standing
 from flfw.audit.verdict import Rung
 from flfw.curves import Point
-from flfw.data.splits.partition import evenly
 from flfw.errors import BadInput
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved
 from flfw.task import Task
 from flfw.terminal.progress import Steps
-
-_PUBLIC_AT_MOST = 10_000
 
 AuditContext = AbstractContextManager["Auditor | None"]
 
@@ -122,20 +117,17 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     @cached_property
     def _public(self) -> Public:
-        samples, labels = self._public_data()
+        samples, labels = self._task.public()
         return Public.from_arrays(samples.numpy(), labels.numpy(), text=bool(self._task.dataset.vocabulary))
 
     @cached_property
     def _extractors(self) -> Extractors:
         return Extractors(self._resolved, Recordings(self.source / "observations"), self._task.inputs)
 
-    def _public_data(self) -> tuple[Tensor, Tensor]:
-        return self._task.examples("test", evenly(self._task.split.public, _PUBLIC_AT_MOST))
-
     def _granted_public(self) -> tuple[str, int]:
         """Return the file of the public data, for jobs that grant it, and its number of examples."""
         if self._granted is None:
-            samples, labels = self._public_data()
+            samples, labels = self._task.public()
             self._granted = self._queue.put_public(samples, labels), len(labels)
         return self._granted
 

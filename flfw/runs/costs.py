@@ -16,21 +16,17 @@ import sys
 import tempfile
 import time
 import timeit
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save
 
-from flfw.adversary.attack import NotApplicable
-from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import ticket_of
 from flfw.audit.knowledge import MOST_SEARCHED, MOST_STEPPED
@@ -45,10 +41,11 @@ from flfw.experiment import Experiment
 from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import shared
 from flfw.messages.wire import nbytes, pack, unpack, views
-from flfw.nets import Tensors
-from flfw.plugins import short_name
 from flfw.resolve import Resolved, resolve
-from flfw.rng import initialising, torch_generator
+from flfw.rng import initialising
+from flfw.runs import timing
+from flfw.runs.attack_costs import TimedTarget, attack_seconds
+from flfw.runs.timing import at_length, fastest_s
 from flfw.server.aggregation import Update
 from flfw.server.cohorts import in_turn
 from flfw.server.distillation import ServerTraining
@@ -56,12 +53,8 @@ from flfw.server.place import ServerPlace
 from flfw.task import Task
 from flfw.victims.victim import PlainVictim, VictimModel
 
-MOST = 8
-"""Greatest number of processes, or images, in a measurement; more images take time in proportion."""
 LONG_S = 20.0
 """Seconds; a client's round that takes longer is measured once."""
-_CALLS, _ENOUGH_S = 3, 3.0  # calls, of which the fastest counts; seconds that the epochs in a call should take
-# (a call that takes longer is measured once)
 _GIB = 1024**3
 
 Costs = dict[str, float]
@@ -116,16 +109,16 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     started = time.process_time()
     (record, metrics), epoch = work(1), time.process_time() - started  # slower than later calls, which reuse its memory
     if (one := epoch) <= LONG_S:
-        more = max(2, min(experiment.local_epochs, int(_ENOUGH_S / one)))
-        calls = _CALLS if one <= _ENOUGH_S else 1
-        one = _fastest_s(lambda: work(1), calls)
-        epoch = max(_fastest_s(lambda: work(more), calls) - one, 0.0) / (more - 1)
+        more = max(2, min(experiment.local_epochs, int(timing.ENOUGH_S / one)))
+        calls = timing.CALLS if one <= timing.ENOUGH_S else 1
+        one = fastest_s(lambda: work(1), calls)
+        epoch = max(fastest_s(lambda: work(more), calls) - one, 0.0) / (more - 1)
     scale = fmean(sizes) / sizes[partition]
     costs |= {"epoch_s": scale * epoch, "fixed_s": scale * max(one - epoch, 0.0), "peak_gib": _peak_gib()}
     sent = expand(unpack(record), views(arrays))  # the upload as the server decodes it, and as probes send it
     costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(pack(sent)), "down": nbytes(arrays)}
     costs["message"] = nbytes(record)
-    costs["reply_s"] = _fastest_s(lambda: expand(unpack(record), views(arrays)))
+    costs["reply_s"] = fastest_s(lambda: expand(unpack(record), views(arrays)))
     if not isinstance(settings, ServerTraining):  # the server's training is measured separately
         updates = [Update(partition, sizes[partition], sent, metrics)] * 4
         place = ServerPlace(experiment, method, settings)
@@ -136,9 +129,9 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
             server.combined(arrays, iter(updates), 1)
             costs["kept"] = sum(value.nbytes for value in server.state.values())
 
-        summed = _fastest_s(combine)
+        summed = fastest_s(combine)
         costs["reply_s"] += summed / len(updates)
-    costs["write_s"] = _fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data))
+    costs["write_s"] = fastest_s(lambda: (folder / hashlib.sha256(data := save(sent)).hexdigest()).write_bytes(data))
 
 
 def _server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
@@ -156,7 +149,7 @@ def _server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
         server.combined(arrays, iter(uploads), 1)
         return time.process_time() - started
 
-    costs |= {"server_s": _at_length(seconds, settings.iterations), "peak_gib": _peak_gib()}
+    costs |= {"server_s": at_length(seconds, settings.iterations), "peak_gib": _peak_gib()}
 
 
 def _client(resolved: Resolved, partition: int, folder: Path) -> FederatedClient:
@@ -185,19 +178,34 @@ def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     costs["imports_s"] = timeit.timeit(lambda: [importlib.import_module(name) for name in needed], number=1)
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
     task = Task.load(experiment, experiment.data_root)
-    fresh = ladder_net(RUNGS[1], experiment, task.build_net)
-    plain = PlainVictim(fresh, fresh.state_dict(), ("*",), task.inputs)
-    costs["easy"] = sum(v.nbytes for v in plain.known.values())
-    costs["easy_s"] = _attacks_s(resolved, plain, 1, lambda x, y: plain.gradient(x, y, {}, {}))
+
+    def plain() -> PlainVictim:
+        fresh = ladder_net(RUNGS[1], experiment, task.build_net)
+        return PlainVictim(fresh, fresh.state_dict(), ("*",), task.inputs)
+
+    easy = plain()
+    costs["easy"] = sum(v.nbytes for v in easy.known.values())
+    answer = partial(easy.gradient, unknown={}, constants={})
+    costs["easy_s"] = attack_seconds(resolved, TimedTarget(plain, 1, answer, first=True)).total
     worker = _client(resolved, min(experiment.defended_partitions, default=0), folder)
-    with initialising(experiment.seed, "attacker"):
-        model = method.build_model(task.build_net(), settings)
-    received = shared(worker.model.state_dict(), worker.sharing.downloads)
+    held = worker.model.state_dict()
+    received = shared(held, worker.sharing.downloads)
     worker.install(views(pack(received)), 0)  # some answer probes by the tensors they received
-    victim = method.victim_model(model, received, task.inputs, settings)
-    costs["target_s"] = _attacks_s(resolved, victim, experiment.victim_batch, worker.gradient)
-    target = ticket_of(experiment.points[0], 0)
-    costs["uploads_s"] = costs["target_s"] * _uploads_over_target(experiment, task)
+
+    def victim() -> VictimModel:
+        with initialising(experiment.seed, "attacker"):
+            model = method.build_model(task.build_net(), settings)
+        return method.victim_model(model, received, task.inputs, settings)
+
+    trained = any(experiment.audited)  # before training the private tensors are known, and nothing was uploaded
+    common = not trained and method.common_start(settings)
+    start = {name: value for name, value in held.items() if name not in received} if common else None
+    uploaded = shared(held, worker.sharing.uploads) if trained else None
+    attacked = TimedTarget(victim, experiment.victim_batch, worker.gradient, start=start, uploaded=uploaded)
+    spent = attack_seconds(resolved, attacked)
+    costs["target_s"] = spent.total
+    target, larger = ticket_of(experiment.points[0], 0), _uploads_over_target(experiment, task)
+    costs["uploads_s"] = larger * spent.searched + (spent.prepared if larger else 0.0)
     if hiding(resolved, target, "server", bool(experiment.defended_partitions)).adapts:
         costs["target_s"] *= 3  # the adaptive attack, and the same on the rung `told`
     costs["beside"] = len(list(tickets_beside(resolved, target)))
@@ -212,53 +220,6 @@ def _uploads_over_target(experiment: Experiment, task: Task) -> float:
     stepped = examples * (passes if examples * passes <= MOST_STEPPED else 1)
     uploads = min(experiment.images, experiment.clients)
     return uploads / experiment.images * stepped / (experiment.victim_batch * experiment.victim_steps)
-
-
-def _attacks_s(resolved: Resolved, victim: VictimModel, batch: int, answer: Callable[..., Tensors]) -> float:
-    """Measure the seconds of all attacks on one rung of one round; any examples do."""
-    experiment = resolved.experiment
-    task, images, seen, granted = Task.load(experiment, experiment.data_root), min(experiment.images, MOST), [], []
-    for slot in range(images):
-        x, y = task.examples("train", np.arange(slot * batch, (slot + 1) * batch))
-        sent = {name: value.detach() for name, value in answer(x, y).items()}
-        seen.append(Observation(Vantage.SERVER, "probe", RUNGS[-1], 0, slot, slot, sent, victim.known))
-        granted.append(Knowledge(victim, batch, y))
-    return sum(_attack_s(resolved, name, seen, granted) for name in experiment.attacks) * experiment.images / images
-
-
-def _attack_s(resolved: Resolved, name: str, seen: list[Observation], granted: list[Knowledge]) -> float:
-    """Measure the seconds of one attack with all its iterations, if it has iterations."""
-
-    experiment = resolved.experiment
-
-    def seconds(iterations: int) -> float:
-        lowered = [f"{short_name(name)}.iterations={iterations}"] if iterations else []
-        attack = resolved.replaced(set=(*experiment.set, *lowered)).attacks[name]
-        rngs = [torch_generator(experiment.seed, "estimate", o.slot) for o in seen]
-        started, before = time.monotonic(), time.process_time()
-        with suppress(NotApplicable):
-            attack.run(seen, granted, rngs)
-        # Wall-clock time, or less if other programs use the cores.
-        return min(time.monotonic() - started, time.process_time() - before)
-
-    whole = getattr(resolved.attacks[name].settings, "iterations", 0)
-    if whole < 2:
-        return seconds(whole)
-    return _at_length(seconds, whole)
-
-
-def _at_length(seconds: Callable[[int], float], whole: int) -> float:
-    """Extrapolate the seconds of all iterations from those of a few."""
-    once, few = min(seconds(1) for _ in range(_CALLS)), min(4, whole)
-    while (more := seconds(few)) - once < _ENOUGH_S / _CALLS and few < whole:
-        few = min(4 * few, whole)
-    more = min(more, seconds(few))
-    return once + (whole - 1) * max(more - once, 0.0) / max(1, few - 1)
-
-
-def _fastest_s(work: Callable[[], object], calls: int = _CALLS) -> float:
-    """Return the least processor time of some calls; on one thread other programs do not change it."""
-    return min(timeit.repeat(work, number=1, repeat=calls, timer=time.process_time))
 
 
 def _peak_gib() -> float:

@@ -14,7 +14,8 @@ from flfw.audit.jobs import tickets_of
 from flfw.engines import machine
 from flfw.experiment import Experiment
 from flfw.resolve import Resolved
-from flfw.runs.costs import LONG_S, MOST, Costs, measured
+from flfw.runs.attack_costs import MOST
+from flfw.runs.costs import LONG_S, Costs, measured
 from flfw.server.distillation import ServerTraining
 from flfw.storage.provenance import hardware
 

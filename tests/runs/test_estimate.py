@@ -16,7 +16,7 @@ import torch
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
-from flfw.runs import costs
+from flfw.runs import costs, timing
 from flfw.runs import estimate as module
 from flfw.runs.estimate import Estimate, estimate, lines
 from flfw.runs.run import check
@@ -133,14 +133,14 @@ def test_iterations_are_extrapolated_on_a_line() -> None:
         asked.append(iterations)
         return 0.5 + 0.1 * iterations
 
-    assert costs._at_length(passing, 2000) == pytest.approx(200.5)
-    assert max(asked) <= 64 and costs._at_length(passing, 1) == pytest.approx(0.6)
+    assert timing.at_length(passing, 2000) == pytest.approx(200.5)
+    assert max(asked) <= 64 and timing.at_length(passing, 1) == pytest.approx(0.6)
 
 
 def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(costs, "_ENOUGH_S", 0.6)
+    monkeypatch.setattr(timing, "ENOUGH_S", 0.6)
 
     def server_s(clients: int, iterations: int) -> float:
         changes = {"method": "fedcg", "net": "lenet5", "clients": clients, "set": (f"iterations={iterations}",)}

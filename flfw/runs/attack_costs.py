@@ -1,0 +1,124 @@
+"""Seconds of an audit's attacks on one round, from attacks with few iterations on victims as an audit grants them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+
+from flfw.adversary.attack import Attack, NotApplicable
+from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
+from flfw.audit.probe import RUNGS
+from flfw.nets import Tensors
+from flfw.plugins import short_name
+from flfw.resolve import Resolved
+from flfw.rng import torch_generator
+from flfw.runs.timing import at_length
+from flfw.task import Task
+from flfw.victims.batch_statistics import normalise_by_batch
+from flfw.victims.victim import VictimModel
+
+MOST = 8
+"""Greatest number of images in a measurement; more take time in proportion."""
+
+
+@dataclass(frozen=True)
+class TimedTarget:
+    """Target of the measured attacks.
+
+    Attributes:
+        build: builds the attacker's model of a client.
+        batch: number of examples behind a message.
+        answer: computes a client's message for raw inputs and labels; its values do not matter.
+        first: whether a process attacks it before any other, and then trains what it keeps for all targets.
+        start: the initial private tensors, where they are granted.
+        uploaded: an upload of the client, where it is granted.
+    """
+
+    build: Callable[[], VictimModel]
+    batch: int
+    answer: Callable[..., Tensors]
+    first: bool = False
+    start: Tensors | None = None
+    uploaded: Tensors | None = None
+
+
+@dataclass(frozen=True)
+class AttackSeconds:
+    """Seconds of all attacks on a target: of the searches for its images, and of trainings on public data before."""
+
+    searched: float = 0.0
+    prepared: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Both together."""
+        return self.searched + self.prepared
+
+    def __add__(self, other: AttackSeconds) -> AttackSeconds:
+        """Add the seconds of further attacks."""
+        return AttackSeconds(self.searched + other.searched, self.prepared + other.prepared)
+
+
+def attack_seconds(resolved: Resolved, target: TimedTarget) -> AttackSeconds:
+    """Measure the seconds of all attacks on one rung of one round; any examples do."""
+    experiment = resolved.experiment
+    task, known = Task.load(experiment, experiment.data_root), target.build().known
+    seen, labels, batch = list[Observation](), [], target.batch
+    for slot in range(min(experiment.images, MOST)):
+        x, y = task.examples("train", np.arange(slot * batch, (slot + 1) * batch))
+        sent = {name: value.detach() for name, value in target.answer(x, y).items()}
+        seen.append(Observation(Vantage.SERVER, "probe", RUNGS[-1], 0, slot, slot, sent, known))
+        labels.append(y)
+    attacks = resolved.attacks
+    public = Examples(*task.public()) if any("public" in attack.uses for attack in attacks.values()) else None
+    total = AttackSeconds()
+    for name, attack in attacks.items():
+        victim = target.build()
+        if "batch_statistics" in attack.models:
+            normalise_by_batch(victim)
+        beside = {
+            "public": public if "public" in attack.uses else None,
+            "start": target.start if "start" in attack.uses else None,
+            "uploaded": target.uploaded if "uploads" in attack.uses else None,
+        }
+        granted = [Knowledge(victim, batch, y if attack.labels == "given" else None, **beside) for y in labels]
+        total += _seconds_of(resolved, name, attack, seen, granted, target.first)
+    return total
+
+
+def _seconds_of(
+    resolved: Resolved, name: str, attack: Attack, seen: list[Observation], granted: list[Knowledge], first: bool
+) -> AttackSeconds:
+    """Measure one attack with all its iterations; a training before it is the shortest there, and is extrapolated."""
+    needs, whole = attack.preparation, getattr(attack.settings, "iterations", 0)
+
+    def seconds(iterations: int, images: int, prepared: int = 1) -> float:
+        lowered = {"iterations": iterations} if iterations else {}
+        lowered |= {needs.setting: prepared} if needs else {}
+        assigned = [f"{short_name(name)}.{setting}={value}" for setting, value in lowered.items()]
+        trial = resolved.replaced(set=(*resolved.experiment.set, *assigned)).attacks[name]
+        rngs = [torch_generator(resolved.experiment.seed, "estimate", o.slot) for o in seen[:images]]
+        started, before = time.monotonic(), time.process_time()
+        with suppress(NotApplicable):
+            trial.run(seen[:images], granted[:images], rngs)
+        # Wall-clock time, or less if other programs use the cores.
+        return min(time.monotonic() - started, time.process_time() - before)
+
+    def searched(images: int) -> float:
+        return at_length(lambda n: seconds(n, images), whole) if whole > 1 else seconds(whole, images)
+
+    measured, more = len(seen), resolved.experiment.images - len(seen)
+    all_images = searched(measured)
+    if more > 0:  # attacks on public images, for a training, do not grow with the number of victims
+        alone, others = (searched(1), measured - 1) if needs else (0.0, measured)
+        all_images += more * max(all_images - alone, 0.0) / others
+    if needs is None or (needs.kept and not first):
+        return AttackSeconds(all_images)
+    few, steps = min(whole, 1), getattr(attack.settings, needs.setting)
+    shortest = seconds(few, 1)
+    trained = at_length(lambda n: seconds(few, 1, n), steps, calls=1) if steps > 1 else shortest
+    return AttackSeconds(all_images, max(trained - shortest, 0.0))

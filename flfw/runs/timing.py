@@ -1,0 +1,30 @@
+"""Times of functions from few calls, extrapolated where they are linear in a number."""
+
+from __future__ import annotations
+
+import time
+import timeit
+from collections.abc import Callable
+
+CALLS, ENOUGH_S = 3, 3.0  # calls, of which the fastest counts; seconds that the work in all of them should take
+
+
+def at_length(seconds: Callable[[int], float], whole: int, calls: int = CALLS) -> float:
+    """Extrapolate the seconds of all iterations from those of a few.
+
+    Args:
+        seconds: measures a number of iterations.
+        whole: number of all iterations.
+        calls: calls with one iteration, of which the fastest counts; with 1 no number is measured twice, as for work
+            whose result is kept.
+    """
+    once, few = min(seconds(1) for _ in range(calls)), min(4, whole)
+    while (more := seconds(few)) - once < ENOUGH_S / CALLS and few < whole:
+        few = min(4 * few, whole)
+    more = more if calls == 1 else min(more, seconds(few))
+    return once + (whole - 1) * max(more - once, 0.0) / max(1, few - 1)
+
+
+def fastest_s(work: Callable[[], object], calls: int = CALLS) -> float:
+    """Return the least processor time of some calls; on one thread other programs do not change it."""
+    return min(timeit.repeat(work, number=1, repeat=calls, timer=time.process_time))

@@ -1,0 +1,171 @@
+"""What the estimate of an audit's attacks grants them, and that it counts their training on public data."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from flfw.adversary.attack import Models, Uses
+from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
+from flfw.experiment import Experiment
+from flfw.resolve import Resolved, resolve
+from flfw.rng import initialising, torch_generator
+from flfw.runs import timing
+from flfw.runs.attack_costs import AttackSeconds, TimedTarget, attack_seconds
+from flfw.task import Task
+from flfw.victims.victim import PlainVictim
+from tests.support.small_runs import ByGuess, plug_in
+
+
+class Looking(ByGuess):
+    """Keeps what it was granted."""
+
+    granted: ClassVar[list[Knowledge]] = []
+
+    @property
+    def uses(self) -> Uses:
+        return frozenset({"public"})
+
+    @property
+    def models(self) -> Models:
+        return frozenset({"batch_statistics"})
+
+    @property
+    def labels(self) -> str:
+        return "not used"
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        self.granted.extend(knowledge)
+        return []
+
+
+class Unasking(Looking):
+    """Asks for nothing."""
+
+    @property
+    def uses(self) -> Uses:
+        return frozenset()
+
+    @property
+    def models(self) -> Models:
+        return frozenset()
+
+
+def normalising() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(72, 10))
+
+
+def target(resolved: Resolved, first: bool = True, other: Callable[[], nn.Module] | None = None) -> TimedTarget:
+    """A wholly shared network, of the experiment if no other is given."""
+    task = Task.load(resolved.experiment, resolved.experiment.data_root)
+
+    def build() -> PlainVictim:
+        with initialising(0, "net"):
+            net = (other or task.build_net)()
+        return PlainVictim(net, net.state_dict(), ("*",), task.inputs)
+
+    return TimedTarget(build, 1, lambda x, y: build().gradient(x, y, {}, {}), first)
+
+
+def test_attacks_are_granted_what_they_use_and_the_statistics_of_the_batch(small: Experiment) -> None:
+    names = (plug_in(Looking), plug_in(Unasking))
+    resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=names, images=1))
+    Looking.granted.clear()
+    attack_seconds(resolved, target(resolved, other=normalising))
+    asking, other = Looking.granted
+    task = Task.load(resolved.experiment, resolved.experiment.data_root)
+    assert asking.public is not None and torch.equal(asking.public.labels, task.public()[1])
+    assert other.public is None and asking.labels is None is other.labels
+    by_running = [any(isinstance(m, _BatchNorm) for m in known.model.model.modules()) for known in (asking, other)]
+    assert by_running == [False, True]
+
+
+LEARNING: list[tuple[str, tuple[str, ...]]] = [
+    ("generator", ("learning_iterations=60", "iterations=2", "restarts=1", "space=latent")),
+    ("ig", ("prior=flow", "flow_width=8", "flow_iterations=60", "flow_batch=16", "flow_steps=1", "iterations=2")),
+    ("rog", ("post=unet", "sf=2", "pairs=16", "post_epochs=48", "iterations=2")),
+]
+
+
+def timed(small: Experiment, name: str, settings: tuple[str, ...], first: bool = True) -> AttackSeconds:
+    resolved = learning(small, name, settings)
+    return attack_seconds(resolved, target(resolved, first))
+
+
+def learning(small: Experiment, name: str, settings: tuple[str, ...]) -> Resolved:
+    assigned = tuple(f"{name}.{setting}" for setting in settings)
+    return resolve(dataclasses.replace(small, net="linear", side=8, attack=(name,), images=1, set=assigned))
+
+
+@pytest.mark.parametrize(("name", "settings"), LEARNING, ids=[name for name, _ in LEARNING])
+def test_a_training_on_public_data_counts(
+    small: Experiment, monkeypatch: pytest.MonkeyPatch, name: str, settings: tuple[str, ...]
+) -> None:
+    monkeypatch.setattr(timing, "ENOUGH_S", 0.3)
+    estimated = timed(small, name, settings)
+    resolved = learning(small, name, settings)
+    task, attacked = Task.load(resolved.experiment, None), target(resolved)
+    x, y = task.examples("train", torch.tensor([0]).numpy())
+    victim = attacked.build()
+    seen = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, attacked.answer(x, y), victim.known)
+    samples, labels = task.public()
+    fresh = Examples(samples.flip(0), labels.flip(0))  # in another order, so that no network that was kept is used
+    began = time.process_time()
+    resolved.attacks[name].run([seen], [Knowledge(victim, 1, y, public=fresh)], [torch_generator(0, "attack")])
+    took = time.process_time() - began
+    assert estimated.prepared > 0.3 * estimated.total
+    assert took / 3 < estimated.total < took * 3, (took, estimated)
+
+
+def test_a_training_whose_result_is_kept_counts_once(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "ENOUGH_S", 0.1)
+    (generator, _, rog) = (timed(small, name, settings, first=False) for name, settings in LEARNING)
+    assert generator.prepared == 0 < rog.prepared
+
+
+def linear(fixed: float, each: float) -> Callable[[int], float]:
+    return lambda count: fixed + each * count
+
+
+@pytest.mark.parametrize("calls", [1, 3])
+def test_a_line_through_two_numbers_is_followed(calls: int) -> None:
+    assert timing.at_length(linear(0.5, 0.1), 2000, calls) == pytest.approx(200.5)
+
+
+def test_work_whose_result_is_kept_is_measured_once_for_each_number() -> None:
+    kept = set[int]()
+
+    def seconds(count: int) -> float:
+        known, _ = count in kept, kept.add(count)
+        return 0.0 if known else 0.1 * count
+
+    assert timing.at_length(seconds, 2000, calls=1) == pytest.approx(200)
+
+
+class Sized(ByGuess):
+    """Takes a time for each image, which it notes."""
+
+    seen: ClassVar[list[Any]] = []
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        self.seen.append(len(observations))
+        began = time.process_time()
+        while time.process_time() < began + 0.01 * len(observations):
+            pass
+        return []
+
+
+def test_more_images_than_are_measured_count_in_proportion(small: Experiment) -> None:
+    resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=(plug_in(Sized),), images=80))
+    assert 0.8 <= attack_seconds(resolved, target(resolved)).total < 2 and Sized.seen == [8]
