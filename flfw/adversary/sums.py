@@ -11,6 +11,9 @@ import torch
 from flfw.adversary.observation import Observation
 from flfw.nets.net import Tensors
 
+SEEN = "of the clients' messages only their sum, as behind secure aggregation; which clients took part"
+"""Grant of an attack on sums, in words."""
+
 
 def summed(observations: Sequence[Observation], weights: bool) -> list[Observation]:
     """Return the observations with a sum over clients in the place of each client's own message.

@@ -137,7 +137,7 @@ def of_malicious_server(conclusion: Conclusion, by: str) -> Conclusion:
     'inconclusive'
     """
     word, cause, reason = conclusion
-    beyond = "It says nothing about a server that follows the protocol: audit that in a run without --tampered-by."
+    beyond = "It says nothing about a server that follows the protocol: audit that in a run of such a server."
     if word in POSITIVE:
         return Conclusion(
             MALICIOUS, "tampered", f"In the network that a malicious server changed ({by}): {reason} {beyond}"

@@ -9,6 +9,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.adversary.attack import Attack, Private
+from flfw.adversary.sums import SEEN
 from flfw.audit.adaptation import hiding, sent_names
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.knowledge import hidden, unrolled
@@ -48,9 +49,6 @@ _LABELS = {
 _NAMED = 6  # at most so many private tensors are named one by one
 
 
-_SUMS = "of the clients' messages only their sum, as behind secure aggregation; which clients took part"
-
-
 _RECOVERED = "not granted: the labels, which it reads off the last layer's gradient"
 
 
@@ -78,7 +76,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
         *(["the weights of its frozen body, which are public"] if experiment.train not in ("auto", "full") else []),
         f"the tensors broadcast in the round ({known:,} numbers)",
         _what_is_seen(ticket),
-        *([_SUMS] if attack.of_sums else []),
+        *([SEEN] if attack.of_sums else []),
         _LABELS.get(attack.labels, _RECOVERED),
         "the inputs' range and normalisation",
     ]

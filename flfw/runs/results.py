@@ -15,7 +15,7 @@ import pandas as pd
 import flfw
 from flfw.audit.auditor import Auditor
 from flfw.audit.entries import breakdowns, write_rows
-from flfw.audit.measures.noticed import noticed
+from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
@@ -36,10 +36,6 @@ _SILENT = (
 _NOISY = (
     "Losses, accuracies and numbers of examples that clients reported have noise (metrics=private, metrics-noise={:g}) "
     "and are cut to their ranges: those of one client may say little. In a mean over clients the noise is smaller."
-)
-_TAMPERED = (
-    "A malicious server changed the network of this run ({}), and all clients built it: accuracies and verdicts are "
-    "those of the changed network, and say nothing about a server that follows the protocol."
 )
 _NOTHING = {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
 _TRANSPORT = {
@@ -86,7 +82,7 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     if experiment.metrics == "private" and not training["final"]:
         reported.append(f"No final evaluation: asked for again, it would exceed {_budget(experiment)}.")
     if experiment.tampered_by:
-        reported.append(_TAMPERED.format(experiment.tampered_by))
+        reported.append(TAMPERED.format(experiment.tampered_by))
     notes = [*notes, *reported, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
     audited: dict[str, Any] = {"audit": [], "recordings": None, "weights": None, "tuned_on": []}
     stopped = None

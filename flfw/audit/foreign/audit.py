@@ -25,7 +25,7 @@ from flfw.audit.foreign.cost import SearchLimits
 from flfw.audit.foreign.description import TrainingDescription
 from flfw.audit.foreign.grants import Grants
 from flfw.audit.foreign.knowledge import InputSpace, described, granted, input_space, victim
-from flfw.audit.foreign.ladder import control, probes
+from flfw.audit.foreign.ladder import control, crafted, probes
 from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket
 from flfw.audit.ladder import easy
 from flfw.audit.measures.public import Public
@@ -59,6 +59,7 @@ def audit(
     pictures: bool = False,
     training: TrainingDescription | Callable[[Observation], TrainingDescription] | None = None,
     limits: SearchLimits | None = None,
+    tampered_by: str = "",
 ) -> Path:
     """Attack recorded updates, score the results, write ``result.json``, ``audit.csv`` and the report; return ``out``.
 
@@ -72,7 +73,8 @@ def audit(
         attacks: by the name under which they are reported.
         truth: gives a client's training data by its number in the recordings; None: unknown, the client is left out.
             An example's ``indices`` name it among all clients' examples.
-        public: data that an attacker may hold; those equal to an example of a client in ``truth`` are left out.
+        public: data that an attacker may hold, granted to the attacks that use some; those equal to an example of a
+            client in ``truth`` are left out.
         inputs: the input space.
         name: the app's name, for the report.
         dataset: the name of its data, for the report.
@@ -89,21 +91,25 @@ def audit(
         training: the description of the clients' training, in place of ``lr``, ``steps`` and ``mode``; or a function
             that gives the description of an update.
         limits: limits of the searches; None: the usual ones.
+        tampered_by: the attack whose malicious server changed the network, or sent numbers of its choice; no verdict is
+            then one on a server that follows the protocol. Empty: the server followed it.
 
     Raises:
         BadInput: there are no such recordings, no client's training data are known, the network, a truth or the
-            public data do not fit, or an attack would take too much memory or time.
+            public data do not fit, an attack would take too much memory or time, or one needs a malicious server.
     """
     folder, limits = _new(out), limits or SearchLimits()
     require(bool(attacks), "at least one attack", attacks=list(attacks))
     require(victims >= 1, "victims >= 1", victims=victims)
-    case = ForeignCase(net, input_space(inputs), public, _describe(training, steps, lr, mode), seed, defence)
+    describe = _describe(training, steps, lr, mode)
+    case = ForeignCase(net, input_space(inputs), public, describe, seed, defence, tampered_by)
+    case.check_server(attacks)
     kept = Recordings(Path(recordings))
     work = _Audit(case, kept, choose(case, kept, rounds, truth, batch, victims, limits.sample), folder, attacks, limits)
     config = {"method": name, "dataset": dataset, "seed": seed, "attack": list(attacks), "lr": work.described.lr}
     config |= {"mode": work.described.mode, "defence": defence, "victims": victims}
     entries, rows = work.run()
-    config |= {"pictures": "yes" if pictures else "no"}
+    config |= {"pictures": "yes" if pictures else "no", "tampered_by": tampered_by}
     result.write(folder, config, kept, entries, rows, tuned_on(attacks))
     return folder
 
@@ -159,9 +165,9 @@ class _Audit:
         limits: SearchLimits,
     ) -> None:
         self._case, self._kept, self._chosen, self._out, self._attacks = case, kept, chosen, out, attacks
-        self._grants = Grants(case, kept, limits)
-        self._consistency = Consistency(case, self._grants.net, chosen.truths, limits.seconds)
         public = nobodys(case.public, chosen.truths.values())
+        self._grants = Grants(case, kept, limits, public)
+        self._consistency = Consistency(case, self._grants.net, chosen.truths, limits.seconds)
         self._scorer = Scorer(public, out / "truth", out, case.seed, None)
         self.described = self._grants.check(chosen, attacks)
         out.mkdir(parents=True, mode=0o700)
@@ -193,11 +199,12 @@ class _Audit:
         return [summary for summaries in entries.values() for summary in summaries], rows
 
     def _easy(self, name: str, attack: Attack, lone: Sequence[tuple[int, Truth]]) -> tuple[Rung, list[ScoreRow]]:
-        net = self._case.fresh("easy")
+        net = crafted(self._case.fresh("easy"), attack, self._case)
         seen = probes("easy", net, [single for _, single in lone], self._case.inputs)
         model, training = victim(net, seen[0], self._case.inputs, "eval"), TrainingDescription(1.0, sends="gradient")
         labels = [single.labels for _, single in lone]
-        pairs: list[Pair | None] = [(o, granted(model, training, 1, labels[o.slot], False)) for o in seen]
+        known = [granted(model, training, 1, labels[o.slot], False) for o in seen]
+        pairs: list[Pair | None] = [(o, self._grants.beside(one, attack)) for o, one in zip(seen, known, strict=True)]
         exchanges = [Exchange(f"easy-{i}", client, i, None) for i, (client, _) in enumerate(lone)]
         job = self._job(name, EASY, exchanges)
         solution = attempt(job, attack, pairs, self._case.seed)
@@ -239,6 +246,8 @@ class _Audit:
             private=any(pair[1].model.unknown for pair in granting.pairs if pair),
             defended=self._case.defence != "none",
             settings=len(self._attacks) * len(self._chosen.groups),
+            tampered_by=self._case.tampered_by,
+            bounded=attack.bounded,
         )
         # Here the rungs become the verdict: ``ladder.consistency`` is the one of `Consistency.checked`.
         summary = entry(description, solution, rows, sum(sizes), ladder, self._case.seed, target)
@@ -260,7 +269,8 @@ class _Audit:
             where = {"client": exchange.client, "victim": exchange.slot}
             where |= {"batch": pair[1].batch, "steps": pair[1].steps} if pair else {"batch": None, "steps": None}
             name = key(ticket.round, ticket.point, exchange.slot)
-            rows += self._scorer.rows(job, exchange, common | where, name, reconstruction)
+            ceiling = self._attacks[job.attack].ceiling
+            rows += self._scorer.rows(job, exchange, common | where, name, reconstruction, ceiling=ceiling)
         return self._scorer.controlled(job, rows)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Observation, Truth
 from flfw.audit.foreign.description import TrainingDescription
 from flfw.audit.foreign.knowledge import classes, is_random
@@ -18,6 +19,7 @@ from flfw.audit.jobs import Exchange
 from flfw.audit.measures.public import Public
 from flfw.errors import BadInput, require
 from flfw.nets.inputs import Inputs
+from flfw.nets.tampered import Tampering, imposed_names
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising, torch_generator
@@ -41,10 +43,29 @@ class ForeignCase:
     training: Describe
     seed: int
     defence: str
+    tampered_by: str = ""
 
     def __post_init__(self) -> None:
         shape = self.public.samples.shape[1:]
         require(shape == self.inputs.shape, f"public inputs of shape {self.inputs.shape}", shape=shape)
+
+    def check_server(self, attacks: Mapping[str, Attack]) -> None:
+        """Refuse what only a malicious server can do or send, if nobody said that there is one.
+
+        Args:
+            attacks: the attacks by name.
+
+        Raises:
+            BadInput: an attack needs a changed network, or the network has a malicious server's module.
+        """
+        if self.tampered_by:
+            return
+        changing = [name for name, attack in attacks.items() if isinstance(attack, Tampering)]
+        if changing:
+            wanted = f"tampered_by with the attack {changing[0]}, whose malicious server changes the network"
+            raise BadInput(f"Expected {wanted}, got tampered_by=none; name its attack, if it was such a server.")
+        imposed = imposed_names(self.fresh("server"))
+        require(not imposed, "tampered_by for a network with a malicious server's module", module=imposed[:1])
 
     @cached_property
     def classes(self) -> int:

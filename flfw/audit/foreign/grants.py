@@ -10,12 +10,15 @@ from typing import final
 from torch.nn.functional import cross_entropy
 
 from flfw.adversary.attack import Attack
-from flfw.adversary.observation import Observation
+from flfw.adversary.observation import Knowledge, Observation
+from flfw.adversary.sums import SEEN
 from flfw.audit.foreign.attempt import Pair
 from flfw.audit.foreign.case import Chosen, ForeignCase, Victim
 from flfw.audit.foreign.cost import CostEstimate, SearchLimits, bearable, refuse
 from flfw.audit.foreign.description import TrainingDescription
-from flfw.audit.foreign.knowledge import granted, named, needs_steps, stepped, victim
+from flfw.audit.foreign.knowledge import granted, named, needs_steps, stepped, victim, with_public
+from flfw.audit.foreign.sums import SumsOfRounds
+from flfw.audit.measures.public import Public
 from flfw.recording.reader import Recordings
 from flfw.victims.local_steps import SteppedVictim
 from flfw.victims.victim import PlainVictim
@@ -45,10 +48,12 @@ class Grants:
         case: the setting.
         kept: the recordings.
         limits: limits of the searches.
+        public: the public data that are granted to attacks that use some; no client's.
     """
 
-    def __init__(self, case: ForeignCase, kept: Recordings, limits: SearchLimits) -> None:
-        self._case, self._kept, self._limits = case, kept, limits
+    def __init__(self, case: ForeignCase, kept: Recordings, limits: SearchLimits, public: Public) -> None:
+        self._case, self._kept, self._limits, self._public = case, kept, limits, public
+        self._sums = SumsOfRounds(kept, case)
         self.net = case.fresh("attacker")
 
     def recorded(self, group: Sequence[Victim]) -> list[Observation | None]:
@@ -77,14 +82,14 @@ class Grants:
         models: dict[tuple[int, tuple[str, ...], str], PlainVictim] = {}
         through: dict[tuple[int, int, TrainingDescription], SteppedVictim] = {}
         pairs: list[Pair | None] = []
-        hidden, not_applicable = self._case.defence != "none", ""
-        withheld = (f"not granted: that the clients use {self._case.defence}",) if hidden else ()
-        for v, o in zip(group, self.recorded(group), strict=True):
-            if o is None:
+        hidden, recorded = self._case.defence != "none", self.recorded(group)
+        observed, not_applicable = self._sums.seen(group, self.net) if attack.of_sums else (recorded, "")
+        for v, o, read in zip(group, recorded, observed, strict=True):
+            if o is None or read is None:
                 pairs.append(None)
                 continue
             training, count = self._case.described(o, v.behind), len(v.behind.labels)
-            seen = named(self.net, o, training, count)
+            seen = named(self.net, read, training, count)
             place = (id(o.received), tuple(sorted(o.sent)), training.mode)
             if place not in models:  # an attack handles all observations that share a model at once
                 models[place] = victim(self.net, seen, self._case.inputs, training.mode)
@@ -95,14 +100,28 @@ class Grants:
                 through[same] = stepped(models[place], training, count)
             random = self._case.is_random(training.mode)
             known = granted(models[place], training, count, v.truth.labels.clone(), random, through.get(same), why)
-            pairs.append(
-                (seen, replace(known, batch=len(v.truth.labels), granted=known.granted + withheld + _beside(v)))
-            )
+            pairs.append((seen, self.beside(replace(known, batch=len(v.truth.labels)), attack, _beside(v))))
             explained = training.known and not training.is_random(count) and not v.sampled
             hidden = hidden or random or not explained or (needs_steps(training, count) and not unrolled)
             if training.loss is not cross_entropy and attack.labels not in ("given", "not used"):
                 not_applicable = "it finds the labels as cross entropy leaves them, and the local loss is another"
         return RoundGrants(pairs, hidden, not_applicable)
+
+    def beside(self, known: Knowledge, attack: Attack, more: tuple[str, ...] = ()) -> Knowledge:
+        """Return the knowledge with all that does not come from one update.
+
+        Args:
+            known: the knowledge about an update, or about a probe of the ladder.
+            attack: the attack.
+            more: further sentences.
+        """
+        by, defence = self._case.tampered_by, self._case.defence
+        network, *others = known.granted
+        changed = (f"a malicious server's change of it ({by}), with numbers of its choice",) if by else ()
+        withheld = (f"not granted: that the clients use {defence}",) if defence != "none" else ()
+        sums = (SEEN,) if attack.of_sums else ()
+        known = replace(known, granted=(network, *changed, *others, *sums, *withheld, *more))
+        return with_public(known, self._public) if "public" in attack.uses else known
 
     def _steps(self, training: TrainingDescription, v: Victim, attack: Attack) -> tuple[int, str]:
         """Return the number of steps through which an attack searches, 0: their mean gradient; and why it does not."""

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.func import replace_all_batch_norm_modules_
 from torch.nn.functional import cross_entropy
 
-from flfw.adversary.observation import Knowledge, Observation
+from flfw.adversary.observation import Examples, Knowledge, Observation
 from flfw.audit.foreign.description import TrainingDescription
+from flfw.audit.measures.public import Public
+from flfw.data.feed import raw
 from flfw.errors import BadInput, require
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors, numel
@@ -126,6 +128,7 @@ def knowledge(
     mode: str = "train",
     training: TrainingDescription | None = None,
     most_steps: int = MOST_STEPS,
+    public: Public | None = None,
 ) -> Knowledge:
     """Return the knowledge of an attacker about an observation of any network that gives class scores.
 
@@ -144,6 +147,7 @@ def knowledge(
         training: a full description, in place of ``steps``, ``lr`` and ``mode``; `named` takes it as well.
         most_steps: largest number of local steps through which an attack searches; with more, their mean gradient is
             attacked.
+        public: public data, for attacks that use some; None: none are granted.
 
     Raises:
         BadInput: the network does not fit the tensors or the inputs, or a number is out of its range.
@@ -158,7 +162,16 @@ def knowledge(
     model = victim(net, named(net, seen), space, description.mode)
     wanted = training is not None and training.known and needs_steps(training, batch)
     through = stepped(model, description, batch) if wanted and len(description.batches(batch)) <= most_steps else None
-    return granted(model, description, batch, known, is_random(net, space, description.mode), through)
+    result = granted(model, description, batch, known, is_random(net, space, description.mode), through)
+    return result if public is None else with_public(result, public)
+
+
+def with_public(known: Knowledge, public: Public) -> Knowledge:
+    """Return the knowledge with a copy of public data."""
+    samples = raw(torch.tensor(public.samples)).float()
+    held = Examples(samples, torch.tensor(public.labels, dtype=torch.int64))
+    said = f"{len(public.labels):,} public examples with their labels"
+    return replace(known, public=held, granted=(*known.granted, said))
 
 
 def described(

@@ -16,12 +16,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
+from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Observation, Truth
 from flfw.audit import ladder
+from flfw.audit.foreign.case import ForeignCase
 from flfw.audit.verdict import Rung
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.nets.inputs import Inputs
+from flfw.nets.tampered import Tampering
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising
@@ -55,6 +58,17 @@ def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: Inputs) 
         for slot in range(len(singles)):
             list(grid.send_and_receive([ask(slot)]))
         return Recordings(Path(folder)).probes(rung, 0)
+
+
+def crafted(net: nn.Module, attack: Attack, case: ForeignCase) -> nn.Module:
+    """Return a network with the numbers that an attack's malicious server sends; for any other attack as it is."""
+    if not isinstance(attack, Tampering):
+        return net
+    held, public = nets.tensors(net), case.inputs.normalise(torch.tensor(case.public.samples).float())
+    made = {**attack.crafted(held, public), **attack.personal(0, held, public)}
+    fitting = {name: value for name, value in made.items() if name in held and held[name].shape == value.shape}
+    net.load_state_dict({**held, **fitting})
+    return net
 
 
 def control(singles: Sequence[Truth], inputs: Inputs, classes: int, seed: int) -> Rung:

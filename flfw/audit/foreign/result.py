@@ -8,6 +8,7 @@ from typing import Any
 
 import flfw
 from flfw.audit.entries import breakdowns, write_rows
+from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.scorer import ScoreRow
 from flfw.recording.reader import Recordings
 from flfw.storage.provenance import code_hash, environment, requirements_hash
@@ -41,7 +42,9 @@ def write(
     """
     from flfw.report.report import write_report
 
-    notes = [*_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
+    by = config["tampered_by"]
+    changed = [TAMPERED.format(by), *noticed(kept, one_model=False)] if by else []
+    notes = [*changed, *_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
     origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
     result = {
         "flfw": flfw.__version__,
@@ -52,6 +55,7 @@ def write(
             "data": origin,
             "weights": None,
             "tuned_on": tuned,
+            "tampered_by": by or None,
             "resumed": [],
         },
         "environment": environment("the app's own"),

@@ -8,6 +8,11 @@ from flfw.client.broadcast_checks import broadcast_alarms, differently_served
 from flfw.recording.format import Damaged, Line, read
 from flfw.recording.reader import Recordings
 
+TAMPERED = (
+    "A malicious server changed the network of this run ({}), and all clients built it: accuracies and verdicts are "
+    "those of the changed network, and say nothing about a server that follows the protocol."
+)
+"""Note on such a run; it takes the name of the attack."""
 _CHECK = "A site's check of the broadcast (check_broadcast)"
 _NAMED = 3  # alarms that are quoted
 
