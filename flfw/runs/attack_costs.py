@@ -23,6 +23,7 @@ from flfw.victims.victim import VictimModel
 
 MOST = 8
 """Greatest number of images in a measurement; more take time in proportion."""
+_LENGTHS = ("iterations", "further_iterations")  # settings of an attack's searches, which are lowered together
 
 
 @dataclass(frozen=True)
@@ -94,10 +95,12 @@ def _seconds_of(
     resolved: Resolved, name: str, attack: Attack, seen: list[Observation], granted: list[Knowledge], first: bool
 ) -> AttackSeconds:
     """Measure one attack with all its iterations; a training before it is the shortest there, and is extrapolated."""
-    needs, whole = attack.preparation, getattr(attack.settings, "iterations", 0)
+    needs, chosen = attack.preparation, vars(attack.settings)
+    lengths = {setting: chosen[setting] for setting in _LENGTHS if setting in chosen}
+    whole = max(lengths.values(), default=0)
 
     def seconds(iterations: int, images: int, prepared: int = 1) -> float:
-        lowered = {"iterations": iterations} if iterations else {}
+        lowered = {setting: max(1, round(count * iterations / whole)) for setting, count in lengths.items()}
         lowered |= {needs.setting: prepared} if needs else {}
         assigned = [f"{short_name(name)}.{setting}={value}" for setting, value in lowered.items()]
         trial = resolved.replaced(set=(*resolved.experiment.set, *assigned)).attacks[name]
@@ -118,7 +121,7 @@ def _seconds_of(
         all_images += more * max(all_images - alone, 0.0) / others
     if needs is None or (needs.kept and not first):
         return AttackSeconds(all_images)
-    few, steps = min(whole, 1), getattr(attack.settings, needs.setting)
+    few, steps = min(whole, 1), chosen[needs.setting]
     shortest = seconds(few, 1)
     trained = at_length(lambda n: seconds(few, 1, n), steps, calls=1) if steps > 1 else shortest
     return AttackSeconds(all_images, max(trained - shortest, 0.0))

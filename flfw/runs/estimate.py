@@ -26,6 +26,7 @@ _RAY_MESSAGE_S = 0.005  # 1,000 tiny messages take 5 to 6 s
 _RAY_WRITES = 6  # writes of a client's reply to a file take as long as its messages' way through Ray and back
 _RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
 _RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
+_PROCESSES = 8  # most clients that are measured at a time
 _NEGLIGIBLE = 0.02  # share of a round
 _GIB = 1024**3
 
@@ -86,7 +87,7 @@ def estimate(resolved: Resolved) -> Estimate:
     """
     experiment = resolved.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
-    samples = measured("client", experiment, min(actors, experiment.cohort, MOST))
+    samples = measured("client", experiment, min(actors, experiment.cohort, _PROCESSES))
     client = {name: fmean(costs[name] for costs in samples) for name in samples[0]}
     trains = isinstance(resolved.settings, ServerTraining)
     server = measured("server", experiment, 1)[0] if trains else {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import pytest
@@ -168,4 +169,37 @@ class Sized(ByGuess):
 
 def test_more_images_than_are_measured_count_in_proportion(small: Experiment) -> None:
     resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=(plug_in(Sized),), images=80))
+    Sized.seen.clear()
     assert 0.8 <= attack_seconds(resolved, target(resolved)).total < 2 and Sized.seen == [8]
+
+
+@dataclass(frozen=True)
+class InTwoParts:
+    """Lengths of two searches."""
+
+    iterations: int = 100
+    further_iterations: int = 300
+
+
+class Parted(Sized):
+    """Takes a millisecond for each further iteration."""
+
+    Settings = InTwoParts
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        self.seen.append((self.settings.iterations, self.settings.further_iterations))
+        began = time.process_time()
+        while time.process_time() < began + 0.001 * self.settings.further_iterations:
+            pass
+        return []
+
+
+def test_the_parts_of_a_search_are_lowered_together(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "ENOUGH_S", 0.03)
+    resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=(plug_in(Parted),), images=1))
+    Sized.seen.clear()
+    assert 0.15 < attack_seconds(resolved, target(resolved)).total < 0.6
+    assert max(further for _, further in Sized.seen) < 300
+    assert all(first == max(1, round(further / 3)) for first, further in Sized.seen)
