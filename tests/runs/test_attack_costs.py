@@ -93,7 +93,7 @@ def test_attacks_are_granted_what_they_use_and_the_statistics_of_the_batch(small
 LEARNING: list[tuple[str, tuple[str, ...]]] = [
     ("generator", ("learning_iterations=60", "iterations=2", "restarts=1", "space=latent")),
     ("ig", ("prior=flow", "flow_width=8", "flow_iterations=60", "flow_batch=16", "flow_steps=1", "iterations=2")),
-    ("rog", ("post=unet", "sf=2", "pairs=16", "post_epochs=48", "iterations=2")),
+    ("rog", ("post=unet", "sf=2", "pairs=8", "post_epochs=32", "iterations=1")),
 ]
 
 
@@ -123,7 +123,7 @@ def test_a_training_on_public_data_counts(
     began = time.process_time()
     resolved.attacks[name].run([seen], [Knowledge(victim, 1, y, public=fresh)], [torch_generator(0, "attack")])
     took = time.process_time() - began
-    assert estimated.prepared > 0.3 * estimated.total
+    assert estimated.prepared > 0.2 * estimated.total
     assert took / 3 < estimated.total < took * 3, (took, estimated)
 
 
