@@ -180,12 +180,12 @@ class SteppedVictim(VictimModel):
 
         def gradient(inputs: Tensor, labels: Tensor) -> Tensors:
             def loss(moving: Tensors) -> Tensor:
-                scores = functional_call(self.model, {**start, **moving}, (inputs,))
+                scores = functional_call(self.model, {**start, **moving}, (self.inputs.normalise(inputs),))
                 return self.local.loss(scores, targets(scores, inputs, labels)) + penalty(self.model)
 
             return grad(loss)(weights)
 
-        return mean_gradient(gradient, self.inputs.normalise(x), y, self.each)
+        return mean_gradient(gradient, x, y, self.each)
 
 
 class _Rule(ABC):
