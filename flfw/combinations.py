@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flfw import data, nets, plugins
 from flfw.data.splits import partition
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
+from flfw.nets.net import refuse_tied
 from flfw.nets.tampered import Tampering, imposed_names
 from flfw.pipeline import changes_network, refuse_beside_factors
 from flfw.plugins import settings, short_name, split_assignment
 from flfw.resolve import Resolved
+from flfw.rng import initialising
 from flfw.server import FederatedStrategy
 from flfw.server.robust import RobustMean
 
@@ -42,9 +44,11 @@ def check(resolved: Resolved) -> None:
         with torch.device("meta"):
             normed = any(isinstance(layer, nn.GroupNorm) for layer in resolved.build_net().modules())
         require(normed, "a network with BatchNorm for --norm group", net=experiment.net)
+    refuse_tied(model)
     method.check_model(model, resolved.settings)
     _require_tampering(resolved)
     _require_tokens(resolved)
+    _require_scores(resolved)
     _require_robust(experiment, method)
     _require_turns(experiment, method.rounds_apart(resolved.settings))
     settings(partition.scheme(experiment.split), short_name(experiment.split), experiment.set)
@@ -84,6 +88,33 @@ def _require_tokens(resolved: Resolved) -> None:
     for stage in resolved.stages:
         wanted = f"a defence without derivatives in the inputs, which are tokens, {net}"
         require(not stage.kind.differentiates_inputs, wanted, defence=stage.name)
+
+
+def _require_scores(resolved: Resolved) -> None:
+    """Refuse a user's own network, which has no card, whose scores fit neither the labels nor the places of a text.
+
+    Scores of three dimensions are those of the next token at every place: other labels would be taken for tokens.
+    """
+    experiment, card = resolved.experiment, nets.card(resolved.experiment.net)
+    if ":" not in experiment.net or card.architecture is not None:
+        return
+    (shape, classes), name, held = resolved.input_space, experiment.net, data.describe(experiment.dataset)
+    try:
+        with torch.no_grad(), initialising(experiment.seed, "trial"):
+            scores = resolved.build_net(name).eval()(torch.zeros(1, *shape))
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        why = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadInput(f"Expected net={name} to take inputs of shape {shape}, got: {why}") from error
+    got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
+    if isinstance(scores, Tensor) and scores.dim() == 2 and scores.shape[1] >= classes:
+        return
+    next_token = held.vocabulary == classes
+    places = f" or, of a text without labels, (1, {held.vocabulary}, {shape[0]})" if next_token else ""
+    if not next_token or got != (1, held.vocabulary, *shape):
+        what = "" if next_token or not held.vocabulary else " of labelled text"
+        raise BadInput(f"Expected net={name} to give scores (1, {classes}){places} for an input{what}, got {got}.")
+    method = f"a method whose local steps follow the loss of the whole network for net={name}, which scores every place"
+    require(resolved.client.place_labels, method, method=experiment.method)
 
 
 def _require_robust(experiment: Experiment, method: type[FederatedStrategy]) -> None:

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import deepcopy
 from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from flfw.errors import BadInput
+from flfw.rng import initialising
 
 Tensors: TypeAlias = dict[str, Tensor]
 """Named tensors: the state of a model, of a message or of a client."""
@@ -56,6 +61,16 @@ def targets(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([following, y.unsqueeze(1)], 1)
 
 
+def losses(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """Compute each example's cross entropy (B,), of a text the mean over its places; arguments as of `targets`.
+
+    >>> losses(torch.zeros(2, 4, 3), torch.zeros(2, 3), torch.tensor([1, 0])).tolist() == [torch.tensor(4.0).log()] * 2
+    True
+    """
+    each = cross_entropy(scores, targets(scores, x, y), reduction="none")
+    return each if each.dim() == 1 else each.flatten(1).mean(1)
+
+
 def hits(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
     """Compute the share of each example's labels that get the highest score, (B,) float64; arguments as of `targets`.
 
@@ -79,3 +94,35 @@ def running_statistics(model: nn.Module) -> tuple[str, ...]:
     """List the buffers in a model's ``state_dict``, such as BatchNorm's mean and variance; constants are not in it."""
     parameters = {name for name, _ in model.named_parameters()}
     return tuple(name for name in model.state_dict() if name not in parameters)
+
+
+def refuse_tied(model: nn.Module) -> None:
+    """Refuse a model in which one tensor has two names, as where layers share their weights.
+
+    Messages, clipping, noise and an attacker's model of a client take each name for a tensor of its own: the same
+    numbers would be sent twice, each time with other noise.
+
+    Raises:
+        BadInput: naming the two.
+    """
+    names: dict[int, str] = {}
+    held: dict[str, object] = model.state_dict(keep_vars=True)  # a layer may hold something else beside its tensors
+    for name, value in held.items():
+        if isinstance(value, Tensor) and (first := names.setdefault(id(value), name)) != name:
+            kind = type(model).__name__
+            raise BadInput(
+                f"Expected a tensor of its own for each name of {kind}, got {first} and {name}, which are the same "
+                "(tied weights); give each layer its own."
+            )
+
+
+def draws_in_training(model: nn.Module, x: Tensor) -> bool:
+    """Return whether a model draws random numbers in training, as dropout does, by a trial; the model stays as it is.
+
+    Args:
+        model: the model, with numbers.
+        x: its inputs (B, ...).
+    """
+    tried = deepcopy(model).train()
+    with torch.no_grad(), initialising(0, "dropout"):
+        return not torch.equal(tried(x), tried(x))

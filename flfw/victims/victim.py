@@ -17,7 +17,7 @@ from flfw.errors import BadInput
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
 from flfw.nets.inputs import Inputs
-from flfw.nets.net import Tensors, targets
+from flfw.nets.net import Tensors, refuse_tied, targets
 
 Each: TypeAlias = Callable[[Tensors], Tensors]
 """Function that a client applies to one example's gradient before it takes the mean over a batch."""
@@ -42,11 +42,15 @@ class VictimModel(ABC):
 
     Attributes:
         each: function of each example's gradient; None: none, so that the gradient of the mean loss is enough.
+
+    Raises:
+        BadInput: two names of the model are one tensor.
     """
 
     each: Each | None = None
 
     def __init__(self, model: nn.Module, known: Tensors, shared: Sequence[str], inputs: Inputs) -> None:
+        refuse_tied(model)
         self.model, self.inputs = model.eval(), inputs
         everything = {name: value.detach() for name, value in model.state_dict().items()}
         self.known = {name: known[name] for name in everything if name in known}
