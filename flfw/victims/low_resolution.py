@@ -18,6 +18,7 @@ from flfw.errors import require
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
+from flfw.victims.wrapping import WrappingVictim
 
 _ITERATIONS = 100  # of the search for the nearest image
 
@@ -107,46 +108,39 @@ class LowResolution:
 
 
 @final
-class LowResolutionVictim(VictimModel):
+class LowResolutionVictim(WrappingVictim):
     """Victim of another kind, whose data are searched for as small images.
 
     Its inputs are small images in the units of raw inputs. An enlarged image may leave [0, 1].
 
     Args:
-        victim: victim whose inputs are images.
+        client: victim whose inputs are images.
         space: space of its images.
         constants: its constants for one observation. Then observations are in the coordinates of its gradient, such as
             those of a simulated client. None: observations are those of the victim.
     """
 
-    def __init__(self, victim: VictimModel, space: LowResolution, constants: Tensors | None = None) -> None:
+    def __init__(self, client: VictimModel, space: LowResolution, constants: Tensors | None = None) -> None:
         none, one = [0.0] * space.small[0], [1.0] * space.small[0]
-        inputs = Inputs.from_constants(space.small, none, one).to(victim.inputs.mean.device)
-        super().__init__(victim.model, victim.known, victim.shared, inputs)
-        self.known, self.unknown, self.shared = victim.known, victim.unknown, victim.shared
-        self._victim, self._space, self._constants = victim, space, constants
+        super().__init__(client, Inputs.from_constants(space.small, none, one).to(client.inputs.mean.device))
+        self._space, self._constants = space, constants
         # Computed here, as `gradient` is called while a graph is traced.
-        rows, columns = (matrix.to(inputs.mean) for matrix in space.matrices)
+        rows, columns = (matrix.to(self.inputs.mean) for matrix in space.matrices)
         self._rows, self._columns = rows, columns.T
 
-    @cached_property
-    def classes(self) -> int:
-        """Number of classes: of the network's scores for an input."""
-        return self._victim.classes
+    def around(self, client: VictimModel) -> LowResolutionVictim:
+        """Enlarge images for another client."""
+        return LowResolutionVictim(client, self._space, self._constants)
+
+    def raw(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute the enlarged images."""
+        return self._rows @ x @ self._columns
 
     def check(self, sent: Tensors) -> None:
         """Refuse an observation that cannot be of this client; see `VictimModel.check`."""
         if self._constants is None:
-            self._victim.check(sent)
-
-    def reduced(self, precision: torch.dtype) -> LowResolutionVictim:
-        """Return the same client whose network computes in a lower precision; see `VictimModel.reduced`."""
-        return LowResolutionVictim(self._victim.reduced(precision), self._space, self._constants)
+            super().check(sent)
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """Return the observation in the victim's coordinates, and its constants."""
-        return self._victim.observed(sent) if self._constants is None else (sent, self._constants)
-
-    def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """Compute the victim's gradient for the enlarged images."""
-        return self._victim.gradient(self._rows @ x @ self._columns, y, unknown, constants)
+        """Return the observation in the client's coordinates, and its constants."""
+        return super().observed(sent) if self._constants is None else (sent, self._constants)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from flfw.nets.inputs import Inputs
-from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
+from flfw.victims.wrapping import WrappingVictim
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Categories:
 
 
 @final
-class RelaxedRows(VictimModel):
+class RelaxedRows(WrappingVictim):
     """Client whose rows are given as unbounded numbers, see `Categories.relaxed`.
 
     Args:
@@ -99,21 +99,16 @@ class RelaxedRows(VictimModel):
 
     def __init__(self, client: VictimModel, categories: Categories) -> None:
         inputs = client.inputs
-        unbounded = Inputs(inputs.shape, torch.zeros_like(inputs.mean), torch.ones_like(inputs.std))
-        super().__init__(client.model, client.known, client.shared, unbounded)
-        self._client, self._categories = client, categories
+        super().__init__(client, Inputs(inputs.shape, torch.zeros_like(inputs.mean), torch.ones_like(inputs.std)))
+        self._categories = categories
 
-    def reduced(self, precision: torch.dtype) -> RelaxedRows:
-        """Return the same client whose network computes in a lower precision."""
-        return RelaxedRows(self._client.reduced(precision), self._categories)
+    def around(self, client: VictimModel) -> RelaxedRows:
+        """Relax the rows of another client."""
+        return RelaxedRows(client, self._categories)
 
-    def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """Return the client's."""
-        return self._client.observed(sent)
-
-    def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """Compute the client's gradient for the rows that unbounded numbers ``x`` (B, d) stand for."""
-        return self._client.gradient(self._categories.relaxed(x), y, unknown, constants)
+    def raw(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute the rows that unbounded numbers ``x`` (B, d) stand for."""
+        return self._categories.relaxed(x)
 
 
 def agreement(categories: Categories, results: Sequence[Tensor], rows: Tensor, tolerance: float) -> Tensor:

@@ -15,6 +15,7 @@ from flfw.inversion.priors import Prior
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
+from flfw.victims.wrapping import WrappingVictim
 
 LABELS = "generator.labels"
 """Name of the labels among the constants of a search with `OfImages`."""
@@ -127,7 +128,7 @@ class LatentAndWeights(Space):
 
 
 @final
-class GeneratedImages(VictimModel):
+class GeneratedImages(WrappingVictim):
     """Client whose images are given by coordinates in a space.
 
     Args:
@@ -137,25 +138,20 @@ class GeneratedImages(VictimModel):
 
     def __init__(self, client: VictimModel, space: Space) -> None:
         like = client.inputs.mean
-        inputs = Inputs(space.shape, like.new_zeros(()), like.new_tensor(space.unit))
-        super().__init__(client.model, client.known, client.shared, inputs)
-        self._client, self._space, self.unknown = client, space, client.unknown
+        super().__init__(client, Inputs(space.shape, like.new_zeros(()), like.new_tensor(space.unit)))
+        self._space = space
 
-    def reduced(self, precision: torch.dtype) -> GeneratedImages:
-        """Return the same client whose network computes in a lower precision; the generator does not."""
-        return GeneratedImages(self._client.reduced(precision), self._space)
+    def around(self, client: VictimModel) -> GeneratedImages:
+        """Generate images for another client."""
+        return GeneratedImages(client, self._space)
 
-    def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
-        """Return the client's."""
-        return self._client.observed(sent)
-
-    def gradient(self, x: Tensor, y: Tensor, unknown: Tensors, constants: Tensors) -> Tensors:
-        """Compute the client's gradient for the images of coordinates ``x`` (B, ...)."""
-        return self._client.gradient(self._space.images(x, y), y, unknown, constants)
+    def raw(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute the images of coordinates ``x`` (B, ...)."""
+        return self._space.images(x, y)
 
     def normalised(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the network inputs of the images of coordinates (B, ...) and labels (B,)."""
-        return self._client.inputs.normalise(self._space.images(x, y))
+        return self._client.inputs.normalise(self.raw(x, y))
 
 
 @final
