@@ -38,8 +38,8 @@ from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.closed_form.imprint import (
+    BinSettings,
     ImprintModule,
-    Quantiles,
     crafted,
     dct_query,
     expected_alone,
@@ -54,22 +54,15 @@ _FIRST = "measure.weight"  # of the module; what stands before it in a name is t
 
 
 @dataclass(frozen=True)
-class ImprintSettings:
+class ImprintSettings(BinSettings):
     """Settings of the module."""
 
-    bins: int = 128  # k, 2 to 16384
     query: Literal["mean", "dct"] = "mean"  # quantity that the units measure
-    mode: int = 4  # of the cosine transform of the flat input, >= 1 and below its length
-    quantiles: Quantiles = "public"  # they bound the bins
     gain: float = 1e-3  # of the first layer, > 0; the second has its inverse
-    output: float = 1e-2  # size of the module's output over that of the measurement, > 0; training diverges with 1
-    connection: Literal["alone", "added"] = "alone"  # whether the input is added to the module's output
 
     def __post_init__(self) -> None:
-        require(2 <= self.bins <= 16384, "2 <= bins <= 16384", bins=self.bins)
-        require(self.mode >= 1, "mode >= 1", mode=self.mode)
+        super().__post_init__()
         require(0 < self.gain < inf, "0 < gain < inf", gain=self.gain)
-        require(0 < self.output < inf, "0 < output < inf", output=self.output)
 
 
 @final
@@ -99,9 +92,10 @@ class Imprint(Attack, Tampering):
 
     def network(self, net: Net) -> Net:
         """Put the module in front of the network."""
-        chosen, inputs = self.settings, torch.Size(net.shape).numel()
-        require(chosen.query == "mean" or chosen.mode < inputs, f"imprint.mode < {inputs}", mode=chosen.mode)
-        return in_front(net, ImprintModule(net.shape, chosen.bins, chosen.connection == "added"))
+        chosen = self.settings
+        if chosen.query == "dct":
+            chosen.require_mode(torch.Size(net.shape).numel(), "imprint")
+        return in_front(net, ImprintModule(net.shape, chosen.bins, chosen.added))
 
     def crafted(self, tensors: Tensors, public: Tensor) -> Tensors:
         """Compute the module's tensors from public measurements."""

@@ -36,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -51,7 +51,7 @@ from flfw.inversion.closed_form.client_columns import (
     read_columns,
     shared,
 )
-from flfw.inversion.closed_form.imprint import Quantiles, dct_query, expected_alone, mean_query, thresholds
+from flfw.inversion.closed_form.imprint import BinSettings, dct_query, expected_alone, mean_query, thresholds
 from flfw.nets.net import Net, Tensors
 from flfw.nets.tampered import Tampering, in_front
 
@@ -59,21 +59,14 @@ _FIRST = "spread.weight"  # of the module; what stands before it in a name is th
 
 
 @dataclass(frozen=True)
-class LokiSettings:
-    """Settings of the module."""
+class LokiSettings(BinSettings):
+    """Settings of the module: of two queries, the second of them a cosine transform."""
 
-    bins: int = 128  # k of each of the two queries, 2 to 16384
-    mode: int = 4  # of the second query, a cosine transform of the flat image, >= 1 and below its length
-    quantiles: Quantiles = "public"  # they bound the bins
     scale: float = 1e6  # of the convolution, > 0; the units have its inverse
-    output: float = 1e-2  # difference between the outputs for all units on and for all off, > 0
-    connection: Literal["alone", "added"] = "alone"  # whether the image is added to the module's output
 
     def __post_init__(self) -> None:
-        require(2 <= self.bins <= 16384, "2 <= bins <= 16384", bins=self.bins)
-        require(self.mode >= 1, "mode >= 1", mode=self.mode)
+        super().__post_init__()
         require(0 < self.scale < inf, "0 < scale < inf", scale=self.scale)
-        require(0 < self.output < inf, "0 < output < inf", output=self.output)
 
 
 @final
@@ -109,9 +102,9 @@ class Loki(Attack, Tampering):
     def network_for(self, net: Net, clients: int) -> Net:
         """Put the module in front of the network."""
         require(len(net.shape) == 3, "images (C, H, W) with --tampered-by loki", shape=net.shape)
-        chosen, pixels = self.settings, torch.Size(net.shape).numel()
-        require(chosen.mode < pixels, f"loki.mode < {pixels}", mode=chosen.mode)
-        return in_front(net, ClientColumns(net.shape, clients, 2 * chosen.bins, chosen.connection == "added"))
+        chosen = self.settings
+        chosen.require_mode(torch.Size(net.shape).numel(), "loki")
+        return in_front(net, ClientColumns(net.shape, clients, 2 * chosen.bins, chosen.added))
 
     def crafted(self, tensors: Tensors, public: Tensor) -> Tensors:
         """Compute the fully connected layers of the module from public measurements; all clients get them."""

@@ -13,13 +13,13 @@ a bin holds one example, the difference is that example times the difference of 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import pi, prod, sqrt
+from math import inf, pi, prod, sqrt
 from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from flfw.errors import BadInput
+from flfw.errors import BadInput, require
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.net import Tensors
 from flfw.nets.tampered import ImposedModule
@@ -32,6 +32,31 @@ _PRESENT = 1e-3  # a bin below this share of the largest difference of the biase
 _ROUNDING = 1e-6  # the same, as a share of the largest bias gradient of all: what float32 leaves of sums
 _BELOW_ALL = 10.0  # deviations from the mean to the first threshold, which stands for minus infinity
 _SLACK = 1e-4  # of the distance from the first to the last threshold: error of a measurement, by rounding
+
+
+@dataclass(frozen=True)
+class BinSettings:
+    """Settings that every module of bins has."""
+
+    bins: int = 128  # k of each query, 2 to 16384
+    mode: int = 4  # of the cosine transform of the flat input, >= 1 and below its length
+    quantiles: Quantiles = "public"  # they bound the bins
+    output: float = 1e-2  # size of the module's output over that of the measurement, > 0; training diverges with 1
+    connection: Literal["alone", "added"] = "alone"  # whether the input is added to the module's output
+
+    def __post_init__(self) -> None:
+        require(2 <= self.bins <= 16384, "2 <= bins <= 16384", bins=self.bins)
+        require(self.mode >= 1, "mode >= 1", mode=self.mode)
+        require(0 < self.output < inf, "0 < output < inf", output=self.output)
+
+    @property
+    def added(self) -> bool:
+        """True where the input is added to the module's output."""
+        return self.connection == "added"
+
+    def require_mode(self, inputs: int, attack: str) -> None:
+        """Refuse a mode of the cosine transform that inputs of this length do not have."""
+        require(self.mode < inputs, f"{attack}.mode < {inputs}", mode=self.mode)
 
 
 class ImprintModule(ImposedModule):
