@@ -22,7 +22,7 @@ from torch import Tensor
 from flfw import data, nets
 from flfw.audit import probe, uploads
 from flfw.audit.rungs import on_rung
-from flfw.client.broadcast_checks import broadcast_alarms, digest
+from flfw.client.broadcast_checks import broadcast_alarms, digest, zeros_at_first
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
@@ -187,8 +187,7 @@ def _at_work(
     if config["round"] > (most := resolved.experiment.rounds + (kind == message_cost.EVALUATE)):
         raise Declined(f"was asked for round {config['round']} of a run that has {most}")
     asked, probed = resolved, kind == message_cost.PROBE
-    if probed:
-        resolved = _on_rung(resolved, config["rung"])
+    resolved = _on_rung(resolved, config["rung"]) if probed else resolved
     if budgeted(context.node_config) is not None:
         message_cost.require_countable(asked, kind, config)
     experiment = resolved.experiment
@@ -209,9 +208,12 @@ def _at_work(
         _require_enough(context, len(at.task.split.train[partition]))
         resolved.method.check_client(at.task, partition, resolved.settings)
         worker, received = resolved.client(at), _received(arrays, partition)
-        border = _ladder_border(at, config["rung"]) if probed and config["rung"] in probe.LADDER else worker.border
+        below = config["rung"] if probed and config["rung"] in probe.LADDER else ""
+        border = _ladder_border(at, below) if below else worker.border
         border.enter(received)
-        _require_plausible(context, received, f"{kind} in round {at.round}")
+        if "check-broadcast" in context.node_config:
+            fresh = probe.ladder_net(below, experiment, at.task.build_net) if below else worker.model
+            _require_plausible(received, fresh, f"{kind} in round {at.round}")
         _charge(context, asked, kind, config, at)
         yield worker, border, config, received
 
@@ -222,12 +224,11 @@ def _require_enough(context: Context, examples: int) -> None:
         raise Declined(f"has fewer training examples in this run than the {fewest} that its policy asks for")
 
 
-def _require_plausible(context: Context, received: Mapping[str, np.ndarray], which: str) -> None:
-    """Write the hash of the weights into the log, and refuse crafted ones, where the site's policy asks for this."""
-    if "check-broadcast" in context.node_config:
-        print(f"flfw: {which}: received weights {digest(received)}", file=sys.stderr, flush=True)
-        if alarms := broadcast_alarms(received):
-            raise Declined(f"was sent weights that its check_broadcast refuses: {alarms[0]}")
+def _require_plausible(received: Mapping[str, np.ndarray], fresh: torch.nn.Module, which: str) -> None:
+    """Write the hash of the weights into the log, and refuse crafted ones: as a site's policy may ask for."""
+    print(f"flfw: {which}: received weights {digest(received)}", file=sys.stderr, flush=True)
+    if alarms := broadcast_alarms(received, zeros_at_first(fresh)):
+        raise Declined(f"was sent weights that its check_broadcast refuses: {alarms[0]}")
 
 
 def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:

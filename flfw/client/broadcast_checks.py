@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from math import sqrt
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flfw.rng import torch_generator
 
@@ -23,20 +23,28 @@ _PARALLEL = 1e-3  # one minus the cosine of two rows that count as parallel: an 
 _FEWEST = 4  # rows that are parallel to another one, at least
 _SHARES = {"rows": 0.02, "columns": 0.5}  # at least; decay makes columns of constant inputs parallel in honest networks
 _DEAD_ROWS = 0.25  # share of rows of zeros in a matrix that is not all zeros
-# Share of the numbers of all matrices that lie in matrices of zeros. Adapters begin with a half and low-rank products
-# with up to two thirds; SCAFFOLD sends as many control variates beside them, all zeros: 5/6 together.
-_ALL_ZERO = 0.85
+# Share, in matrices of zeros, of the numbers of all matrices that do not begin so. Honest networks have none: training
+# may leave rows of zeros, but a step hardly ends at 0 in all numbers of a matrix that began otherwise.
+_ALL_ZERO = 0.1
 _GAIN = 50.0  # root mean square of a matrix times the root of the length of its rows; honest ones have about 1
 
 
-def broadcast_alarms(received: Mapping[str, np.ndarray]) -> list[str]:
+def broadcast_alarms(received: Mapping[str, np.ndarray], at_first: Collection[str] = ()) -> list[str]:
     """Return the suspicious traits of a message's arrays, a clause for each; empty: there are none.
 
     Args:
         received: arrays by name; vectors, integers and empty arrays are not checked.
+        at_first: names of tensors that are zeros before training, by the client's own code; see `zeros_at_first`.
     """
     matrices = {name: _matrix(value) for name, value in received.items() if value.ndim >= 2 and value.size}
-    return [*_silent(matrices), *(f"{name} has {what}" for name, m in matrices.items() for what in _suspicions(m))]
+    began_otherwise = {name: matrix for name, matrix in matrices.items() if name not in at_first}
+    clauses = (f"{name} has {what}" for name, matrix in matrices.items() for what in _suspicions(matrix))
+    return [*_silent(began_otherwise), *clauses]
+
+
+def zeros_at_first(model: nn.Module) -> frozenset[str]:
+    """Return the names of a fresh model's tensors of zeros, such as an adapter's last layer or a control variate."""
+    return frozenset(name for name, value in model.state_dict().items() if not bool(value.any()))
 
 
 def digest(received: Mapping[str, np.ndarray]) -> str:
@@ -67,7 +75,7 @@ def _silent(matrices: Mapping[str, Tensor]) -> Iterator[str]:
     total = sum(matrix.numel() for matrix in matrices.values())
     zeros = sum(matrix.numel() for matrix in matrices.values() if not bool(matrix.any()))
     if zeros > _ALL_ZERO * total:
-        yield f"{zeros / total:.0%} of the numbers are in matrices of zeros"
+        yield f"{zeros / total:.0%} of the numbers are in matrices of zeros that do not begin so"
 
 
 def _suspicions(matrix: Tensor) -> Iterator[str]:

@@ -16,6 +16,7 @@ import flfw
 from flfw.audit.auditor import Auditor
 from flfw.audit.entries import breakdowns, write_rows
 from flfw.audit.measures.noticed import TAMPERED, noticed
+from flfw.client.broadcast_checks import zeros_at_first
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
@@ -23,6 +24,7 @@ from flfw.formats.result_file import read_result, read_training
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved, resolve
+from flfw.rng import initialising
 from flfw.runs.final import final_accuracies
 from flfw.server.central import sends_one_model
 from flfw.storage.provenance import code_hash, environment, requirements_hash
@@ -139,7 +141,10 @@ def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str,
     recordings = Recordings(auditor.source / "observations")
     notes += [*breakdowns(entries), *recordings.remarks(auditor.refused)]
     if auditor.experiment.tampered_by:
-        notes += noticed(recordings, sends_one_model(resolve(auditor.experiment).method))
+        resolved = resolve(auditor.experiment)
+        with initialising(auditor.experiment.seed, "model"):
+            fresh = resolved.build_model()
+        notes += noticed(recordings, sends_one_model(resolved.method), zeros_at_first(fresh))
     origins = {"weights": auditor.weights, "tuned_on": auditor.tuned_on}
     return {"audit": entries, "recordings": recordings.summary(auditor.refused), **origins}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Collection
 
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served
 from flfw.recording.format import Damaged, Line, read
@@ -17,7 +18,7 @@ _CHECK = "A site's check of the broadcast (check_broadcast)"
 _NAMED = 3  # alarms that are quoted
 
 
-def noticed(recordings: Recordings, one_model: bool) -> list[str]:
+def noticed(recordings: Recordings, one_model: bool, at_first: Collection[str] = ()) -> list[str]:
     """Check the tensors that each client received before the recorded probes and uploads, as `check_broadcast` would.
 
     The ladder's easier rungs are left out.
@@ -25,12 +26,13 @@ def noticed(recordings: Recordings, one_model: bool) -> list[str]:
     Args:
         recordings: recordings of a run; each content is checked once.
         one_model: whether an honest server sends all clients the same; else different messages are no alarm.
+        at_first: names of the tensors that are zeros before training.
     """
     lines = [line for line in recordings.lines if line["config"].get("rung", "target") == "target"]
     alarms: dict[str, list[str]] = {}
     for line in lines:
         if (sha256 := line["sent_to_client"]["sha256"]) not in alarms:
-            alarms[sha256] = _alarms(recordings, line)
+            alarms[sha256] = _alarms(recordings, line, at_first)
     compared = _compared(lines) if one_model else []
     every = f"of {len({line['client'] for line in lines})} whose messages were recorded"
     alarmed = sorted({line["client"] for line in lines if alarms[line["sent_to_client"]["sha256"]]})
@@ -55,12 +57,12 @@ def _compared(lines: list[Line]) -> list[str]:
     ]
 
 
-def _alarms(recordings: Recordings, line: Line) -> list[str]:
+def _alarms(recordings: Recordings, line: Line, at_first: Collection[str]) -> list[str]:
     try:
         received = read(recordings.folder / line["place"], line["sent_to_client"], line["compression"])
     except Damaged:  # the audit names such a file
         return []
-    return broadcast_alarms({name: value.numpy() for name, value in received.items()})
+    return broadcast_alarms({name: value.numpy() for name, value in received.items()}, at_first)
 
 
 def _named(clients: list[int]) -> str:
