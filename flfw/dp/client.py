@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from flfw.client.workplace import Workplace
 from flfw.dp.quantile import answer
 from flfw.dp.reporting import PrivatelyReporting
 from flfw.dp.settings import Noise, NoisySteps, clipped_change
 from flfw.messages.sharing import matches
-from flfw.nets.net import Tensors
+from flfw.nets.net import Tensors, losses
 from flfw.rng import secret_choices, secret_coins, secret_generator, torch_generator
 from flfw.training.clipping import FACTOR, Bound
 from flfw.training.gaussian import GaussianNoise
@@ -129,9 +128,9 @@ class NoisyClient(PrivatelyReporting, ABC):
         if not self.privacy.on_steps:
             return super().follow(parameters, x, y)
         probed, size = bool(self.at.probe), self.at.experiment.batch_size
-        losses, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else size))
+        values, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else size))
         divisor = max(1, len(y)) if probed else self._divisor(len(y))
-        return float(losses.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
+        return float(values.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
 
     def _divisor(self, drawn: int) -> float:
         """Return the divisor of a batch's sum: its size where that is known to all, else its expectation."""
@@ -144,10 +143,10 @@ class NoisyClient(PrivatelyReporting, ABC):
         """Sum the clipped gradients of raw inputs (B, ...) with labels (B,), B >= 0, without noise."""
 
         def summed(x: Tensor, y: Tensor) -> ClippedSum:
-            def losses() -> Tensor:
-                return cross_entropy(self.model(self.at.task.inputs.normalise(x)), y, reduction="none")
+            def of_each() -> Tensor:
+                return losses(self.model(self.at.task.inputs.normalise(x)), x, y)
 
-            return self.per_example.clipped_sum(losses, bound)
+            return self.per_example.clipped_sum(of_each, bound)
 
         return accumulated(summed(*part) for part in physical(x, y, self.steps.physical_batch))
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from flfw.client.federated_client import FederatedClient
 from flfw.dp.private_metrics import NoisyMeans, released
 from flfw.dp.settings import Noise
-from flfw.nets.net import Tensors
+from flfw.nets.net import Tensors, hits, losses
 from flfw.privacy.mechanism import Clipped
 
 ROWS = 64
@@ -71,21 +70,20 @@ class PrivatelyReporting(FederatedClient, ABC):
         return released(parts, clipped, self.at.experiment.metrics_noise, noise)
 
     def right(self, part: str) -> Tensor:
-        """Tell of each of n examples whether the model is right: (n, 1) of 0 and 1."""
-        return self.measured(part, lambda scores, y: scores.argmax(1) == y)
+        """Tell of each of n examples whether the model is right, of a text at which share of places: (n, 1)."""
+        return self.measured(part, hits)
 
     def losses(self) -> Tensor:
         """Compute the loss of each of n training examples, as a share (n, 1) of its bound; 1 where it is no number."""
         bound = loss_bound(self.at.task.dataset.classes)
 
-        def shares(scores: Tensor, y: Tensor) -> Tensor:
-            losses = cross_entropy(scores, y, reduction="none").double()
-            return losses.nan_to_num(bound, bound).clamp(0, bound) / bound
+        def shares(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
+            return losses(scores, x, y).double().nan_to_num(bound, bound).clamp(0, bound) / bound
 
         return self.measured("train", shares)
 
     def measured(self, part: str, measure: Any) -> Tensor:
-        """Apply a function of scores (B, classes) and labels (B,) to a part's examples, in batches of `ROWS`."""
+        """Apply a function of scores, raw inputs and labels (B,) to a part's examples, in batches of `ROWS`."""
         self.model.eval()
         mine, values = self.indices(part), [torch.empty(0, dtype=torch.float64)]
         with torch.no_grad():
@@ -93,6 +91,6 @@ class PrivatelyReporting(FederatedClient, ABC):
                 x, y = self.at.task.examples("train" if part == "train" else "test", mine[start : start + ROWS])
                 filled = torch.cat([x, x.new_zeros(ROWS - len(x), *x.shape[1:])]).to(self.device)
                 scores = self.model(self.at.task.inputs.normalise(filled))[: len(y)]
-                values.append(measure(scores, y.to(self.device)).double().cpu())
+                values.append(measure(scores, filled[: len(y)], y.to(self.device)).double().cpu())
         self.model.train()
         return torch.cat(values).unsqueeze(1)
