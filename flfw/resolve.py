@@ -24,6 +24,7 @@ from flfw.experiment import Experiment
 from flfw.inversion.compute import Compute
 from flfw.messages.sharing import Sharing
 from flfw.method import Method
+from flfw.nets.net import draws_in_training
 from flfw.pipeline import (
     DefenceStage,
     build_net,
@@ -33,9 +34,12 @@ from flfw.pipeline import (
     with_weights,
 )
 from flfw.plugins import settings
+from flfw.rng import initialising
 from flfw.server import FederatedStrategy
 from flfw.task import input_space
 from flfw.victims.operator import Operator
+
+_TRIED = 8  # inputs of the trial whether a network draws: a rare draw may spare one
 
 
 @final
@@ -97,6 +101,16 @@ class Resolved:
         if not net:
             return build_net(self.experiment, *self.input_space)
         return plain_net(self.experiment, net, *self.input_space)
+
+    @cached_property
+    def draws(self) -> bool:
+        """True where the experiment's network, without its defence, draws random numbers in training, as dropout does.
+
+        These are the client's own: nobody else knows them.
+        """
+        shape, _ = self.input_space
+        with initialising(0, "network that may draw"):
+            return draws_in_training(self.build_net(self.experiment.net), torch.rand(_TRIED, *shape))
 
     def build_model(self) -> nn.Module:
         """Build the method's model, initialised from torch's current generator."""

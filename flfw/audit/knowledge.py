@@ -23,7 +23,7 @@ from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
 from flfw.resolve import Resolved
 from flfw.rng import initialising
-from flfw.victims.batch_statistics import normalise_by_batch
+from flfw.victims.batch_statistics import normalise_by_batch, normalise_by_instance
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.operator import DataOperator, MethodOperator, Operator
 from flfw.victims.victim import PlainVictim, VictimModel
@@ -137,7 +137,11 @@ def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:
     if not isinstance(mechanism, DataOperator) or not bool(samples.isfinite().all()):
         return result
     public = None if known.public is None else known.public.samples
-    return replace(result, samples=mechanism.restored(samples, public).clamp(*known.box), searched=samples)
+    undone = mechanism.restored(samples, public).clamp(*known.box)
+    unguided = result.unguided
+    if unguided is not None:  # what the attack gives without the message is undone as well, or is right as it is
+        unguided = torch.cat([unguided, mechanism.restored(unguided, public).clamp(*known.box)])
+    return replace(result, samples=undone, searched=samples, unguided=unguided)
 
 
 def _public(job: Job, device: torch.device) -> Examples | None:
@@ -170,6 +174,7 @@ def _victim(
     received = _moved(seen.received, inputs.mean.device)
     build = _everything if job.ticket.fresh else _what_the_method_shares
     model = build(job, resolved, seen, received, inputs)
+    normalise_by_instance(model)
     if by_batch:
         normalise_by_batch(model)
     if isinstance(operator, Operator) and isinstance(model, PlainVictim):

@@ -94,7 +94,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     fate = "not needed" if begun else attack.private(model, ticket.batch)
     granted += _beside(job, private)
     granted += _hidden_from(() if begun else private, fate)
-    granted += _of_batch_norm(by_batch, running)
+    granted += _of_training(by_batch, running, resolved.draws)
     hides = hiding(resolved, ticket, vantage, defended)
     operator = hides.operator if job.adaptive and hides.method and hides.adapts else None
     orders = {exchange.order for exchange in job.exchanges} or {None}
@@ -113,7 +113,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     knows = knows and not (job.adaptive and hides.left_out)
     knows = knows and not hides.beside and not (operator and operator.missed)
     seen_through = steps or (ticket.steps == 1 and ticket.source == "probe")
-    copes = (not private or fate == "not needed") and not running and not unused and not rough
+    copes = (not private or fate == "not needed") and not running and not unused and not rough and not resolved.draws
     way = hides.how if job.adaptive else None
     hidden_by = None if hides.how == "nothing to adapt to" else hides.by
     return Standing(tuple(granted), copes and knows and seen_through, way, hidden_by, bool(private))
@@ -148,11 +148,13 @@ def _hidden_from(private: Sequence[str], fate: Private) -> Iterator[str]:
         yield f"not granted: the client's private tensors ({', '.join(_in_short(private))}), {_MADE_OF_THEM[fate]}"
 
 
-def _of_batch_norm(by_batch: bool, running: bool) -> Iterator[str]:
+def _of_training(by_batch: bool, running: bool, draws: bool) -> Iterator[str]:
     if by_batch:
         yield "that BatchNorm takes the batch's statistics in training, as it does for a guess"
     if running:
         yield "not made use of: that BatchNorm takes the batch's statistics in training; the running ones are taken"
+    if draws:
+        yield "not granted: the network's random draws in training, such as dropout; they are left out"
 
 
 def _in_short(names: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from flfw.audit.measures.public import Public
 from flfw.data.feed import raw
 from flfw.errors import BadInput, require
 from flfw.nets.inputs import Inputs
-from flfw.nets.net import Tensors, numel
+from flfw.nets.net import Tensors, draws_in_training, numel
 from flfw.rng import initialising
 from flfw.victims.local_steps import SteppedVictim
 from flfw.victims.victim import PlainVictim
@@ -217,10 +217,9 @@ def is_random(net: nn.Module, inputs: Inputs, mode: str) -> bool:
     """Return whether a network in training draws random numbers, as dropout does, by a trial."""
     if mode == "eval":
         return False
-    tried = copy.deepcopy(net).train()
-    with torch.no_grad(), initialising(0, "dropout"):
+    with initialising(0, "inputs of a network that may draw"):
         x = inputs.normalise(torch.rand(8, *inputs.shape))
-        return not torch.equal(tried(x), tried(x))
+    return draws_in_training(net, x)
 
 
 def victim(net: nn.Module, seen: Observation, inputs: Inputs, mode: str) -> PlainVictim:
