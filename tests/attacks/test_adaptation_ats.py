@@ -191,6 +191,16 @@ def test_a_told_search_is_the_search_of_who_is_not_told_and_is_undone_at_its_end
     )
 
 
+def test_what_the_attack_gives_without_a_message_is_undone_as_well_and_counts_as_it_is() -> None:
+    x, changed, _, known = transformed_digit("13-0")
+    result = restored(Reconstruction(changed, unguided=changed), known[0])
+    assert result.unguided is not None and len(result.unguided) == 2
+    assert torch.equal(result.unguided[:1], changed) and torch.equal(result.unguided[1:], result.samples)
+    assert db(x, Reconstruction(result.unguided[1:])) > db(x, Reconstruction(changed)) + 10
+    untold = restored(Reconstruction(changed, unguided=changed), replace(known[0], mechanism=None))
+    assert untold.unguided is changed
+
+
 def test_the_objective_is_that_of_the_version_that_fits_best() -> None:
     x, changed, seen, known = transformed_digit("3-0")
     other = digits(7, side=8)[0]

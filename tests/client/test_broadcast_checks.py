@@ -13,7 +13,8 @@ from torch.nn.functional import cross_entropy
 from attacks.imprint import Imprint, ImprintSettings
 from flfw import data, nets
 from flfw.adversary.observation import Knowledge
-from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest, parallel
+from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest, parallel, zeros_at_first
+from flfw.experiment import Experiment
 from flfw.inversion.closed_form.crafted_backbone import craft_adapters, craft_body
 from flfw.inversion.closed_form.imprint import imprint
 from flfw.inversion.closed_form.shared_gradient import serving
@@ -22,10 +23,12 @@ from flfw.nets.backbones.low_rank import LoraLayers
 from flfw.nets.backbones.weights import RANDOM, VARIABLE
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Tensors
+from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 from strategies.scaffold import ControlledNet, Scaffold
 from tests.support.attackable import digit_inputs, digits, fresh_net, generators, gradient, seen
+from tests.support.method_rounds import METHODS, PRETRAINED, by_method, initial_tensors
 
 LARGE = ("alexnet", "resnet18")
 SHAPES = {"cnn1": (1, 28, 28), "lenet5": (1, 32, 32), "alexnet": (3, 64, 64), "bert_tiny": (32,)}
@@ -34,6 +37,10 @@ SHAPES |= {"gpt_next": (32,), "gpt_tiny": (32,)}
 
 def arrays(tensors: Tensors) -> dict[str, np.ndarray]:
     return {name: value.detach().numpy() for name, value in tensors.items()}
+
+
+def drawn(shape: tuple[int, ...]) -> np.ndarray:
+    return torch.randn(shape, generator=torch_generator(0, "drawn")).numpy()
 
 
 def built_in() -> list[str]:
@@ -48,7 +55,14 @@ def test_a_fresh_network_gives_no_alarm(name: str) -> None:
     for init in ("torch", "glorot") if name in ("cnn1", "lenet", "mlp", "linear") else ("torch",):
         with initialising(0, "net"):
             net = nets.build(name, SHAPES.get(name, (3, 32, 32)), 10, init)
-        assert broadcast_alarms(arrays(nets.tensors(net))) == []
+        assert broadcast_alarms(arrays(nets.tensors(net)), zeros_at_first(net)) == []
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in PRETRAINED])
+def test_the_first_message_of_a_method_gives_no_alarm(method: str, small: Experiment) -> None:
+    asked = by_method(small, method)
+    fresh = resolve(asked).build_model()
+    assert broadcast_alarms(initial_tensors(asked), zeros_at_first(fresh)) == []
 
 
 def test_a_trained_network_gives_no_alarm_although_decay_makes_columns_of_constant_pixels_parallel() -> None:
@@ -71,7 +85,9 @@ def test_a_hypernetwork_and_adapters_give_no_alarm(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv(VARIABLE, RANDOM)
     with initialising(0, "model"):
         tuned = nets.build("vit_tiny", (3, 32, 32), 10, tuning=nets.Tuning("adapter"))
-    assert broadcast_alarms(arrays(dict(tuned.named_parameters()))) == []  # half of these begin at zero
+    sent = arrays(dict(tuned.named_parameters()))
+    assert broadcast_alarms(sent, zeros_at_first(tuned)) == []
+    assert "matrices of zeros that do not begin so" in broadcast_alarms(sent)[0]  # half of these begin at zero
 
 
 @pytest.mark.parametrize("layers", ["attention", "all"])
@@ -86,7 +102,9 @@ def test_low_rank_products_beside_control_variates_give_no_alarm(
     sent = arrays(shared(nets.tensors(model), downloads))
     zeros = sum(value.size for value in sent.values() if value.ndim > 1 and not value.any())
     assert zeros > 0.7 * sum(value.size for value in sent.values() if value.ndim > 1)
-    assert broadcast_alarms(sent) == []
+    assert broadcast_alarms(sent, zeros_at_first(model)) == []
+    trained = {name: value + (0 if value.any() else 1e-3 * drawn(value.shape)) for name, value in sent.items()}
+    assert broadcast_alarms(trained, zeros_at_first(model)) == []
 
 
 # --- malicious servers ---
@@ -106,7 +124,19 @@ def test_a_serving_hypernetwork_is_noticed() -> None:
     extractor = fresh_net("mlp", (1, 8, 8)).extractor
     sent = serving(honest, imprint(extractor, torch.randn(200, generator=torch_generator(0, "means"))))
     assert broadcast_alarms(arrays(honest)) == []
-    assert broadcast_alarms(arrays(sent)) == ["100% of the numbers are in matrices of zeros"]
+    words = "100% of the numbers are in matrices of zeros that do not begin so"
+    assert broadcast_alarms(arrays(sent), zeros_at_first(generated)) == [words]
+
+
+def test_zeros_in_one_layer_are_noticed_beside_tensors_that_begin_so() -> None:
+    """As where one layer alone is to serve the server, beside control variates, which are half of the numbers."""
+    fresh = ControlledNet(fresh_net("mlp", (1, 8, 8)))
+    sent = {name: value.clone() for name, value in nets.tensors(fresh).items()}
+    assert broadcast_alarms(arrays(sent), zeros_at_first(fresh)) == []
+    sent["net.extractor.1.weight"].zero_()
+    whole = 64 * 64 + 64 * 64 + 64 * 10
+    words = f"{64 * 64 / whole:.0%} of the numbers are in matrices of zeros that do not begin so"
+    assert broadcast_alarms(arrays(sent), zeros_at_first(fresh)) == [words]
 
 
 def test_crafted_adapters_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

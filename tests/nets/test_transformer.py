@@ -130,6 +130,14 @@ def test_an_attackers_model_of_the_client_has_the_same_loss() -> None:
             torch.testing.assert_close(computed[name], value, atol=1e-6, rtol=1e-4)
 
 
+def test_labels_are_read_off_raw_inputs_however_they_are_normalised() -> None:
+    net, x, y = language_model(), raw(texts(2)), torch.tensor([7, 250])
+    known, inputs = tensors(net), Inputs.from_constants((8,), (0.25,) * 8, (0.5,) * 8)
+    once = PlainVictim(net, known, ("*",), inputs)
+    for name, value in SteppedVictim(once, known, LocalSteps(lr=0.1, steps=1)).gradient(x, y, {}, {}).items():
+        torch.testing.assert_close(value, once.gradient(x, y, {}, {})[name], atol=1e-6, rtol=1e-4)
+
+
 # --- on images ---
 
 

@@ -21,7 +21,7 @@ from flfw.nets.inputs import Inputs
 from flfw.nets.net import Net, Tensors, tensors
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
-from flfw.victims.batch_statistics import normalise_by_batch
+from flfw.victims.batch_statistics import normalise_by_batch, normalise_by_instance
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim
 from tests.support import rounds
@@ -185,3 +185,71 @@ def test_an_audit_says_so_and_finds_that_the_description_is_right(tmp_path: Path
     assert "that BatchNorm takes the batch's statistics in training, as it does for a guess" in entry["granted"]
     (consistency,) = [rung for rung in entry["ladder"] if rung["rung"] == "consistency"]
     assert consistency["passed"], consistency
+
+
+# --- InstanceNorm, and dropout ---
+
+
+def of_instances(shape: tuple[int, ...], classes: int, running: bool = True) -> Net:
+    """Build a network that normalises each example's own maps."""
+    norm = nn.InstanceNorm2d(3, affine=True, track_running_stats=running)
+    return Net(
+        nn.Sequential(nn.Conv2d(shape[0], 3, 3), norm, nn.Sigmoid(), nn.Flatten()),
+        nn.Linear(3 * (shape[1] - 2) ** 2, classes),
+    )
+
+
+def without_running(shape: tuple[int, ...], classes: int) -> Net:
+    return of_instances(shape, classes, running=False)
+
+
+def dropping(shape: tuple[int, ...], classes: int) -> Net:
+    """Build a network with dropout before its last layer."""
+    pixels = shape[0] * shape[1] * shape[2]
+    return Net(
+        nn.Sequential(nn.Flatten(), nn.Linear(pixels, 32), nn.Sigmoid(), nn.Dropout(0.5)), nn.Linear(32, classes)
+    )
+
+
+@pytest.mark.parametrize("running", [True, False])
+def test_a_layer_of_instances_is_as_in_training(running: bool) -> None:
+    """By hand: the client's gradient in training, after other data have moved the running statistics."""
+    with initialising(0, "instances"):
+        net = of_instances((1, 4, 4), 4, running)
+    moved_on(net)
+    x, y = torch.rand((3, 1, 4, 4), generator=torch_generator(0, "x")), torch.tensor([0, 3, 1])
+    held = {name: value.clone() for name, value in tensors(net).items()}
+    net.train()
+    loss = nn.functional.cross_entropy(net(SPACE.normalise(x)), y)
+    sent = dict(zip(dict(net.named_parameters()), torch.autograd.grad(loss, list(net.parameters())), strict=True))
+    for known in (held, {n: v for n, v in held.items() if "running" not in n}):
+        with initialising(1, "attacker"):
+            victim = PlainVictim(of_instances((1, 4, 4), 4, running), known, ("*",), SPACE)
+        normalise_by_instance(victim)
+        assert victim.unknown == {} and off(victim.gradient(x, y, {}, {}), sent) < 1e-5
+        both = vmap(lambda one, label, victim=victim: victim.gradient(one, label, {}, {}))(x[:, None], y[:, None])
+        alone = stacked([victim.gradient(x[k : k + 1], y[k : k + 1], {}, {}) for k in range(3)])
+        assert off(both, alone) < 1e-5
+    evaluated = PlainVictim(of_instances((1, 4, 4), 4, running), held, ("*",), SPACE).gradient(x, y, {}, {})
+    assert (off(evaluated, sent) > 1e-2) is running
+
+
+@pytest.mark.parametrize("builder", ["of_instances", "without_running"])
+def test_an_audit_of_such_layers_explains_the_message(tmp_path: Path, builder: str) -> None:
+    """After a round, when the running statistics have moved; also for attacks that know nothing of BatchNorm."""
+    few = {"audit_rounds": "1", "set": ("sampled.train=20", "ig.iterations=3"), "net": f"{__name__}:{builder}"}
+    entry = audited(tmp_path / "run", attack=("ig",), **few)
+    assert entry["adaptive"] and entry["verdict"] != "attack broken"
+    (consistency,) = [rung for rung in entry["ladder"] if rung["rung"] == "consistency"]
+    assert consistency["passed"], consistency
+
+
+def test_an_audit_of_dropout_is_static_and_says_why(tmp_path: Path) -> None:
+    """A failure behind the client's own draws is no evidence, whatever defence stands behind them."""
+    few = {"set": ("sampled.train=20", "ig.iterations=3"), "net": f"{__name__}:dropping", "attack": ("ig",)}
+    words = "not granted: the network's random draws in training, such as dropout; they are left out"
+    for defence, verdicts in (("none", {"inconclusive"}), ("prune", {"static only", "inconclusive"})):
+        entry = audited(tmp_path / defence, defence=defence, **few)
+        assert not entry["adaptive"] and words in entry["granted"]
+        assert entry["verdict"] in verdicts and "no leak found" not in entry["verdict"]
+        assert not any(rung["rung"] == "consistency" and rung["passed"] for rung in entry["ladder"])

@@ -1,0 +1,64 @@
+"""Noisy clients of a language model: an example is a text, whose loss is the mean over its places."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import final
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+from flfw.dp.client import NoisyClient
+from flfw.dp.reporting import loss_bound
+from flfw.experiment import Experiment
+from flfw.nets.net import tensors
+from flfw.resolve import without_auto
+from tests.support.method_rounds import make_client
+
+
+@final
+class TextClient(NoisyClient):
+    """A plug-in's client, which says that it follows the labels of all places."""
+
+    place_labels = True
+
+
+def client(folder: Path) -> TextClient:
+    (folder / "text.txt").write_text("".join(f"line {number} of a text. " for number in range(12)))
+    name = f"text:{folder / 'text.txt'}@6"
+    asked = Experiment(method="dp_fedavg", dataset=name, net="gpt_next", clients=2, set=("unit=example", "clip=0.5"))
+    return TextClient(make_client(without_auto(replace(asked, split="iid")), 0, folder).at)
+
+
+def test_each_text_s_gradient_is_clipped_as_a_whole(tmp_path: Path) -> None:
+    noisy = client(tmp_path)
+    x, y = noisy.examples("train", noisy.indices("train")[:3])
+    result = noisy.clipped(x, y, 0.5)
+    total = {name: torch.zeros_like(value) for name, value in noisy.per_example._parameters.items()}
+    for text, last, value in zip(x, y, result.losses, strict=True):
+        scores = noisy.model(text[None])[0].T  # (6, 256)
+        loss = cross_entropy(scores, torch.tensor([*(255 * text[1:]).round().long().tolist(), int(last)]))
+        assert float(value) == pytest.approx(float(loss), rel=1e-5)
+        grad = dict(zip(total, torch.autograd.grad(loss, [noisy.model.get_parameter(n) for n in total]), strict=True))
+        norm = torch.cat([slope.flatten() for slope in grad.values()]).norm()
+        assert norm > 0.5
+        total = {name: value + grad[name] * 0.5 / norm for name, value in total.items()}
+    for name, value in total.items():
+        torch.testing.assert_close(result.sums[name], value, rtol=1e-3, atol=1e-6)
+
+
+def test_private_metrics_count_the_places_of_a_text(tmp_path: Path) -> None:
+    noisy = client(tmp_path)
+    x, y = noisy.at.task.examples("train", noisy.indices("train"))
+    noisy.model.eval()
+    following = torch.cat([(255 * x[:, 1:]).round().long(), y[:, None]], 1)
+    with torch.no_grad():
+        scores = noisy.model(x)
+    right = (scores.argmax(1) == following).double().mean(1)
+    lost = torch.stack([cross_entropy(one.T, row) for one, row in zip(scores, following, strict=True)])
+    assert len(tensors(noisy.model)) and noisy.right("train").shape == (len(x), 1)
+    torch.testing.assert_close(noisy.right("train")[:, 0], right)
+    shares = lost.double() / loss_bound(256)
+    torch.testing.assert_close(noisy.losses()[:, 0], shares, rtol=1e-4, atol=1e-6)
