@@ -204,6 +204,7 @@ def _at_work(
             store=ClientStore(site.state, config["experiment"], partition) if site.state else None,
             # The server may put these numbers into any message, and probes are not counted as training is.
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps")) if probed else (),
+            run=config["experiment"],
         )
         _require_enough(context, len(at.task.split.train[partition]))
         resolved.method.check_client(at.task, partition, resolved.settings)
@@ -271,8 +272,7 @@ def _charge(context: Context, asked: Resolved, kind: str, config: dict[str, Any]
 
 def _on_rung(resolved: Resolved, rung: str) -> Resolved:
     """Return the experiment as this client carries it out for the probes of a rung."""
-    changed = on_rung(resolved, rung)
-    if changed is None:
+    if (changed := on_rung(resolved, rung)) is None:
         raise Declined(f"was asked for a probe on a rung that the experiment does not have: {rung}")
     return changed
 

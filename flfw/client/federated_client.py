@@ -160,7 +160,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
 
     def private(self) -> Tensors:
         """Return the tensors kept between rounds, not copied: private tensors and the optimisers' memory."""
-        state = self.model.state_dict()
+        state = self.model.state_dict() if self.private_names else {}
         kept = {name: state[name] for name in self.private_names}
         for name, (optimiser, moved) in self.lasting().items():
             kept |= {f"{name}/{key}": value for key, value in optimiser.memory(moved).items()}

@@ -14,6 +14,7 @@ import torch
 from flwr.app import ArrayRecord, Message, RecordDict
 
 from flfw.messages.factors import Factors, Layers, NamedArrays, factored, square
+from flfw.messages.finite import is_finite
 from flfw.messages.replies import Unusable, read_update
 from flfw.messages.wire import deflate, inflate, nbytes, unpack, views
 from flfw.nets.net import Tensors
@@ -144,7 +145,7 @@ class FactorReader:
             raise Unusable(f"sent factors that cannot be read: {error}") from error
         tensors = dict(factors.expanded(self._layers, self._received))
         for name, value in tensors.items():
-            if not bool(torch.isfinite(value).all()):
+            if not is_finite(value):
                 raise Unusable(f"sent factors that make {name} infinite")
         return tensors
 
@@ -181,7 +182,7 @@ def _unpacked(parts: Tensors, pattern: str, layers: Layers, digest: bytes) -> Fa
     if parts["base"].numpy().tobytes() != digest:
         raise Unfit(f"sent factors of {pattern} that stand on other tensors than it received")
     kept, step = parts["scales"].tolist()
-    if not (abs(kept) <= _WIDEST and abs(step) <= _WIDEST and bool(torch.isfinite(parts["axes"]).all())):
+    if not (abs(kept) <= _WIDEST and abs(step) <= _WIDEST and is_finite(parts["axes"])):
         raise Unfit(f"sent factors of {pattern} with NaN or infinite values")
     try:
         counts = inflate(parts["stream"].numpy(), parts["planes"].numpy(), rows)

@@ -11,6 +11,7 @@ import torch
 from flwr.app import ArrayRecord, Message
 
 from flfw.errors import printable
+from flfw.messages.finite import is_finite
 from flfw.messages.reasons import Unusable, in_one_line
 from flfw.messages.sharing import matches
 from flfw.messages.wire import nbytes, unpack
@@ -59,7 +60,7 @@ def read_update(
         raise Unusable(f"sent arrays that cannot be read: {error}") from error
     for name, value in tensors.items():
         _check_form(name, value, broadcast[name].shape, broadcast[name].dtype)
-        if not bool(torch.isfinite(value).all()):
+        if not is_finite(value):
             raise Unusable(f"sent {name} with NaN or infinite values")
     return tensors, metrics, nbytes(records["arrays"])
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from io import BytesIO
 
 import numpy as np
@@ -98,10 +99,17 @@ def inflate(stream: np.ndarray, planes: np.ndarray, rows: int) -> np.ndarray:
 
 def _array(value: np.ndarray) -> Array:
     value = np.asarray(value, order="C")
-    head = BytesIO()
-    npy.write_array_header_1_0(head, npy.header_data_from_array_1_0(value))
-    data = b"".join([head.getvalue(), value.reshape(-1).view(np.uint8).data])
+    data = b"".join([_head(value.dtype, value.shape), value.reshape(-1).view(np.uint8).data])
     return Array(dtype=str(value.dtype), shape=tuple(value.shape), stype="numpy.ndarray", data=data)
+
+
+@lru_cache(maxsize=4096)
+def _head(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
+    """Return what stands before an array's numbers in NumPy's format, for numbers in C's order."""
+    head = BytesIO()
+    content = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+    npy.write_array_header_1_0(head, content)
+    return head.getvalue()
 
 
 def broadcast(model: nn.Module, patterns: Sequence[str]) -> ArrayRecord:

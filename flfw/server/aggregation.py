@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from flfw.nets.net import Tensors
+
+_BLOCK = 2**18  # numbers that are added at once: their copy in float64 stays in the cache
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,26 @@ def weighted_mean(updates: Iterable[Update]) -> Tensors:
         total += update.examples
         for name, value in update.tensors.items():
             kinds[name] = value.dtype
-            sums.setdefault(name, torch.zeros(value.shape, dtype=torch.float64)).add_(value, alpha=update.examples)
-    return {
-        name: (value / total if kinds[name].is_floating_point else (value / total).round()).to(kinds[name])
-        for name, value in sums.items()
-    }
+            if name not in sums:
+                sums[name] = torch.zeros(value.shape, dtype=torch.float64)
+            _add(sums[name], value, update.examples)
+    return {name: _divided(value, total, kinds[name]) for name, value in sums.items()}
+
+
+def _add(total: Tensor, value: Tensor, weight: int) -> None:
+    """Add a weighted tensor to a sum in float64; each entry is rounded as if all were added at once."""
+    if total.numel() <= _BLOCK:
+        total.add_(value, alpha=weight)
+        return
+    parts = value.expand_as(total).reshape(-1).split(_BLOCK)
+    for part, more in zip(total.view(-1).split(_BLOCK), parts, strict=True):
+        part.add_(more, alpha=weight)
+
+
+def _divided(total: Tensor, by: int, kind: torch.dtype) -> Tensor:
+    """Divide a sum in float64, in place, and return the quotient in another type, to whole numbers rounded."""
+    result = torch.empty(total.shape, dtype=kind)
+    for part, quotient in zip(total.view(-1).split(_BLOCK), result.view(-1).split(_BLOCK), strict=True):
+        part.div_(by)
+        quotient.copy_(part if kind.is_floating_point else part.round_())
+    return result

@@ -1,0 +1,160 @@
+"""First models of a run's clients: built once in a process, and copied for every message.
+
+Building draws all numbers of a model anew, though every client of a run begins with the same ones. A copy has the same
+modules, numbers and flags, and shares no tensor and no container with another: what a client does to its own, no other
+sees. It is made only of what is known to be copied whole. A model with anything else, such as a hook, a function made
+for one model, a parametrisation or an object of a plug-in, is built for each message.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from threading import Lock
+from types import BuiltinFunctionType, FunctionType, NoneType
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+_PLAIN = {NoneType, bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size}
+_CONTAINERS = {dict, OrderedDict, list, tuple, set}
+_WAYS = {"__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__new__"}
+
+
+class Uncopied(Exception):
+    """Exception: a model holds something that is not known to be copied whole."""
+
+
+@final
+class ModelCopies:
+    """First models of the last few experiments, of which only copies are handed out.
+
+    Args:
+        most: number of models that are kept, >= 1.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._lock = most, Lock()
+        self._kept: dict[Hashable, nn.Module | None] = {}
+
+    def model(self, key: Hashable, build: Callable[[], nn.Module]) -> nn.Module:
+        """Return a model as ``build`` makes it: a copy, or a new one where it cannot be copied.
+
+        Args:
+            key: everything that decides what ``build`` makes, beside torch's default type and device.
+            build: function that builds the model; it always gives the same one.
+        """
+        whole = (key, torch.get_default_dtype(), torch.get_default_device())
+        with self._lock:
+            known, kept = whole in self._kept, self._kept.get(whole)
+        if known:
+            return build() if kept is None else copied(kept)
+        built = build()
+        try:
+            made = copied(built)
+        except Uncopied:
+            made, kept = built, None
+        else:
+            kept = built
+        with self._lock:
+            self._kept[whole] = kept
+            while len(self._kept) > self._most:
+                del self._kept[next(iter(self._kept))]
+        return made
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """Copy a model with its modules, tensors and attributes.
+
+    Raises:
+        Uncopied: it holds something else, or tensors that share memory, are part of a graph or have a gradient.
+    """
+    return _copied(model, {})
+
+
+def _copied(value: Any, made: dict[int, Any]) -> Any:
+    """Copy a part of a model.
+
+    Args:
+        value: the part.
+        made: the copies so far, by the ``id`` of what they are copies of; storages stand there by their address.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if id(value) in made:
+        return made[id(value)]
+    if isinstance(value, Tensor):
+        copy = _copied_tensor(value, made)
+    elif isinstance(value, nn.Module):
+        copy = _copied_module(value, made)
+    elif kind in _CONTAINERS:
+        return _copied_container(value, made)
+    elif _is_named(value):
+        return value
+    else:
+        raise Uncopied(f"a {kind.__name__}")
+    made[id(value)] = copy
+    return copy
+
+
+def _copied_container(value: Any, made: dict[int, Any]) -> Any:
+    kind = type(value)
+    if isinstance(value, dict):
+        copy = made[id(value)] = kind()
+        for key, entry in value.items():
+            copy[_copied(key, made)] = _copied(entry, made)
+        return copy
+    if kind is list:
+        copy = made[id(value)] = []
+        copy += [_copied(entry, made) for entry in value]
+        return copy
+    return kind(_copied(entry, made) for entry in value)
+
+
+def _copied_tensor(value: Tensor, made: dict[int, Any]) -> Tensor:
+    """Copy a tensor that has its memory for itself."""
+    kind, storage = type(value), value.untyped_storage()
+    plain = kind in (Tensor, nn.Parameter) and not vars(value) and value.layout == torch.strided
+    alone = plain and value.is_contiguous() and storage.nbytes() == value.nbytes and -storage.data_ptr() not in made
+    if not alone or value.grad is not None or value.grad_fn is not None or value.device.type != "cpu":
+        raise Uncopied("a tensor with more than its numbers")
+    if value.numel():
+        made[-storage.data_ptr()] = storage  # no id is negative
+    copy = value.detach().clone()
+    return nn.Parameter(copy, value.requires_grad) if kind is nn.Parameter else copy.requires_grad_(value.requires_grad)
+
+
+def _copied_module(value: nn.Module, made: dict[int, Any]) -> nn.Module:
+    """Copy a module by its attributes, unless its class has a way of its own."""
+    kind = type(value)
+    if _has_own_way(kind):
+        raise Uncopied(f"a {kind.__name__}, which is copied in a way of its own")
+    copy = made[id(value)] = object.__new__(kind)
+    attributes = vars(copy)
+    for name, entry in vars(value).items():
+        attributes[name] = _copied(entry, made)
+    return copy
+
+
+@lru_cache(maxsize=256)
+def _has_own_way(kind: type[nn.Module]) -> bool:
+    """Return whether a class of modules has more than attributes, or its own functions for copies.
+
+    Those of torch's own modules only read files of older versions.
+    """
+    for base in kind.__mro__[:-1]:
+        theirs = _WAYS & vars(base).keys() if not base.__module__.startswith("torch.nn.modules.") else ()
+        if theirs or vars(base).get("__slots__"):
+            return True
+    return False
+
+
+def _is_named(value: Any) -> bool:
+    """Return whether a value is a function of a module, which is the same one for every model."""
+    if not isinstance(value, FunctionType | BuiltinFunctionType):
+        return False
+    return getattr(sys.modules.get(value.__module__ or ""), value.__name__, None) is value
