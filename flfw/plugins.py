@@ -11,6 +11,7 @@ import inspect
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
@@ -137,7 +138,7 @@ def settings(
         of_another: fields of another plug-in of the same name; they are ignored unless this one has them too.
     """
     values: dict[str, Any] = {}
-    hints = get_type_hints(cls)
+    hints = _hints(cls)
     for target, text in map(split_assignment, assignments):
         prefix, _, name = target.rpartition(".")
         if not (prefix == plugin or (bare and not prefix)):
@@ -149,6 +150,11 @@ def settings(
             raise BadInput(f"Expected a field of {plugin} among {known}; got {target}.")
         values[name] = _convert(text, hints[name], target)
     return cls(**values)
+
+
+@lru_cache(maxsize=256)  # each message of a run needs them
+def _hints(cls: type) -> dict[str, Any]:
+    return get_type_hints(cls)
 
 
 def split_assignment(assignment: str) -> tuple[str, str]:

@@ -150,7 +150,8 @@ class FederatedClient(Probing, NumPyClient, ABC):
         state = self.model.state_dict()
         for name, value in received.items():
             state[name].numpy()[...] = value
-        self.model.to(self.device)
+        if self.device.type != "cpu":
+            self.model.to(self.device)
         private = self.private()
         if private and self.at.store:
             self.at.store.allow(version)

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 _PLAIN = {NoneType, bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size}
 _CONTAINERS = {dict, OrderedDict, list, tuple, set}
+_OF_EVERY_MODULE = vars(nn.Module()).keys()
 _WAYS = {"__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__new__"}
 
 
@@ -136,7 +137,10 @@ def _copied_module(value: nn.Module, made: dict[int, Any]) -> nn.Module:
     copy = made[id(value)] = object.__new__(kind)
     attributes = vars(copy)
     for name, entry in vars(value).items():
-        attributes[name] = _copied(entry, made)
+        if name in _OF_EVERY_MODULE and type(entry) in _CONTAINERS and not entry:  # of hooks, mostly: a shorter way
+            attributes[name] = type(entry)()
+        else:
+            attributes[name] = _copied(entry, made)
     return copy
 
 

@@ -99,17 +99,17 @@ def inflate(stream: np.ndarray, planes: np.ndarray, rows: int) -> np.ndarray:
 
 def _array(value: np.ndarray) -> Array:
     value = np.asarray(value, order="C")
-    data = b"".join([_head(value.dtype, value.shape), value.reshape(-1).view(np.uint8).data])
-    return Array(dtype=str(value.dtype), shape=tuple(value.shape), stype="numpy.ndarray", data=data)
+    name, head = _head(value.dtype, value.shape)
+    data = b"".join([head, value.reshape(-1).view(np.uint8).data])
+    return Array(dtype=name, shape=tuple(value.shape), stype="numpy.ndarray", data=data)
 
 
-@lru_cache(maxsize=4096)
-def _head(dtype: np.dtype, shape: tuple[int, ...]) -> bytes:
-    """Return what stands before an array's numbers in NumPy's format, for numbers in C's order."""
+@lru_cache(maxsize=4096)  # each message has the same shapes
+def _head(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[str, bytes]:
+    """Return the name of a type, and what stands before an array's numbers, in C's order, in NumPy's format."""
     head = BytesIO()
-    content = {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
-    npy.write_array_header_1_0(head, content)
-    return head.getvalue()
+    npy.write_array_header_1_0(head, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape})
+    return str(dtype), head.getvalue()
 
 
 def broadcast(model: nn.Module, patterns: Sequence[str]) -> ArrayRecord:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flfw.nets.net import Tensors
 
-_BLOCK = 2**18  # numbers that are added at once: their copy in float64 stays in the cache
+_BLOCK = 2**17  # numbers that are added at once: their copy in float64 stays in the cache
 
 
 @dataclass(frozen=True)
