@@ -49,22 +49,22 @@ class ModelCopies:
             build: function that builds the model; it always gives the same one.
         """
         whole = (key, torch.get_default_dtype(), torch.get_default_device())
-        with self._lock:
-            known, kept = whole in self._kept, self._kept.get(whole)
-        if known:
-            return build() if kept is None else copied(kept)
-        built = build()
+        with self._lock:  # also while building, which draws from torch's one global generator
+            if whole not in self._kept:
+                self._keep(whole, build())
+            kept = self._kept[whole]
+        return build() if kept is None else copied(kept)
+
+    def _keep(self, key: Hashable, built: nn.Module) -> None:
+        """Keep a model for copies, or None if it cannot be copied; forget the oldest beyond the number that is kept."""
         try:
-            made = copied(built)
+            copied(built)
         except Uncopied:
-            made, kept = built, None
+            self._kept[key] = None
         else:
-            kept = built
-        with self._lock:
-            self._kept[whole] = kept
-            while len(self._kept) > self._most:
-                del self._kept[next(iter(self._kept))]
-        return made
+            self._kept[key] = built
+        while len(self._kept) > self._most:
+            del self._kept[next(iter(self._kept))]
 
 
 def copied(model: nn.Module) -> nn.Module:
@@ -121,7 +121,7 @@ def _copied_tensor(value: Tensor, made: dict[int, Any]) -> Tensor:
     kind, storage = type(value), value.untyped_storage()
     plain = kind in (Tensor, nn.Parameter) and not vars(value) and value.layout == torch.strided
     alone = plain and value.is_contiguous() and storage.nbytes() == value.nbytes and -storage.data_ptr() not in made
-    if not alone or value.grad is not None or value.grad_fn is not None or value.device.type != "cpu":
+    if not alone or value.grad_fn is not None or value.grad is not None or value.device.type != "cpu":
         raise Uncopied("a tensor with more than its numbers")
     if value.numel():
         made[-storage.data_ptr()] = storage  # no id is negative
