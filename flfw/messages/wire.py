@@ -106,7 +106,7 @@ def _array(value: np.ndarray) -> Array:
 
 @lru_cache(maxsize=4096)  # each message has the same shapes
 def _head(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[str, bytes]:
-    """Return the name of a type, and what stands before an array's numbers, in C's order, in NumPy's format."""
+    """Return the name of a type, and the bytes before an array's numbers, in C's order, in NumPy's format."""
     head = BytesIO()
     npy.write_array_header_1_0(head, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape})
     return str(dtype), head.getvalue()

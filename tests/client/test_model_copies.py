@@ -87,13 +87,12 @@ def test_every_network_begins_as_it_is_built(small: Experiment, tmp_path: Path, 
     at = make_client(dataclasses.replace(small, net=net, defence=defence), 1, tmp_path).at
     built, made = at.fresh_model(), at_run(at).fresh_model()
     assert_same(built, made)
+    copied(built)
     x = torch.rand(2, *at.task.dataset.shape)
     generator = torch.get_rng_state()
     expected = built.eval()(x)
     torch.set_rng_state(generator)  # of precode's noise
     assert torch.equal(expected, made.eval()(x))
-    if defence != "precode":  # its layer keeps a part of its last forward pass
-        copied(built)
 
 
 CHANGES: list[dict[str, Any]] = [
@@ -165,7 +164,7 @@ def test_settings_that_may_change_are_never_kept(small: Experiment, tmp_path: Pa
 
 
 LEFT: list[Any] = []
-"""What the clients found."""
+"""State of its model as each client found it."""
 
 
 @final
@@ -229,11 +228,11 @@ def test_what_a_client_does_to_its_model_no_other_sees(small: Experiment, tmp_pa
     assert len(others) == 3 and first["training"] and first["hooks"] == 0
     for other in others:
         assert other.keys() == first.keys()
-        for name, found in first.items():
-            if isinstance(found, tuple):
-                assert torch.equal(found[0], other[name][0]) and found[1] and other[name][1], name
+        for name, left in first.items():
+            if isinstance(left, tuple):
+                assert torch.equal(left[0], other[name][0]) and left[1] and other[name][1], name
             else:
-                assert found == other[name], name
+                assert left == other[name], name
 
 
 # --- what is copied, and what is not ---
@@ -385,8 +384,7 @@ def test_a_built_model_draws_nothing_from_the_process(small: Experiment, tmp_pat
 def test_the_task_decides_too(small: Experiment, tmp_path: Path) -> None:
     """Two sites of one process may have data of unlike shapes."""
     at = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at, "shapes")
-    task: Task = at.task
     wide = dataclasses.replace(
-        at, task=dataclasses.replace(task, dataset=dataclasses.replace(task.dataset, classes=12))
+        at, task=dataclasses.replace(at.task, dataset=dataclasses.replace(at.task.dataset, classes=12))
     )
     assert [m.classes for m in (at.fresh_model(), wide.fresh_model(), at.fresh_model())] == [10, 12, 10]
