@@ -36,6 +36,8 @@ class TrainingSettings:
     """The most clients of a round that lie: trimmed_mean and krum work by it; each --robust needs enough updates."""
     ema: float = 0.0
     """Evaluate a moving average of the models in the end, with at most this weight of the past; 0: the last model."""
+    final: str = "1000"
+    """Clients that are asked for the final evaluation: all, none, or at most so many, drawn by the seed from more."""
     local_epochs: int = 5
     """Passes over a client's own data in each round."""
     batch_size: int = 50
@@ -82,12 +84,21 @@ class TrainingSettings:
         untrimmed = "byzantine-clients >= 1 with --robust trimmed_mean, which without is a mean"
         require(trims, untrimmed, byzantine_clients=self.byzantine_clients)
         require(0 <= self.ema < 1, "0 <= ema < 1", ema=self.ema)
-        _ = self.defences, self.defended_partitions
+        _ = self.defences, self.defended_partitions, self.finally_asked
 
     @property
     def cohort(self) -> int:
         """Clients in each round."""
         return self.sample or self.clients
+
+    @property
+    def finally_asked(self) -> int:
+        """Number of clients that are asked for the final evaluation."""
+        if self.final in ("all", "none"):
+            return self.clients if self.final == "all" else 0
+        number = int(self.final) if self.final.isdecimal() and len(self.final) <= len(str(MOST)) else 0
+        require(1 <= number <= MOST, f"final=all, none or a number from 1 to {MOST:,}", final=self.final)
+        return min(number, self.clients)
 
     @property
     def defences(self) -> tuple[str, ...]:

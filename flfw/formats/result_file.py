@@ -44,6 +44,8 @@ class FinalFigures(TypedDict, total=False):
 
     acc_global: Figure
     acc_local: Figure
+    acc_global_interval: list[float] | None
+    acc_local_interval: list[float] | None
     acc_central: Figure
     acc_protected: Figure
     acc_global_validation: Figure

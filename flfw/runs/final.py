@@ -2,27 +2,85 @@
 
 from __future__ import annotations
 
-from statistics import fmean
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from statistics import fmean, stdev
 from typing import Any
+
+from flfw.experiment import Experiment
+
+
+def finals(experiment: Experiment, training: Mapping[str, Any]) -> dict[str, Any]:
+    """Return ``final`` of result.json from the content of training.json."""
+    exact = experiment.clients if experiment.metrics == "all" else 0
+    return final_accuracies(training["final"], training["clients"], training.get("central"), exact)
+
+
+def drawn_of(experiment: Experiment, answers: int) -> list[str]:
+    """Return a note on a final evaluation of some of the clients, or of none; empty for one of all.
+
+    Args:
+        experiment: of the run.
+        answers: number of clients that answered.
+    """
+    asked, everyone = experiment.finally_asked, experiment.clients
+    if asked == everyone or experiment.metrics == "none":
+        return []
+    if not asked:
+        return ["No client was asked for a final evaluation (final=none)."]
+    whose = f"{answers:,} of {everyone:,} clients; {asked:,} were drawn by the seed"
+    return [f"The final accuracies are those of {whose} (final={experiment.final})."]
 
 
 def final_accuracies(
-    rows: list[dict[str, Any]], history: list[dict[str, Any]], central: float | None
+    rows: list[dict[str, Any]], history: list[dict[str, Any]], central: float | None, clients: int = 0
 ) -> dict[str, Any]:
     """Return ``final`` of result.json: means over the clients that report a number; None where nobody does.
+
+    Beside the means before and after local training stand 95 % intervals of the means over all clients.
 
     Args:
         rows: one row per client, of the evaluation after the last round.
         history: one row per client and round.
         central: accuracy of the last model on the server's test data; None: not measured.
+        clients: number of all clients of the run; 0: no intervals, as numbers with noise have none.
     """
     accuracies = {key: [row[key] for row in rows if row.get(key) is not None] for key in ("acc_global", "acc_local")}
     mean = {key: fmean(values) if values else None for key, values in accuracies.items()}
-    further: dict[str, Any] = {"acc_central": central}
+    further: dict[str, Any] = {f"{key}_interval": interval(values, clients) for key, values in accuracies.items()}
+    further["acc_central"] = central
     for key in ("acc_protected", "acc_global_validation", "acc_validation"):
         values = [row[key] for row in rows if row.get(key) is not None]
         further[key] = fmean(values) if values else None
     return {**mean, **further, "best_validation": best_validation(history), "per_client": rows}
+
+
+def interval(values: Sequence[float], clients: int) -> list[float] | None:
+    """Compute a 95 % interval of the mean accuracy of all clients, from those of some that were drawn at random.
+
+    It is Student's, with the correction for draws from a finite number, cut to [0, 1]; its ends are equal where all
+    clients have a value. Clients that failed count as not drawn.
+
+    Args:
+        values: in [0, 1].
+        clients: number of all clients.
+
+    Returns:
+        Both ends; None for fewer than two of more clients.
+
+    >>> interval([0.25, 0.75], 2), interval([0.5], 3)
+    ([0.5, 0.5], None)
+    """
+    count = len(values)
+    if count < min(2, clients) or not 0 < count <= clients:
+        return None
+    mean = fmean(values)
+    if count == clients:
+        return [mean, mean]
+    from scipy.special import stdtrit  # imported here: few runs draw their clients
+
+    half = float(stdtrit(count - 1, 0.975)) * stdev(values) * sqrt((1 - count / clients) / count)
+    return [max(0.0, mean - half), min(1.0, mean + half)]
 
 
 def best_validation(history: list[dict[str, Any]]) -> dict[str, float] | None:

@@ -25,7 +25,7 @@ from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved, resolve
 from flfw.rng import initialising
-from flfw.runs.final import final_accuracies
+from flfw.runs.final import drawn_of, finals
 from flfw.server.central import sends_one_model
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
@@ -81,7 +81,8 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     training = read_training(folder)
     last = last_round(training, experiment)
     reported = {"none": [_SILENT], "private": [_NOISY.format(experiment.metrics_noise)]}.get(experiment.metrics, [])
-    if experiment.metrics == "private" and not training["final"]:
+    reported += drawn_of(experiment, len(training["final"]))
+    if experiment.metrics == "private" and experiment.finally_asked and not training["final"]:
         reported.append(f"No final evaluation: asked for again, it would exceed {_budget(experiment)}.")
     if experiment.tampered_by:
         reported.append(TAMPERED.format(experiment.tampered_by))
@@ -273,7 +274,7 @@ def _write(
         "environment": environment(_transport(resolved.experiment, training)),
         "notes": notes,
         "rounds": training["rounds"],
-        "final": final_accuracies(training["final"], training["clients"], training.get("central")),
+        "final": finals(resolved.experiment, training),
         "privacy": privacy,
         "audit": audited["audit"],
         "recordings": audited["recordings"],

@@ -33,6 +33,19 @@ def drawn(clients: Sequence[int], sample: int, sampling: Sampling, seed: int, se
     return sorted(int(client) for client in rng.choice(clients, sample, replace=False))
 
 
+def drawn_last(clients: Sequence[int], most: int | None, seed: int) -> list[int]:
+    """Draw the clients of the final evaluation; return them ascending.
+
+    Args:
+        clients: all clients, ascending.
+        most: the most that are drawn, >= 0; None: all.
+        seed: seed of the draw.
+    """
+    if most is None or most >= len(clients):
+        return list(clients)
+    return sorted(int(one) for one in numpy_generator(seed, "final evaluation").choice(clients, most, replace=False))
+
+
 def secretly_drawn(clients: Sequence[int], sample: int, key: bytes, server_round: int, attempt: int) -> list[int]:
     """Draw the clients of a round, each by a coin that nobody without the key can tell; return them ascending.
 

@@ -107,13 +107,12 @@ class Roster:
         """
         self._note(Failure(partition, reason), when, failed)
 
-    def check_enough(self, usable: int, failed: Sequence[Failure], when: str) -> None:
-        """Raise `RunFailed`, with the reasons, if too few clients gave something usable."""
-        if usable < self.tolerance.min_clients:
+    def check_enough(self, usable: int, failed: Sequence[Failure], when: str, most: int | None = None) -> None:
+        """Raise `RunFailed`, with the reasons, if too few clients gave something usable; ``most`` were to be asked."""
+        least = self.tolerance.min_clients if most is None else min(self.tolerance.min_clients, most)
+        if usable < least:
             reasons = "; ".join(map(str, failed)) or "nobody was asked"
-            raise RunFailed(
-                f"Expected at least {self.tolerance.min_clients} clients in {when}, got {usable}: {reasons}."
-            )
+            raise RunFailed(f"Expected at least {least} clients in {when}, got {usable}: {reasons}.")
 
     def _note(self, failure: Failure, when: str, failed: list[Failure]) -> None:
         hopeless = failure.reason == DIED and not self.tolerance.replaces_the_dead

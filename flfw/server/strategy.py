@@ -23,7 +23,7 @@ from flfw.messages.wire import nbytes, pack, unpack
 from flfw.method import Method
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update
-from flfw.server.cohorts import Sampling, drawn, in_turn, secretly_drawn
+from flfw.server.cohorts import Sampling, drawn, drawn_last, in_turn, secretly_drawn
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
 from flfw.server.robust import RobustMean
@@ -286,18 +286,18 @@ class FederatedStrategy(Method, Strategy, ABC):
             self.history.extend(rows)
 
     def evaluate_all(self, grid: Grid, arrays: ArrayRecord, last: int) -> tuple[list[dict[str, Any]], list[Failure]]:
-        """Evaluate every client with the last aggregate; return the metrics, ordered by partition, and the failures.
+        """Evaluate the last aggregate at the clients that ``final`` names; return the metrics by client, and failures.
 
-        With ``metrics=none`` nobody is asked, and both lists are empty. With ``metrics=private`` clients do not train,
-        and there is no accuracy after local training.
+        Both lists are empty with ``final=none``, and with ``metrics=none``: an answer would hold nothing. With
+        ``metrics=private`` clients do not train, and there is no accuracy after local training.
 
         Raises:
             RunFailed: a client failed and the run does not tolerate it, or too few are left.
         """
-        metrics = self.at.experiment.metrics if self.at else "all"
-        if metrics == "none":
-            return [], []  # an answer would hold nothing
-        when, everyone = "the final evaluation", sorted(self.roster.nodes)
+        metrics, most = (self.at.experiment.metrics, self.at.experiment.finally_asked) if self.at else ("all", None)
+        when, everyone = "the final evaluation", drawn_last(sorted(self.roster.nodes), most, self.seed)
+        if metrics == "none" or not everyone:
+            return [], []
         failed = self.roster.unfit_among(everyone)
         fit = [p for p in everyone if p not in self.roster.unfit]
         at_once = self.sample or len(everyone)  # the deadline is meant for this number of clients
@@ -308,7 +308,7 @@ class FederatedStrategy(Method, Strategy, ABC):
             replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
             taken = self.roster.receive(asked, replies, when, _ACCURACIES[metrics], failed)
             rows += [{"client": partition, **answer} for partition, answer in taken]
-        self.roster.check_enough(len(rows), failed, when)
+        self.roster.check_enough(len(rows), failed, when, len(everyone))
         return rows, failed
 
 
