@@ -1,4 +1,4 @@
-"""First models of a run's clients: built once in a process, and copied for every message.
+"""First models of a run's clients: built at the beginning in a process, and copied for every further message.
 
 Building draws all numbers of a model anew, though every client of a run begins with the same ones. A copy has the same
 modules, numbers and flags, and shares no tensor and no container with another: what a client does to its own, no other
@@ -12,7 +12,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from functools import lru_cache
-from threading import Lock
+from threading import RLock
 from types import BuiltinFunctionType, FunctionType, NoneType
 from typing import Any, final
 
@@ -31,15 +31,16 @@ class Uncopied(Exception):
 
 @final
 class ModelCopies:
-    """First models of the last few experiments, of which only copies are handed out.
+    """First model of the last experiment, of which only copies are handed out.
 
-    Args:
-        most: number of models that are kept, >= 1.
+    It is kept when it is asked for a second time: the process of one message, as on real sites, holds no second model.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._lock = most, Lock()
-        self._kept: dict[Hashable, nn.Module | None] = {}
+    def __init__(self) -> None:
+        self._lock = RLock()
+        self._asked: Hashable = object()
+        self._kept: nn.Module | None = None
+        self._uncopied = False
 
     def model(self, key: Hashable, build: Callable[[], nn.Module]) -> nn.Module:
         """Return a model as ``build`` makes it: a copy, or a new one where it cannot be copied.
@@ -50,21 +51,26 @@ class ModelCopies:
         """
         whole = (key, torch.get_default_dtype(), torch.get_default_device())
         with self._lock:  # also while building, which draws from torch's one global generator
-            if whole not in self._kept:
-                self._keep(whole, build())
-            kept = self._kept[whole]
-        return build() if kept is None else copied(kept)
+            if whole != self._asked:
+                self._asked, self._kept, self._uncopied = whole, None, False
+                return build()
+            kept = self._kept
+            if kept is None:
+                return self._built(build)
+        return copied(kept)
 
-    def _keep(self, key: Hashable, built: nn.Module) -> None:
-        """Keep a model for copies, or None if it cannot be copied; forget the oldest beyond the number that is kept."""
+    def _built(self, build: Callable[[], nn.Module]) -> nn.Module:
+        """Build a model and return a copy, or the model itself where it cannot be copied."""
+        built = build()
+        if self._uncopied:
+            return built
         try:
-            copied(built)
+            made = copied(built)
         except Uncopied:
-            self._kept[key] = None
-        else:
-            self._kept[key] = built
-        while len(self._kept) > self._most:
-            del self._kept[next(iter(self._kept))]
+            self._uncopied = True
+            return built
+        self._kept = built
+        return made
 
 
 def copied(model: nn.Module) -> nn.Module:

@@ -16,7 +16,7 @@ from flfw.method import Method
 from flfw.rng import initialising
 from flfw.task import Task
 
-_FIRST = ModelCopies(2)  # of a run, and of the same with its network changed for a rung of an audit
+_FIRST = ModelCopies()
 
 
 @dataclass(frozen=True)

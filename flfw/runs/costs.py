@@ -99,7 +99,7 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     fresh = _client(resolved, partition, folder)
     arrays = pack(shared(fresh.model.state_dict(), fresh.sharing.downloads))
     costs["private"] = sum(value.nbytes for value in fresh.private().values())
-    del fresh  # an actor has no second model
+    del fresh  # an actor has no second client
 
     def work(epochs: int) -> tuple[ArrayRecord, dict[str, Any]]:
         worker = _client(resolved.replaced(local_epochs=epochs), partition, folder)
@@ -167,6 +167,7 @@ def _client(resolved: Resolved, partition: int, folder: Path) -> FederatedClient
             round=turn,
             defence=resolved.defence_of(partition),
             store=store,
+            run="estimate",
         )
     )
 
