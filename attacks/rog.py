@@ -56,6 +56,7 @@ from flfw.victims.operator import Operator
 
 _LAST = 0.1  # step size at the end over the first one
 _UNBOUNDED = (-inf, inf)
+_UNMET = "the defence in the network behind the search, which learns from undefended clients"
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ class ROG(GradientMatching):
 
     def unused(self, uploads: Sequence[str], knows_defence: bool) -> str:
         """Name the defence where the post-processor has never met it."""
-        return "the defence, behind the search" * (knows_defence and self.settings.post == "unet")
+        return _UNMET * (knows_defence and self.settings.post == "unet")
 
     def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
         """Use Adam on the relative squared distance; for known noise, on the likelihood."""

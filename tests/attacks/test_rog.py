@@ -127,7 +127,10 @@ def test_the_closed_form_needs_one_gradient_without_a_defence() -> None:
 
 def test_it_is_static_where_a_part_of_it_knows_of_no_defence() -> None:
     closed, learnt = ROG(ROGSettings(private="closed_form")), ROG(ROGSettings(post="unet"))
-    for attack, reason in ((ROG(), ""), (learnt, "the defence, behind the search")):
+    for attack, reason in (
+        (ROG(), ""),
+        (learnt, "the defence in the network behind the search, which learns from undefended clients"),
+    ):
         assert attack.unused((), knows_defence=True) == reason and attack.unused((), knows_defence=False) == ""
         assert {"defence", "steps"} < attack.models
     assert closed.models == {"batch_statistics"}  # so no audit tells it of a defence
