@@ -73,8 +73,7 @@ def audit(
         attacks: by the name under which they are reported.
         truth: gives a client's training data by its number in the recordings; None: unknown, the client is left out.
             An example's ``indices`` name it among all clients' examples.
-        public: data that an attacker may hold, granted to the attacks that use some; those equal to an example of a
-            client in ``truth`` are left out.
+        public: data that an attacker may hold, and uses if it can; a client's in ``truth`` are left out of them.
         inputs: the input space.
         name: the app's name, for the report.
         dataset: the name of its data, for the report.
@@ -88,29 +87,24 @@ def audit(
         seed: seed of the attacks, floors and intervals.
         victims: number of audited clients of a round, those with the lowest numbers.
         pictures: whether the report shows the examples.
-        training: the description of the clients' training, in place of ``lr``, ``steps`` and ``mode``; or a function
-            that gives the description of an update.
+        training: the description of training, or of an update's by a function; for ``lr``, ``steps`` and ``mode``.
         limits: limits of the searches; None: the usual ones.
-        tampered_by: the attack whose malicious server changed the network, or sent numbers of its choice; no verdict is
-            then one on a server that follows the protocol. Empty: the server followed it.
+        tampered_by: the attack whose malicious server changed the network or its numbers; empty: it was an honest one.
 
     Raises:
         BadInput: there are no such recordings, no client's training data are known, the network, a truth or the
             public data do not fit, an attack would take too much memory or time, or one needs a malicious server.
     """
     folder, limits = _new(out), limits or SearchLimits()
-    require(bool(attacks), "at least one attack", attacks=list(attacks))
-    require(victims >= 1, "victims >= 1", victims=victims)
     describe = _describe(training, steps, lr, mode)
     case = ForeignCase(net, input_space(inputs), public, describe, seed, defence, tampered_by)
-    case.check_server(attacks)
+    case.check_attacks(attacks)
     kept = Recordings(Path(recordings))
     work = _Audit(case, kept, choose(case, kept, rounds, truth, batch, victims, limits.sample), folder, attacks, limits)
     config = {"method": name, "dataset": dataset, "seed": seed, "attack": list(attacks), "lr": work.described.lr}
     config |= {"mode": work.described.mode, "defence": defence, "victims": victims}
-    entries, rows = work.run()
     config |= {"pictures": "yes" if pictures else "no", "tampered_by": tampered_by}
-    result.write(folder, config, kept, entries, rows, tuned_on(attacks))
+    result.write(folder, config, kept, *work.run(), tuned_on(attacks))
     return folder
 
 

@@ -49,15 +49,16 @@ class ForeignCase:
         shape = self.public.samples.shape[1:]
         require(shape == self.inputs.shape, f"public inputs of shape {self.inputs.shape}", shape=shape)
 
-    def check_server(self, attacks: Mapping[str, Attack]) -> None:
-        """Refuse what only a malicious server can do or send, if nobody said that there is one.
+    def check_attacks(self, attacks: Mapping[str, Attack]) -> None:
+        """Refuse no attacks, and what only a malicious server can do or send, if nobody said that there is one.
 
         Args:
             attacks: the attacks by name.
 
         Raises:
-            BadInput: an attack needs a changed network, or the network has a malicious server's module.
+            BadInput: there is no attack, one needs a changed network, or the network has a malicious server's module.
         """
+        require(bool(attacks), "at least one attack", attacks=list(attacks))
         if self.tampered_by:
             return
         changing = [name for name, attack in attacks.items() if isinstance(attack, Tampering)]
@@ -178,6 +179,7 @@ def choose(
     Raises:
         BadInput: there are no such rounds, a truth does not fit, or there is none.
     """
+    require(most >= 1, "victims >= 1", victims=most)
     there = sorted({line["round"] for line in kept.lines if line["type"] == "train"})
     reasons = {"skipped": kept.skipped[0]["skipped"]} if kept.skipped else {}
     types = {"types": ", ".join(sorted({line["type"] for line in kept.lines}))} if kept.lines else {}
