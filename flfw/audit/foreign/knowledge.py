@@ -19,6 +19,7 @@ from flfw.errors import BadInput, require
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors, draws_in_training, numel
 from flfw.rng import initialising
+from flfw.victims.batch_statistics import normalise_by_instance
 from flfw.victims.local_steps import SteppedVictim
 from flfw.victims.victim import PlainVictim
 
@@ -236,7 +237,10 @@ def victim(net: nn.Module, seen: Observation, inputs: Inputs, mode: str) -> Plai
     require(bool(shared), f"an update of parameters that {type(net).__name__} trains", sent=list(seen.sent))
     # A counter reveals nothing, and cannot be searched for.
     counters = {name: value for name, value in model.state_dict().items() if not value.is_floating_point()}
-    return PlainVictim(model, {**counters, **seen.received}, shared, inputs)
+    described = PlainVictim(model, {**counters, **seen.received}, shared, inputs)
+    if mode == "train":
+        normalise_by_instance(described)
+    return described
 
 
 def granted(
