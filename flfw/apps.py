@@ -295,8 +295,7 @@ def _until(deadline: float, context: Context) -> Iterator[None]:
         context: context of this node; a process that also runs the server is not ended.
     """
     own_process = not context.node_config.get("in-process")
-    left = deadline - time.time()
-    if left <= 0:
+    if (left := deadline - time.time()) <= 0:
         raise Declined("was asked too late")
     if own_process:
         faulthandler.dump_traceback_later(

@@ -93,7 +93,7 @@ def normalise_by_instance(victim: VictimModel) -> None:
 
 
 def _forget(victim: VictimModel, layers: list[str]) -> None:
-    """Drop the running statistics of replaced layers from what has to be searched for."""
+    """Drop the running statistics of replaced layers from the tensors to search for."""
     for layer in layers:
         for name in _RUNNING:
             victim.unknown.pop(f"{layer}.{name}", None)

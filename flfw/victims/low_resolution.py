@@ -129,7 +129,7 @@ class LowResolutionVictim(WrappingVictim):
         self._rows, self._columns = rows, columns.T
 
     def around(self, client: VictimModel) -> LowResolutionVictim:
-        """Enlarge images for another client."""
+        """Return the victim of another client in the same space."""
         return LowResolutionVictim(client, self._space, self._constants)
 
     def raw(self, x: Tensor, y: Tensor) -> Tensor:

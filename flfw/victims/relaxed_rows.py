@@ -103,7 +103,7 @@ class RelaxedRows(WrappingVictim):
         self._categories = categories
 
     def around(self, client: VictimModel) -> RelaxedRows:
-        """Relax the rows of another client."""
+        """Return the victim of another client with the same table."""
         return RelaxedRows(client, self._categories)
 
     def raw(self, x: Tensor, y: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class WrappingVictim(VictimModel, ABC):
         self._client.check(sent)
 
     def reduced(self, precision: torch.dtype) -> Self:
-        """Return the same client whose network computes in a lower precision; what makes its inputs does not."""
+        """Return the same client whose network computes in a lower precision, but not the function of coordinates."""
         return self.around(self._client.reduced(precision))
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:

@@ -14,7 +14,7 @@ from torch.func import vmap
 
 from flfw import nets
 from flfw.adversary.observation import Observation, Vantage
-from flfw.audit.foreign import knowledge
+from flfw.audit.foreign.knowledge import victim as victim_of_an_app
 from flfw.experiment import Experiment
 from flfw.inversion.evaluation import stacked
 from flfw.nets import NetCard
@@ -234,7 +234,7 @@ def test_a_layer_of_instances_is_as_in_training(running: bool) -> None:
         assert off(both, alone) < 1e-5
     seen = Observation(Vantage.SERVER, "update", "", 1, 0, 0, sent, held)
     for mode, right in (("train", True), ("eval", not running)):
-        foreign = knowledge.victim(of_instances((1, 4, 4), 4, running), seen, SPACE, mode)
+        foreign = victim_of_an_app(of_instances((1, 4, 4), 4, running), seen, SPACE, mode)
         assert (off(foreign.gradient(x, y, {}, {}), sent) < 1e-5) is right
     evaluated = PlainVictim(of_instances((1, 4, 4), 4, running), held, ("*",), SPACE).gradient(x, y, {}, {})
     assert (off(evaluated, sent) > 1e-2) is running

@@ -142,7 +142,7 @@ class GeneratedImages(WrappingVictim):
         self._space = space
 
     def around(self, client: VictimModel) -> GeneratedImages:
-        """Generate images for another client."""
+        """Return the victim of another client in the same space."""
         return GeneratedImages(client, self._space)
 
     def raw(self, x: Tensor, y: Tensor) -> Tensor:
