@@ -270,7 +270,7 @@ def test_neighbours_are_not_told_by_what_clients_report(what: str) -> None:
 
 
 def scores_of(client: PrivatelyReporting) -> Tensor:
-    return client.measured("test", lambda scores, y: scores[:, 0])
+    return client.measured("test", lambda scores, x, y: scores[:, 0])
 
 
 @pytest.mark.parametrize(("net", "side"), [("linear", 0), ("mlp", 0), ("cnn3x3", 12), ("lenet5", 32)])
