@@ -11,7 +11,8 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
+from copy import deepcopy
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any, final
@@ -20,7 +21,8 @@ import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import adaptive_avg_pool2d, cross_entropy, pad
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw import data, nets
 from flfw.audit.measures.metrics import psnr
@@ -43,6 +45,7 @@ _LR = 0.1
 TV = 0.01
 """Weight of the total variation: between 0.2, which blurs LeNet's images (15.4 dB), and 1e-4, too little (12.3 dB)."""
 _CLASSES = 10
+_TRAINED_FROM, _TRAINED_ON = 20_000, 10_000
 _KINDS = {
     "cifar10": ("CIFAR-10", (3, 32, 32), (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     "mnist": ("MNIST", (1, 28, 28), (0.1307,), (0.3081,)),
@@ -63,6 +66,8 @@ class Victims:
         start: (V, B, C, H, W) the first guesses, normalised, within the box.
         observed: the gradient that each sent.
         training: whether the network normalised each batch by its own statistics; else by the running ones.
+        revealed: means and unbiased variances of each batch at the inputs of BatchNorm, by the names of the buffers; no
+            entry where they are not revealed.
     """
 
     network: str
@@ -73,6 +78,7 @@ class Victims:
     start: Tensor
     observed: list[Tensors]
     training: bool = False
+    revealed: list[Tensors] = field(default_factory=list)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -91,13 +97,16 @@ class Victims:
         return [fmean(matched_psnrs(a, b)) for a, b in zip(self.truth, images, strict=True)]
 
 
-def pictures(count: int, dataset: str = "cifar10", first: int = 0) -> tuple[Tensor, Tensor, str]:
+def pictures(
+    count: int, dataset: str = "cifar10", first: int = 0, side: int | None = None
+) -> tuple[Tensor, Tensor, str]:
     """Return images (count, C, H, W) in [0, 1], labels (count,) and a title: of the data set, else of noise.
 
     Args:
         count: how many.
         dataset: the source of the training images.
         first: the position of the first of them.
+        side: height and width, to which images are averaged; None: as published.
     """
     title, shape, _, _ = _KINDS[dataset]
     try:
@@ -105,10 +114,19 @@ def pictures(count: int, dataset: str = "cifar10", first: int = 0) -> tuple[Tens
     except BadInput:
         rng = numpy_generator(0, "pictures")
         x = torch.from_numpy(rng.random((count, *shape), dtype=np.float32))
-        return x, torch.from_numpy(rng.integers(0, _CLASSES, count)), "random images"
+        return averaged(x, side), torch.from_numpy(rng.integers(0, _CLASSES, count)), "random images"
     taken = slice(first, first + count)
     x = torch.tensor(known.train_x[taken], dtype=torch.float32) / 255
-    return x, torch.tensor(known.train_y[taken]), title
+    return averaged(x, side), torch.tensor(known.train_y[taken]), title
+
+
+def averaged(x: Tensor, side: int | None) -> Tensor:
+    """Average images (count, C, H, W) to a height and width; None leaves them.
+
+    >>> averaged(torch.tensor([[[[0.0, 1.0], [0.0, 1.0]]]]), 1).tolist()
+    [[[[0.5]]]]
+    """
+    return x if side is None else adaptive_avg_pool2d(x, side)
 
 
 def victim_model(net: Net, inputs: Inputs, training: bool, precision: torch.dtype = torch.float32) -> PlainVictim:
@@ -125,6 +143,10 @@ def victims(
     batch: int = 1,
     seed: int = 0,
     training: bool = False,
+    side: int | None = None,
+    steps: int = 0,
+    reveals: bool = False,
+    own: bool = False,
 ) -> Victims:
     """Return so many victims of a network of ours, always the same; `pictures` has the arguments.
 
@@ -136,18 +158,66 @@ def victims(
         batch: images of each victim.
         seed: of the network's numbers and of the first guesses.
         training: see `Victims`.
+        side: height and width of the images; None: as published.
+        steps: of `trained`, before the victims' own.
+        reveals: whether the statistics of each batch are known.
+        own: whether the running statistics are those of the first victim's batch, as if the network had seen only it.
     """
     _, shape, mean, std = _KINDS[dataset]
+    shape = shape if side is None else (shape[0], side, side)
     with initialising(seed, "net"):
         net = nets.build(network, shape, _CLASSES)
     inputs = Inputs.from_constants(shape, mean, std)
-    x, y, _ = pictures(count * batch, dataset, first)
+    if steps:
+        trained(net, inputs, dataset, steps, seed)
+    x, y, _ = pictures(count * batch, dataset, first, side)
     truth, labels = x.unflatten(0, (count, batch)), y.unflatten(0, (count, batch))
     low, high = (inputs.normalise(torch.full(shape, end)) for end in (0.0, 1.0))
+    if own:
+        net.load_state_dict({**net.state_dict(), **buffers_of(net, inputs.normalise(truth[0]))})
     start = torch.randn(truth.shape, generator=torch_generator(seed, "start")).clamp(low, high)
     model = victim_model(net, inputs, training)
-    observed = [model.gradient(truth[i], labels[i], {}, {}) for i in range(count)]
-    return Victims(network, net, inputs, truth, labels, start, [_detached(sent) for sent in observed], training)
+    observed = [_detached(model.gradient(truth[i], labels[i], {}, {})) for i in range(count)]
+    revealed = [buffers_of(net, inputs.normalise(batch)) for batch in truth] if reveals else []
+    return Victims(network, net, inputs, truth, labels, start, observed, training, revealed)
+
+
+def trained(net: Net, inputs: Inputs, dataset: str, steps: int, seed: int) -> None:
+    """Train a network on images from `_TRAINED_FROM` on, and leave it with their running statistics.
+
+    Args:
+        net: changed in place.
+        inputs: the map from pixels to its inputs.
+        dataset: source of the images.
+        steps: of SGD with momentum, on batches of 64.
+        seed: of the choice of the images.
+    """
+    pixels, labels, _ = pictures(_TRAINED_ON, dataset, _TRAINED_FROM, inputs.shape[-1])
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.05, momentum=0.9)
+    rng = torch_generator(seed, "trained")
+    net.train()
+    for _ in range(steps):
+        chosen = torch.randint(len(labels), (64,), generator=rng)
+        optimiser.zero_grad()
+        cross_entropy(net(inputs.normalise(pixels[chosen])), labels[chosen]).backward()
+        optimiser.step()
+    net.eval()
+
+
+def buffers_of(net: Net, x: Tensor) -> Tensors:
+    """Compute the running statistics that one pass in training mode leaves where they forget all earlier ones.
+
+    Args:
+        net: not changed.
+        x: network inputs (B, C, H, W).
+    """
+    after = deepcopy(net).train()
+    for module in after.modules():
+        if isinstance(module, _BatchNorm):
+            module.momentum = 1.0
+    with torch.no_grad():
+        after(x)
+    return {name: value.detach() for name, value in after.named_buffers()}
 
 
 def padded_variation(x: Tensor) -> Tensor:
@@ -270,6 +340,7 @@ class Theirs:
         every: int = 0,
         tv: float = TV,
         config: str = "invertinggradients",
+        scale: float | None = None,
     ) -> tuple[dict[str, Any], Tensors]:
         """Run in a folder and read answer.json and answer.safetensors; the arguments are those of problem.json.
 
@@ -277,7 +348,7 @@ class Theirs:
             subprocess.CalledProcessError: it failed; the reason is on stderr.
         """
         work = {"mode": mode, "iterations": iterations, "warmup": warmup, "every": every, "tv": tv, "config": config}
-        write(victims, folder, {**work, "threads": self._threads})
+        write(victims, folder, {**work, "scale": scale, "threads": self._threads})
         subprocess.run(
             [str(self._python), "-W", "ignore", str(_OTHER_SIDE), str(folder)], check=True, stdout=sys.stderr
         )
@@ -318,9 +389,12 @@ def write(victims: Victims, folder: Path, work: dict[str, Any]) -> None:
         "decay": True,
         "tv": TV,
         "box": True,
+        "scale": None,
     }
     tensors = {f"weights.{name}": value for name, value in nets.tensors(victims.net).items()}
     tensors |= {f"observed.{name}": value for name, value in stacked(victims.observed).items()}
+    if victims.revealed:
+        tensors |= {f"revealed.{name}": value for name, value in stacked(victims.revealed).items()}
     tensors |= {"labels": victims.labels, "start": victims.start}
     (folder / "problem.json").write_text(json.dumps(problem | work, indent=1))
     save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "problem.safetensors")

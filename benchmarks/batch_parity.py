@@ -44,6 +44,7 @@ from flfw import nets
 from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.inversion.closed_form.imprint import expected_alone
 from flfw.inversion.layer_statistics import received_statistics
+from flfw.inversion.matching import Distance, squared_distance
 from flfw.inversion.search import Recipe, Target, invert
 from flfw.nets.net import Net, Tensors
 from flfw.rng import initialising
@@ -68,6 +69,12 @@ class BatchCase:
         config: of breaching.
         training: whether BatchNorm normalises by the batch.
         equal: whether `ig` has one constant weight of the total variation, as theirs.
+        batch: images of each.
+        side: height and width of the images.
+        steps: of training, before.
+        reveals: whether both know the statistics of the batch.
+        own: whether the running statistics are those of the batch.
+        scale: weight that both sides give to half of the squared distance; None: each has its own.
     """
 
     network: str
@@ -75,16 +82,29 @@ class BatchCase:
     config: str
     training: bool = False
     equal: bool = False
+    batch: int = _BATCH
+    side: int | None = None
+    steps: int = 0
+    reveals: bool = False
+    own: bool = False
+    scale: float | None = None
 
     @property
     def tv(self) -> float:
         """Weight of their total variation under ``invertinggradients``."""
         return TV if self.equal else 0.2
 
+    def victims(self, seed: int) -> Victims:
+        """Return a seed's batch."""
+        seen = {"training": self.training, "side": self.side, "steps": self.steps, "reveals": self.reveals}
+        seen["own"] = self.own
+        return victims(self.network, 1, first=seed * self.batch, batch=self.batch, seed=seed, **seen)
+
     def recipe(self) -> Recipe:
         """Return the settings of our search."""
         if self.config == "seethroughgradients":
-            return GradInversion(GradInversionSettings(self.iterations, restarts=1, labels="given")).recipe(None)
+            ours = GradInversion(GradInversionSettings(self.iterations, restarts=1, labels="given")).recipe(None)
+            return ours if self.scale is None else replace(ours, distance=halved_squares(self.scale))
         settings = (
             IGSettings(self.iterations, tv=TV, schedule="constant") if self.equal else IGSettings(self.iterations)
         )
@@ -119,13 +139,23 @@ def shallow(shape: tuple[int, ...], classes: int) -> Net:
 # --- searches ---
 
 
+def halved_squares(scale: float) -> Distance:
+    """Return the distance of their ``seethroughgradients``: half of the squared one, times a weight.
+
+    >>> float(halved_squares(0.5)({"w": torch.tensor([3.0])}, {"w": torch.tensor([1.0])}))
+    1.0
+    """
+    return lambda trial, observed: scale / 2 * squared_distance(trial, observed)
+
+
 def searched(attacked: Victims, recipe: Recipe) -> Tensor:
     """Search from the given first guesses; return normalised images (V, B, C, H, W)."""
     starts: Iterator[Tensor] = iter(attacked.start)
     model, unused = attacked.model(), torch.Generator()
-    beside = received_statistics(model.model, nets.tensors(attacked.net)) if recipe.model_prior else {}
-    sent = zip(attacked.observed, attacked.labels, strict=True)
-    targets = [Target(one, labels, unused, beside=beside) for one, labels in sent]
+    buffers = attacked.revealed or [nets.tensors(attacked.net)] * len(attacked)
+    beside = [received_statistics(model.model, known) if recipe.model_prior else {} for known in buffers]
+    sent = zip(attacked.observed, attacked.labels, beside, strict=True)
+    targets = [Target(one, labels, unused, beside=statistics) for one, labels, statistics in sent]
     results = invert(model, targets, replace(recipe, start=lambda shape, rng: next(starts)))
     return attacked.inputs.normalise(torch.stack([result.samples for result in results]))
 
@@ -134,8 +164,8 @@ def compared(theirs: Theirs, folder: Path, case: BatchCase, seeds: int) -> dict[
     """Measure the PSNR of both sides, a batch for each seed."""
     rows: dict[str, list[float]] = {"ours": [], "theirs": [], "start": [], "grey": []}
     for seed in range(seeds):
-        attacked = victims(case.network, 1, first=seed * _BATCH, batch=_BATCH, seed=seed, training=case.training)
-        _, answer = theirs(attacked, folder, "attack", case.iterations, tv=case.tv, config=case.config)
+        attacked = case.victims(seed)
+        _, answer = theirs(attacked, folder, "attack", case.iterations, 0, 0, case.tv, case.config, case.scale)
         grey = attacked.inputs.normalise(torch.full_like(attacked.truth, 0.5))
         guesses = {"ours": searched(attacked, case.recipe()), "theirs": answer["images"]}
         for side, images in {**guesses, "start": attacked.start, "grey": grey}.items():

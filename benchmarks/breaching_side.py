@@ -8,11 +8,12 @@ victims have B images (C, H, W) each; P is a parameter's name, Q a buffer's.
 problem.json (every field is needed)
     mode            "objective", "speed" or "attack".
     config          "invertinggradients", with the objective below, or "seethroughgradients" (mode "attack"), of which
-                    only the iterations are set: the fields from lr to box are then not used.
+                    only the iterations and the scale are set: the fields from lr to box are then not used.
+    scale           weight of half of the squared distance under "seethroughgradients"; null: their default, 1e-4.
     network         "lenet" (their LeNetZhu; its last layer fitted to H x W), "convnet64" (their ConvNet; 32 x 32) or
                     "cnn2" (HyperFL's CNN 2, which they lack: `cnn2` below; 32 x 32) or
                     "resnet18" (torchvision's, with FedCG's sigmoid after half of it; 32 x 32) or
-                    "shallow" (two convolutions with BatchNorm: `shallow` below; 32 x 32).
+                    "shallow" (two convolutions with BatchNorm: `shallow` below).
     shape, classes  [C, H, W] and the number of labels.
     mean, std       per channel; images are normalised by them, and the box [0, 1] is meant before that.
     parameters      the names P, and
@@ -31,6 +32,7 @@ problem.json (every field is needed)
 problem.safetensors (float32; labels int64)
     weights.P, weights.Q  the network's state; breaching gets no buffers if ``training``.
     observed.P            (V, *shape of P) the gradients seen.
+    revealed.Q            (V, *shape of Q) the buffers that each user sent, if any: the statistics of its own batch.
     labels                (V, B).
     start                 (V, B, C, H, W) the first guess, normalised.
 
@@ -97,6 +99,7 @@ class BreachingProblem:
     every: int
     config: str
     training: bool
+    scale: float | None
 
     def __post_init__(self) -> None:
         _require(self.mode in ("objective", "speed", "attack"), "mode objective, speed or attack", mode=self.mode)
@@ -104,7 +107,7 @@ class BreachingProblem:
         _require(self.config in configs, f"config {' or '.join(configs)}", config=self.config)
         known = self.network in ("lenet", "convnet64", "cnn2", "resnet18", "shallow")
         _require(known, "network lenet, convnet64, cnn2, resnet18 or shallow", network=self.network)
-        fits = self.network == "lenet" or self.shape[1:] == [32, 32]
+        fits = self.network in ("lenet", "shallow") or self.shape[1:] == [32, 32]
         _require(fits, f"images of 32 x 32 for {self.network}", shape=self.shape)
         # Their regulariser has the filters of three channels; it can do with fewer of them (`attacker`).
         _require(not self.tv or self.shape[0] <= 3, "at most 3 channels with tv", tv=self.tv, shape=self.shape)
@@ -170,7 +173,7 @@ def network(problem: BreachingProblem, state: dict[str, Tensor]) -> tuple[nn.Mod
         model = torchvision.models.resnet18(weights=None, num_classes=problem.classes)
         model.layer2.append(nn.Sigmoid())
     elif problem.network == "shallow":
-        model = shallow(problem.shape[0], problem.classes)
+        model = shallow(problem.shape, problem.classes)
     elif problem.network == "lenet":
         _, height, width = problem.shape
         features = 12 * -(-height // 4) * -(-width // 4)  # two strides of 2, rounded up
@@ -191,11 +194,12 @@ def cnn2(channels: int, classes: int) -> nn.Module:
     return nn.Sequential(*layers, *dense)
 
 
-def shallow(channels: int, classes: int) -> nn.Module:
+def shallow(shape: list[int], classes: int) -> nn.Module:
     """Build two convolutions of 16 maps with BatchNorm, the second of which halves the sides."""
-    first = [nn.Conv2d(channels, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
+    first = [nn.Conv2d(shape[0], 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU()]
     second = [nn.Conv2d(16, 16, 3, padding=1, stride=2), nn.BatchNorm2d(16), nn.ReLU()]
-    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(16 * 16 * 16, classes))
+    features = 16 * (shape[1] // 2) * (shape[2] // 2)
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(features, classes))
 
 
 def attacker(problem: BreachingProblem, model: nn.Module, loss: nn.Module, iterations: int) -> Any:
@@ -204,6 +208,8 @@ def attacker(problem: BreachingProblem, model: nn.Module, loss: nn.Module, itera
     config.optim.max_iterations = iterations
     if problem.config == "seethroughgradients":
         torch.manual_seed(0)  # of its Langevin noise
+        if problem.scale is not None:
+            config.objective.scale = problem.scale
         return breaching.attacks.prepare_attack(model, loss, config)
     config.optim.step_size = problem.lr
     config.optim.signed = "hard" if problem.signed and problem.mode != "objective" else None
@@ -230,6 +236,7 @@ class BreachingVictims:
     def __init__(self, problem: BreachingProblem, tensors: dict[str, Tensor]) -> None:
         self._problem, self._tensors = problem, tensors
         self.batch = tensors["labels"].shape[1]
+        self._reveals = any(name.startswith("revealed.") for name in tensors)
         self._payload = {
             "parameters": [tensors[f"weights.{name}"] for name in problem.parameters],
             "buffers": None if problem.training else [tensors[f"weights.{name}"] for name in problem.buffers],
@@ -247,7 +254,8 @@ class BreachingVictims:
         """Attack one victim: the images (B, C, H, W), the seconds, and breaching's own figures."""
         metadata = {"num_data_points": self.batch, "labels": self._tensors["labels"][victim], "local_hyperparams": None}
         gradients = [self._tensors[f"observed.{name}"][victim] for name in self._problem.parameters]
-        shared = {"gradients": gradients, "buffers": None, "metadata": metadata}
+        sent = [self._tensors[f"revealed.{name}"][victim] for name in self._problem.buffers] if self._reveals else None
+        shared = {"gradients": gradients, "buffers": sent, "metadata": metadata}
         started = time.perf_counter()
         result, figures = attacker.reconstruct([self._payload], [shared], {}, initial_data=self.start(victim))
         seconds = time.perf_counter() - started

@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from attacks.imprint import Imprint, ImprintSettings
 from benchmarks import attack_problems, batch_parity, breaching_env
-from benchmarks.attack_problems import Theirs, matched_psnrs, victims
-from benchmarks.batch_parity import CASES, compared, imprint, imprinted, lines, searched
+from benchmarks.attack_problems import Theirs, matched_psnrs, pictures, trained, victims
+from benchmarks.batch_parity import CASES, compared, imprint, imprinted, lines, searched, shallow
 from flfw import nets
 from flfw.data.files.cache import user_cache
 from flfw.nets.net import Tensors
@@ -69,6 +69,37 @@ def test_in_training_mode_the_gradient_is_by_the_batch_s_statistics() -> None:
         torch.testing.assert_close(by_batch.observed[0][name], parameter.grad, rtol=1e-4, atol=1e-6)
     running = victims(case.network, 1, batch=4)
     assert not torch.allclose(running.observed[0]["classifier.weight"], by_batch.observed[0]["classifier.weight"])
+
+
+def test_the_revealed_statistics_are_those_of_the_batch() -> None:
+    case = replace(CASES["gradinversion_shallow"], batch=2, side=4, reveals=True)
+    attacked = case.victims(0)
+    x = attacked.inputs.normalise(attacked.truth[0])
+    with torch.no_grad():
+        first = attacked.net.extractor.get_submodule("0")(x).transpose(0, 1).flatten(1)  # 16 maps of 2 x 4 x 4 numbers
+    (revealed,) = attacked.revealed
+    torch.testing.assert_close(revealed["extractor.1.running_mean"], first.mean(1))
+    torch.testing.assert_close(revealed["extractor.1.running_var"], first.var(1))  # unbiased
+    assert not bool(attacked.net.get_buffer("extractor.1.running_mean").any()), "the network keeps its own"
+
+
+def test_a_trained_network_has_the_running_statistics_of_its_images() -> None:
+    small = replace(victims("cnn2", 1).inputs, shape=(3, 4, 4))
+    net = shallow(small.shape, 10)
+    before = net.classifier.weight.clone()
+    trained(net, small, "cifar10", 60, seed=0)  # of the first statistics remain 0.9 ** 60 = 0.2 %
+    assert not net.training and not torch.equal(net.classifier.weight, before)
+    with torch.no_grad():
+        x = small.normalise(pictures(1000, first=20_000, side=4)[0])
+        variance = net.extractor.get_submodule("0")(x).transpose(0, 1).flatten(1).var(1)
+    torch.testing.assert_close(net.get_buffer("extractor.1.running_var"), variance, rtol=0.15, atol=0)
+
+
+def test_equal_weights_are_those_of_the_half_squared_distance() -> None:
+    case = replace(CASES["gradinversion_shallow"], scale=0.5)
+    one, other = {"w": torch.tensor([3.0, 1.0])}, {"w": torch.tensor([1.0, 1.0])}
+    assert float(case.recipe().distance(one, other)) == 0.5 / 2 * 4
+    assert float(replace(case, scale=None).recipe().distance(one, other)) == 2
 
 
 def test_our_search_begins_at_the_first_guess_and_comes_nearer() -> None:
