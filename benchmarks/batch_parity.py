@@ -10,12 +10,16 @@ images, the network's numbers and the first guesses.
 - ``gradinversion_NETWORK``: `gradinversion` against their ``seethroughgradients``. Each has its default objective,
   schedule and prior, one start, the labels, and the network's running statistics, which are 0 and 1. BatchNorm
   normalises by the batch, but in ``gradinversion_eval``. SHALLOW: two convolutions of 16 maps.
+- ``gradinversion_sent``, ``_own``, ``_own_equal``, ``_trained``: SHALLOW and images of 16 pixels, where a search can
+  succeed. Sent: training mode, and both sides know the batch's statistics. In the others the network is in evaluation
+  mode. Own: its running statistics are those of the batch. Equal: both weigh half of the squared distance by 1, the
+  default of their class for it; in this attack theirs has 1e-4. Trained: 200 steps, and the true running statistics.
 - ``ig_equal``, ``ig_default``: `ig` against their ``invertinggradients``, ResNet-18 in evaluation mode. Equal: one
   constant weight of the total variation of 0.01. Default: ours as users run it, theirs with its weight of 0.2.
 
-A search has one batch of 8 images for each seed; both sides have as many iterations and the same first guess. Beside
-them stand the PSNR of that guess and of grey images: where neither side is above grey, neither recovers anything, and
-being near to each other says nothing. The last line is one JSON object.
+A search has one batch for each seed: 8 images, of 16 pixels one, in ``_trained`` two. Both sides have as many iterations
+and the same first guess. Beside them stand the PSNR of that guess and of grey images: where neither side is above grey,
+neither recovers anything, and being near to each other says nothing. The last line is one JSON object.
 """
 
 from __future__ import annotations
@@ -96,9 +100,18 @@ class BatchCase:
 
     def victims(self, seed: int) -> Victims:
         """Return a seed's batch."""
-        seen = {"training": self.training, "side": self.side, "steps": self.steps, "reveals": self.reveals}
-        seen["own"] = self.own
-        return victims(self.network, 1, first=seed * self.batch, batch=self.batch, seed=seed, **seen)
+        return victims(
+            self.network,
+            1,
+            first=seed * self.batch,
+            batch=self.batch,
+            seed=seed,
+            training=self.training,
+            side=self.side,
+            steps=self.steps,
+            reveals=self.reveals,
+            own=self.own,
+        )
 
     def recipe(self) -> Recipe:
         """Return the settings of our search."""
@@ -111,10 +124,15 @@ class BatchCase:
         return IG(settings).recipe(None)
 
 
+_SMALL = BatchCase(_SHALLOW, 1000, "seethroughgradients", batch=1, side=16)
 CASES = {
     "gradinversion_shallow": BatchCase(_SHALLOW, 1000, "seethroughgradients", training=True),
     "gradinversion_resnet18": BatchCase("resnet18", 300, "seethroughgradients", training=True),
     "gradinversion_eval": BatchCase("resnet18", 300, "seethroughgradients"),
+    "gradinversion_sent": replace(_SMALL, training=True, reveals=True),
+    "gradinversion_own": replace(_SMALL, own=True),
+    "gradinversion_own_equal": replace(_SMALL, own=True, scale=1.0),
+    "gradinversion_trained": replace(_SMALL, batch=2, steps=200),
     "ig_equal": BatchCase("resnet18", 300, "invertinggradients", equal=True),
     "ig_default": BatchCase("resnet18", 300, "invertinggradients"),
 }
@@ -123,6 +141,10 @@ PARTS = {
     "gradinversion_shallow": output.BenchmarkPart("GradInversion, two convolutions, training mode", 120, 20),
     "gradinversion_resnet18": output.BenchmarkPart("GradInversion, ResNet-18, training mode", 300, 0),
     "gradinversion_eval": output.BenchmarkPart("GradInversion, ResNet-18, evaluation mode", 300, 0),
+    "gradinversion_sent": output.BenchmarkPart("GradInversion, one small image, its statistics sent", 60, 0),
+    "gradinversion_own": output.BenchmarkPart("GradInversion, one small image, its statistics the running ones", 60, 0),
+    "gradinversion_own_equal": output.BenchmarkPart("the same with equal weights", 60, 0),
+    "gradinversion_trained": output.BenchmarkPart("GradInversion, two small images, trained weights", 60, 0),
     "ig_equal": output.BenchmarkPart("IG, ResNet-18, equal weights", 300, 0),
     "ig_default": output.BenchmarkPart("IG, ResNet-18, defaults", 300, 0),
 }
@@ -165,7 +187,9 @@ def compared(theirs: Theirs, folder: Path, case: BatchCase, seeds: int) -> dict[
     rows: dict[str, list[float]] = {"ours": [], "theirs": [], "start": [], "grey": []}
     for seed in range(seeds):
         attacked = case.victims(seed)
-        _, answer = theirs(attacked, folder, "attack", case.iterations, 0, 0, case.tv, case.config, case.scale)
+        _, answer = theirs(
+            attacked, folder, "attack", case.iterations, tv=case.tv, config=case.config, scale=case.scale
+        )
         grey = attacked.inputs.normalise(torch.full_like(attacked.truth, 0.5))
         guesses = {"ours": searched(attacked, case.recipe()), "theirs": answer["images"]}
         for side, images in {**guesses, "start": attacked.start, "grey": grey}.items():
@@ -175,7 +199,15 @@ def compared(theirs: Theirs, folder: Path, case: BatchCase, seeds: int) -> dict[
     means = {f"{side}_mean": round(fmean(values), 2) for side, values in rows.items()}
     above = max(fmean(rows[side]) for side in ("ours", "theirs")) > fmean(rows["grey"])
     within = apart >= -_AHEAD_DB
-    return {**each, **means, "apart": round(apart, 2), "within": within, "above_grey": above, "of": case.iterations}
+    return {
+        **each,
+        **means,
+        "apart": round(apart, 2),
+        "within": within,
+        "above_grey": above,
+        "of": case.iterations,
+        "batch": case.batch,
+    }
 
 
 # --- imprint ---
@@ -268,6 +300,7 @@ def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
     flags.add_argument("--seeds", type=output.whole(), help="of each part (2); quick: 1")
+    flags.add_argument("--batch", type=output.whole(), help="images of each search")
     flags.add_argument("--iterations", type=output.whole(), help="of both sides; quick: 30")
     flags.add_argument(
         "--threads", type=output.whole(), default=len(os.sched_getaffinity(0)), help="of both sides (all cores)"
@@ -284,7 +317,9 @@ def main() -> None:
                 results[name] = imprint(python, Path(folder), threads, seeds)
                 continue
             iterations = run.amount(CASES[name].iterations, 30, run.asked.iterations)
-            results[name] = compared(theirs, Path(folder), replace(CASES[name], iterations=iterations), seeds)
+            batch = run.asked.batch or CASES[name].batch
+            case = replace(CASES[name], iterations=iterations, batch=batch)
+            results[name] = compared(theirs, Path(folder), case, seeds)
     text = [line for name, rows in results.items() for line in lines(name, rows)]
     run.report({"threads": threads, "seeds": seeds, **results}, text)
 
