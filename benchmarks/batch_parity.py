@@ -17,9 +17,9 @@ images, the network's numbers and the first guesses.
 - ``ig_equal``, ``ig_default``: `ig` against their ``invertinggradients``, ResNet-18 in evaluation mode. Equal: one
   constant weight of the total variation of 0.01. Default: ours as users run it, theirs with its weight of 0.2.
 
-A search has one batch for each seed: 8 images, of 16 pixels one, in ``_trained`` two. Both sides have as many iterations
-and the same first guess. Beside them stand the PSNR of that guess and of grey images: where neither side is above grey,
-neither recovers anything, and being near to each other says nothing. The last line is one JSON object.
+A search has one batch for each seed: 8 images, or one of 16 pixels, in ``_trained`` two. Both sides have as many
+iterations and the same first guess. Beside them stand the PSNR of that guess and of grey images: where neither side is
+above grey, neither recovers anything, and being near to each other says nothing. The last line is one JSON object.
 """
 
 from __future__ import annotations

@@ -116,6 +116,14 @@ def _ends(attacked: attack_problems.Victims) -> tuple[torch.Tensor, torch.Tensor
     return low, high
 
 
+def test_it_recovers_an_image_whose_statistics_the_network_has() -> None:
+    case = replace(CASES["gradinversion_own_equal"], side=8, iterations=200)
+    attacked = case.victims(0)
+    (found,) = attacked.each_psnr(searched(attacked, case.recipe()))
+    grey = attacked.inputs.normalise(torch.full_like(attacked.truth, 0.5))
+    assert found > max(*attacked.each_psnr(attacked.start), *attacked.each_psnr(grey)) + 3
+
+
 def test_the_gradient_behind_a_module_gives_both_images_of_a_batch() -> None:
     attack = Imprint(ImprintSettings(64))
     truth, seen, known = imprinted(attack, crafted(attack), seed=1, size=2)
@@ -140,7 +148,7 @@ def test_both_sides_read_and_search(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     rows = imprint(python(), tmp_path, 1, seeds=1)
     assert [(row["module"], row["batch"]) for row in rows] == [(who, n) for who in ("ours", "theirs") for n in (8, 32)]
     assert all(0 <= row[side] <= row["images"] for row in rows for side in ("ours", "theirs"))
-    for name in ("gradinversion_shallow", "ig_equal"):
+    for name in ("gradinversion_shallow", "gradinversion_sent", "gradinversion_own_equal", "ig_equal"):
         case = replace(CASES[name], network=CASES["gradinversion_shallow"].network, iterations=3)
         row = compared(Theirs(python(), 1), tmp_path, case, seeds=1)
         assert row["of"] == 3 and len(row["ours"]) == len(row["theirs"]) == 1
