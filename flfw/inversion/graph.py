@@ -4,7 +4,9 @@ The function, with all gradients taken inside, is traced once. A light problem i
 problems together, because PyTorch's cost per call is most of the time. Where convolutions fill the processor, one
 problem is traced and called in a loop: vmap would turn their weight gradients into grouped convolutions, which are no
 faster. `benchmarks/attacks` measures both; `LIGHT` lies between. On a CPU a problem whose intermediate results are
-larger than a core's cache, as of wide fully connected layers, is called in a loop as well.
+larger than a core's cache, as of wide fully connected layers, is called in a loop as well: except where tensors that
+all problems share are larger by far, such as a hypernetwork's weights. A loop would read them from memory for each
+problem, and together they are read once.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ LIGHT = 150e6
 """Largest number of floating-point operations of one call for one problem at which vmap pays."""
 CACHED = 3_000_000
 """Largest peak memory of one problem, in bytes, at which vmap pays on a CPU."""
+_SHARED = 4  # bytes of shared tensors over the peak memory of one problem, from which reading them decides
 
 
 @final
@@ -47,8 +50,9 @@ class Graph:
         self._function, self._compiled = function, compute.compiled
         traced = _traced(function, examples)
         self.bytes = peak_bytes(traced)
-        cached = self.bytes <= CACHED or any(leaf.is_cuda for leaf in tree_leaves(examples))
-        self.light = cached and _flops(traced, examples) <= LIGHT
+        shared = constant_bytes(traced) >= max(CACHED, _SHARED * self.bytes)
+        cached = self.bytes <= CACHED or shared or any(leaf.is_cuda for leaf in tree_leaves(examples))
+        self.light = cached and _flops(traced, examples, convolutions=shared) <= LIGHT
         self._ready_for: dict[Any, Callable[..., Any]] = {
             tuple(leaf.shape for leaf in tree_leaves(examples)): self._ready(traced)
         }
@@ -98,6 +102,12 @@ def peak_bytes(traced: GraphModule) -> int:
     return peak
 
 
+def constant_bytes(traced: GraphModule) -> int:
+    """Compute the memory of the tensors that a graph's operations use, and that are none of its inputs."""
+    names = dict.fromkeys(node.target for node in traced.graph.nodes if node.op == "get_attr")
+    return sum(_bytes(getattr(traced, str(name))) for name in names)
+
+
 def _is_view(node: Node) -> bool:
     schema = getattr(node.target, "_schema", None)
     return schema is not None and any(returned.alias_info is not None for returned in schema.returns)
@@ -109,11 +119,12 @@ def _bytes(value: Any) -> int:
     return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
-def _flops(traced: GraphModule, records: tuple[Any, ...]) -> int:
-    """Count the floating-point operations of matrix products and convolutions."""
+def _flops(traced: GraphModule, records: tuple[Any, ...], convolutions: bool) -> int:
+    """Count the floating-point operations of matrix products and convolutions, or of convolutions alone."""
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         _traced(traced, records)
-    return counter.get_total_flops()
+    every = counter.get_flop_counts().get("Global", {})
+    return sum(count for name, count in every.items() if "convolution" in str(name) or not convolutions)
 
 
 def _compiled(traced: GraphModule) -> Callable[..., Any]:
