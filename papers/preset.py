@@ -93,9 +93,10 @@ class Preset:
 
     @property
     def experiments(self) -> tuple[Experiment, ...]:
-        """Experiments that must be run: of all choices, and those beside."""
+        """Experiments that must be run, each once: of all choices, and those beside."""
         others = (experiment for one in self.further for experiment in one.experiments)
-        return (*(experiment for runs in self.choices for experiment in runs), *self.beside, *others)
+        every = (*(experiment for runs in self.choices for experiment in runs), *self.beside, *others)
+        return tuple(dict.fromkeys(every))
 
     @property
     def seeds(self) -> tuple[int, ...]:
