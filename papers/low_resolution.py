@@ -6,7 +6,7 @@ number is of images in their own size, a factor of 4 and no network behind the s
 all unknowns, as the paper's. Beside it:
 
 - the ceiling, the mean PSNR of the nearest images of this form, which no such search can exceed;
-- the same with a factor of 2, and with a U-Net behind the search that learns from 100 public images (full: 2,000);
+- the same with a factor of 2, and with a U-Net behind the search that learns from 40 public images (full: 2,000);
 - the same for images enlarged to 128 pixels, ROG's own size, on the sigmoid LeNet, as CNN 1 and CNN 2 have one size:
   of two clients with 50 of the first 1,000 training images each, and the first 1,000 test images as public ones. With
   the PSNR and SSIM in the images' own size;
@@ -57,7 +57,7 @@ def preset(cell: Cell, scale: Scale, before: Experiment) -> Preset:
     quick, name = scale == "quick", cell.metric
     run = replace(before, rounds=1, attack=("rog",), audit_rounds="0", images=8 if quick else 50)
     run = replace(run, sample=2) if quick else run
-    network = ("rog.post=unet", f"rog.pairs={100 if quick else 2000}", "rog.post_epochs=10")
+    network = ("rog.post=unet", f"rog.pairs={40 if quick else 2000}", "rog.post_epochs=10")
     others = [("factor 2", ("rog.sf=2",)), ("factor 4 and a U-Net", network)]
     if cell.keys["method"] == "HyperFL":
         closed = [(f"closed form, {words}", (*_CLOSED, *settings)) for words, settings in [("factor 4", ()), *others]]
