@@ -100,7 +100,7 @@ WORDS = """\
 {% if withheld %}<li>It was not given: {{ withheld|map('trim', '.')|join('; ') }}.</li>{% endif %}
 {% if worst.entry.labels_found is number %}<li>Of the labels, which it was not given, it found {{ worst.entry.labels_found|pct(0) }} by itself.</li>{% endif %}
 {% if unused %}<li>It made no use of this: {{ unused|map('trim', '.')|join('; ') }}.</li>{% endif %}
-{% if worst.entry.iterations is number %}<li>For each attempt it was allowed {{ worst.entry.iterations }} step{{ 's' if worst.entry.iterations != 1 }}{% if worst.entry.restarts is number and worst.entry.restarts > 1 %} in each of {{ worst.entry.restarts }} searches{% else %} of search{% endif %}.</li>{% endif %}
+{% if worst.entry.iterations == 0 %}<li>It needs no steps of search that could be limited.</li>{% elif worst.entry.iterations is number %}<li>For each attempt it was allowed {{ worst.entry.iterations }} step{{ 's' if worst.entry.iterations != 1 }}{% if worst.entry.restarts is number and worst.entry.restarts > 1 %} in each of {{ worst.entry.restarts }} searches{% else %} of search{% endif %}.</li>{% endif %}
 </ul>
 {% endif %}
 <h3>What came out</h3>

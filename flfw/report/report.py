@@ -40,6 +40,7 @@ from flfw.report.ranking import (
     without_copies,
     worst_first,
 )
+from flfw.report.texts import LEGEND
 from flfw.storage.sealed import write_whole
 
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.
@@ -106,6 +107,7 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         worst=worst,
         elsewhere=elsewhere,
         absence=absence,
+        legend=LEGEND,
         failures=failures,
         failed=first_screen(failures),
         overview=stacked_panels(

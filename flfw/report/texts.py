@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from markupsafe import Markup, escape
+
+_SIGNS = {"\0": "·", "\n": "↵", "\t": "⇥"}
+LEGEND = (
+    "↵ ends a line, ⇥ is a tab, · a zero byte that fills up, \N{REPLACEMENT CHARACTER} another byte without a picture"
+)
+"""Words for the signs of what cannot be printed."""
 
 
 def text_pair(truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
@@ -14,22 +22,39 @@ def text_pair(truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
         reconstruction: the same of the attack's result; None: there is none.
     """
     true = _bytes(truth)
-    lines = [f'<div class="line">{"".join(map(_shown, true))}</div>']
+    lines = [f'<div class="line">{"".join(shown for _, shown in _characters(true))}</div>']
     if reconstruction is None:
         lines.append('<div class="line soft">nothing</div>')
     else:
-        pairs = zip(_bytes(reconstruction), true, strict=True)
-        marked = [_shown(one) if one == other else f"<mark>{_shown(one)}</mark>" for one, other in pairs]
+        found = _bytes(reconstruction)
+        marked = [
+            shown if found[place] == true[place] else f"<mark>{shown}</mark>" for place, shown in _characters(found)
+        ]
         lines.append(f'<div class="line">{"".join(marked)}</div>')
     return Markup(f'<div class="strip texts">{"".join(lines)}</div>')
 
 
-def _bytes(values: np.ndarray) -> list[int]:
-    return np.rint(255 * np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1)).astype(int).tolist()
+def _bytes(values: np.ndarray) -> bytes:
+    return np.rint(255 * np.clip(np.nan_to_num(values.astype(np.float64)), 0, 1)).astype(np.uint8).tobytes()
 
 
-def _shown(byte: int) -> str:
-    """Return a byte as text for HTML; a zero byte, which fills up, as a dot, and one that is not ASCII as a mark."""
-    if byte == 0:
-        return "·"
-    return str(escape(chr(byte))) if 32 <= byte < 127 else "\N{REPLACEMENT CHARACTER}"
+def _characters(text: bytes) -> Iterator[tuple[slice, str]]:
+    """Yield the characters of a text as HTML, each after its place; a byte that is none stands for itself."""
+    at = 0
+    while at < len(text):
+        size = next((size for size in range(1, 5) if _decoded(text[at : at + size])), 1)
+        yield slice(at, at + size), _shown(_decoded(text[at : at + size]))
+        at += size
+
+
+def _decoded(part: bytes) -> str:
+    """Return the one character that some bytes are in UTF-8; empty if they are none."""
+    character = part.decode(errors="ignore")
+    return character if len(character) == 1 and character.encode() == part else ""
+
+
+def _shown(character: str) -> str:
+    """Return a character for HTML; those without a picture, and bytes that are none, have signs of their own."""
+    if character.isprintable() and character:
+        return str(escape(character))
+    return _SIGNS.get(character, "\N{REPLACEMENT CHARACTER}")
