@@ -14,13 +14,13 @@ from flfw.experiment.fields import require_finite
 class ExecutionSettings:
     """Settings of the engine, its resources, and the treatment of clients that fail."""
 
-    engine: Literal["ray", "inproc", "flwr"] = "ray"
-    """ray: Flower's simulation engine; inproc: the same apps, called one after the other in this process; flwr:
-    Flower's own commands, with a SuperLink for this run alone."""
+    engine: Literal["ray", "inproc", "flwr-sim", "flwr"] = "ray"
+    """ray: clients in the processes of Ray; inproc: the same apps, called one after the other in this process;
+    flwr-sim: Flower's simulation engine on Ray; flwr: Flower's own commands, with a SuperLink for this run alone."""
     cpus_per_client: float = 1
-    """CPU cores set aside for each concurrently simulated client (ray, flwr)."""
+    """CPU cores set aside for each concurrently simulated client (ray, flwr-sim, flwr)."""
     gpus_per_client: float = 0
-    """Fraction of a GPU set aside for, and used by, each concurrently simulated client (ray, flwr)."""
+    """Fraction of a GPU set aside for, and used by, each concurrently simulated client (ray, flwr-sim, flwr)."""
     server_device: Literal["cpu", "cuda"] = "cpu"
     """Where the server computes what it trains itself; averages are always taken on the CPU."""
     ray_address: str = ""
@@ -41,7 +41,7 @@ class ExecutionSettings:
     def __post_init__(self) -> None:
         require_finite(self, ("round_deadline", "join_deadline", "cpus_per_client"))
         require_finite(self, ("gpus_per_client",), zero=True)
-        joins = not self.ray_address or self.engine == "ray"
+        joins = not self.ray_address or self.engine in ("ray", "flwr-sim")
         require(joins, "--engine ray with --ray-address", engine=self.engine)
 
 

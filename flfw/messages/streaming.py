@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from math import inf
 
@@ -69,6 +69,22 @@ class GridAround(Grid, ABC):
         return self._grid.send_and_receive(messages, timeout=timeout)
 
 
+class WaitingGrid(Grid, ABC):
+    """Grid that itself waits for the reply to one message, rather than being asked again and again."""
+
+    @abstractmethod
+    def reply_to(self, message_id: str, until: float) -> Message | None:
+        """Wait for the reply to a pushed message and return it once.
+
+        Args:
+            message_id: id of the message.
+            until: time on the monotonic clock; a reply that has come by then is returned also when it is over.
+
+        Returns:
+            The reply; None: it has not come, or the message has expired.
+        """
+
+
 class StreamingGrid(GridAround):
     """Grid that yields replies in the order of their messages, while clients still work on later messages.
 
@@ -84,10 +100,13 @@ class StreamingGrid(GridAround):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterator[Message]:
         """Send all messages at once; the iterator waits for each reply in turn, until the timeout (seconds) is over."""
         if not self._remote:
-            return self._in_order(list(self.push_messages(messages)), timeout)
+            ids = list(self.push_messages(messages))
+            if isinstance(self._grid, WaitingGrid):
+                return self._as_they_come(self._grid, ids, _end(timeout))
+            return self._in_order(ids, timeout)
         asked = list(messages)
         self.push_messages(asked)
-        until = inf if timeout is None else time.monotonic() + timeout
+        until = _end(timeout)
         return self._one_by_one([SentMessage(message, until) for message in asked], until)
 
     def _one_by_one(self, questions: list[SentMessage], until: float) -> Iterator[Message]:
@@ -96,6 +115,12 @@ class StreamingGrid(GridAround):
             while (reply := question.reply_from(self._grid)) is None and time.monotonic() <= until:
                 time.sleep(_pause(time.monotonic() - began))
             if reply is not None:
+                yield reply
+
+    @staticmethod
+    def _as_they_come(grid: WaitingGrid, ids: list[str], until: float) -> Iterator[Message]:
+        for message_id in ids:
+            if (reply := grid.reply_to(message_id, until)) is not None:
                 yield reply
 
     def _in_order(self, ids: list[str], timeout: float | None) -> Iterator[Message]:
@@ -112,6 +137,11 @@ class StreamingGrid(GridAround):
                 time.sleep(_pause(waited))
             if message_id in arrived:
                 yield arrived.pop(message_id)
+
+
+def _end(timeout: float | None) -> float:
+    """Return the time on the monotonic clock at which a timeout that begins now is over."""
+    return inf if timeout is None else time.monotonic() + timeout
 
 
 def _pause(waited: float) -> float:

@@ -1,4 +1,4 @@
-"""Engines of the two apps: this process, Flower's simulation engine over Ray, or Flower's own commands."""
+"""Engines of the two apps: this process, processes of Ray, Flower's engine on Ray, or Flower's own commands."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from flfw import nets
 from flfw.client.site import Site
-from flfw.engines import machine
+from flfw.engines import machine, ray_start
 from flfw.engines.bundle import write_app
 from flfw.errors import RunFailed, require
 from flfw.experiment import Experiment, Scalar
-from flfw.messages.streaming import GridAround
+from flfw.messages.streaming import GRACE_S, GridAround
 from flfw.resolve import Resolved
 
 _LOUD = ("flwr", "ray")
@@ -44,7 +44,7 @@ def run(resolved: Resolved, site: Site) -> None:
 
         submit.run(experiment)
         return
-    engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr": _run_by_flwr}
+    engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr-sim": _run_on_flowers_engine, "flwr": _run_by_flwr}
     with _environment(site.environment()):
         engines[experiment.engine](resolved, site)
 
@@ -64,7 +64,7 @@ def check_resources(experiment: Experiment) -> None:
         return
     require(not experiment.record, "--federation with --record; a simulation records what it attacks", record=True)
     if experiment.engine != "inproc":
-        with machine.joined(experiment.ray_address):
+        with ray_start.joined(experiment.ray_address):
             machine.check(experiment, machine.resources(experiment.ray_address))
 
 
@@ -78,7 +78,21 @@ def _run_in_process(resolved: Resolved, site: Site) -> None:
 
 def _run_on_ray(resolved: Resolved, site: Site) -> None:
     experiment = resolved.experiment
-    machine.configure_ray(experiment.ray_address)
+    ray_start.configure_ray(experiment.ray_address)
+    from flfw import apps
+    from flfw.engines.federation import federate
+    from flfw.engines.ray_grid import RayGrid
+
+    run_config, numbers = experiment.to_run_config(), nets.numel(resolved.model.state_dict())
+    with ray_start.started(experiment, site, numbers):
+        actors, shares = machine.actors_of(experiment, machine.resources(experiment.ray_address))
+        grid = RayGrid(apps.client, experiment.clients, run_config, actors=actors, shares=shares, grace=GRACE_S)
+        federate(grid, resolved)
+
+
+def _run_on_flowers_engine(resolved: Resolved, site: Site) -> None:
+    experiment = resolved.experiment
+    ray_start.configure_ray(experiment.ray_address)
     from flwr.simulation.run_simulation import _run_simulation
     from flwr.supercore.telemetry import EventType
 
@@ -94,7 +108,7 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
 
     run_config = experiment.to_run_config()
     numbers = nets.numel(resolved.model.state_dict())
-    with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, machine.started(experiment, site, numbers):
+    with tempfile.TemporaryDirectory(prefix="flfw-app-") as folder, ray_start.started(experiment, site, numbers):
         write_app(Path(folder), run_config)
         shares = machine.client_resources(experiment, machine.resources(experiment.ray_address))
         try:
@@ -111,7 +125,7 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
         except RuntimeError as error:
             if isinstance(error, RunFailed) or not _is_flowers(error):
                 raise
-            raise RunFailed(f"Flower's simulation engine failed: {machine.first_line(_root(error))}") from error
+            raise RunFailed(f"Flower's simulation engine failed: {ray_start.first_line(_root(error))}") from error
         finally:
             stopped.set()
 

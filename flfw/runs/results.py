@@ -41,7 +41,8 @@ _NOISY = (
 )
 _NOTHING = {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
 _TRANSPORT = {
-    "ray": "Flower simulation engine on Ray",
+    "ray": "actors on Ray",
+    "flwr-sim": "Flower simulation engine on Ray",
     "inproc": "in process",
     "flwr": "Flower's own commands, simulation engine on Ray",
 }

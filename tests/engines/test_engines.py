@@ -39,10 +39,10 @@ def recorded(folder: Path) -> list[tuple]:
     ]
 
 
-def same_on_ray(small: Experiment, tmp_path: Path, method: str) -> None:
+def same_on_ray(small: Experiment, tmp_path: Path, method: str, engine: str = "ray") -> None:
     experiment = by_method(small, method, clients=4, sample=3, attack=("ig",), images=2, audit_rounds="0,last")
     here = train_by_engine(experiment, tmp_path / "inproc")
-    there = train_by_engine(dataclasses.replace(experiment, engine="ray"), tmp_path / "ray")
+    there = train_by_engine(dataclasses.replace(experiment, engine=engine), tmp_path / "ray")
     assert rows_without_times(here) == rows_without_times(there)
     assert recorded(tmp_path / "inproc") == recorded(tmp_path / "ray")
     rungs = Counter(rung for rung, *_ in recorded(tmp_path / "ray"))
@@ -64,13 +64,19 @@ def test_ray_equals_in_process_for_every_method(small: Experiment, tmp_path: Pat
     same_on_ray(small, tmp_path, method)
 
 
-@pytest.mark.parametrize("name", ["inproc", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.slow
+def test_flowers_engine_equals_in_process_bit_for_bit(small: Experiment, tmp_path: Path) -> None:
+    same_on_ray(small, tmp_path, "fedper", "flwr-sim")
+
+
+@pytest.mark.parametrize("name", ["inproc", *(pytest.param(e, marks=pytest.mark.slow) for e in ("ray", "flwr-sim"))])
 def test_a_client_that_raises_ends_the_run_by_name(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    (tmp_path / f"broken_{name}.py").write_text(BROKEN)
+    module = f"broken_{name.replace('-', '_')}"
+    (tmp_path / f"{module}.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(str(tmp_path))
-    experiment = dataclasses.replace(small, defence=f"broken_{name}:Broken", defended="1", engine=name)
+    experiment = dataclasses.replace(small, defence=f"{module}:Broken", defended="1", engine=name)
     with pytest.raises(RunFailed, match=r"^client 1 failed in round 1: .*the shield fell"):
         train_by_engine(experiment, tmp_path / "run")
     assert not (tmp_path / "run" / "training.json").exists()
@@ -120,7 +126,7 @@ def test_an_engine_that_fails_ends_the_run_and_its_threads(
     before = set(threading.enumerate())
     monkeypatch.setattr(machine, "client_resources", lambda *_: {"num_cpus": 1000, "num_gpus": 0})
     with pytest.raises(RunFailed, match=r"^Flower's simulation engine failed: .*ActorPool is empty"):
-        train_by_engine(dataclasses.replace(small, engine="ray"), tmp_path / "run")
+        train_by_engine(dataclasses.replace(small, engine="flwr-sim"), tmp_path / "run")
     deadline = time.monotonic() + 20
     while left := [t for t in set(threading.enumerate()) - before if not t.daemon]:
         assert time.monotonic() < deadline, f"still there: {left}"

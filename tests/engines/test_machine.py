@@ -16,7 +16,7 @@ import torch
 from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 
 import sim
-from flfw.engines import machine
+from flfw.engines import machine, ray_start
 from flfw.engines.machine import Node, Resources
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -188,7 +188,7 @@ def test_a_cluster_is_joined_and_its_gpus_are_shared_out(
     assert rounds[0] == rounds[1]
     if not torch.cuda.is_available():
         assert "Clients were given shares of a GPU and see none: they computed on the CPU." in results[0]["notes"]
-    with machine.joined(cluster):  # it runs on
+    with ray_start.joined(cluster):  # it runs on
         assert machine.resources(cluster) == Resources((Node(1, 1), Node(1, 1)), "the cluster's")
 
 

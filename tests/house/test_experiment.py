@@ -281,7 +281,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--engine", "spark"],
-            "invalid choice 'spark' for argument '--engine'. Expected one of ('ray', 'inproc', 'flwr').; "
+            "invalid choice 'spark' for argument '--engine'. Expected one of ('ray', 'inproc', 'flwr-sim', 'flwr').; "
             "see sim.py --help",
         ),
         (["--sample", "11"], "Expected 0 <= sample <= clients=10, got sample=11."),

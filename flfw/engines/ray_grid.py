@@ -1,0 +1,145 @@
+"""Grid of a simulation on Ray: actors of this project's own, each handed some consecutive messages at once.
+
+Flower's engine stores every message in a link state, walks all of them for every node ten times a second, keeps a
+Context for each node, and pickles the broadcast anew for every client. Here the broadcast is put into Ray's object
+store once, each actor unpacks it once, and the server's own thread waits for the replies.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from math import inf
+from typing import Any, final
+from uuid import uuid4
+
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
+
+from flfw.engines.actor_pool import ActorPool, Job
+from flfw.experiment import Scalar
+from flfw.messages.streaming import WaitingGrid
+
+
+@final
+class RayGrid(WaitingGrid):
+    """Grid of the nodes 1 to ``clients``, whose ClientApps run in Ray's actors; node i holds partition i - 1.
+
+    Replies to one `send_and_receive` come in the order of the messages. The grid may be used from several threads.
+    Ray must have been started.
+
+    Args:
+        app: the ClientApp.
+        clients: number of nodes.
+        run_config: the run configuration in every client's Context.
+        actors: number of actors; no more are started than there are clients.
+        shares: what Ray reserves for each actor, as ``num_cpus`` and ``num_gpus``.
+        grace: seconds at the end of a message's life in which nobody begins to answer it any more.
+    """
+
+    def __init__(
+        self,
+        app: ClientApp,
+        clients: int,
+        run_config: dict[str, Scalar],
+        *,
+        actors: int,
+        shares: dict[str, Any],
+        grace: float = 0.0,
+    ) -> None:
+        self._grace = grace
+        self._run, self._nodes = Run.create_empty(run_id=1), range(1, clients + 1)
+        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
+        self._lock = threading.RLock()  # Flower's older strategies ask each client in a thread of its own
+        self._asked: dict[str, Job] = {}
+        self._arrived: dict[str, Message] = {}
+        self._pool = ActorPool(app, clients, run_config, min(actors, clients), shares, self._keep)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Hand messages to the actors; the others wait until replies are asked for."""
+        with self._lock:
+            self._forget()
+            jobs = [self._job(message) for message in messages]
+            self._asked |= {job.message.metadata.message_id: job for job in jobs}
+            self._pool.add(jobs)
+            return [job.message.metadata.message_id for job in jobs]
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies that have come to some messages, each once."""
+        with self._lock:
+            while self._pool.step(0.0):
+                pass
+            return [reply for message_id in dict.fromkeys(message_ids) if (reply := self._handed_out(message_id))]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Send messages and wait for the replies until the timeout (seconds) is over."""
+        ids = self.push_messages(messages)
+        until = inf if timeout is None else time.monotonic() + timeout
+        return [reply for message_id in ids if (reply := self.reply_to(message_id, until))]
+
+    def reply_to(self, message_id: str, until: float) -> Message | None:
+        """Implement `WaitingGrid.reply_to`."""
+        while True:
+            with self._lock:
+                if message_id in self._arrived:
+                    return self._handed_out(message_id)
+                if (job := self._asked.get(message_id)) is None or time.time() >= job.over:
+                    return None
+                late = time.monotonic() >= until
+                stepped = self._pool.step(min(until, time.monotonic() + job.over - time.time()))
+            if late and not stepped:
+                return None
+
+    def get_node_ids(self) -> list[int]:
+        """List all nodes, ascending."""
+        return list(self._nodes)
+
+    def get_nodes(self) -> list[NodeInfo]:
+        """Describe all nodes; they have nothing but their numbers."""
+        return [NodeInfo(node_id=node) for node in self._nodes]
+
+    @property
+    def run(self) -> Run:
+        """Placeholder of a run: there is no SuperLink."""
+        return self._run
+
+    def set_run(self, run: Run) -> None:
+        """Keep the run's description."""
+        self._run = run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Implement the deprecated `Grid.create_message`; new code uses ``Message(...)``."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def _job(self, message: Message) -> Job:
+        metadata = message.metadata
+        if metadata.dst_node_id not in self._nodes:
+            raise ValueError(f"Expected a node from 1 to {len(self._nodes)}, got {metadata.dst_node_id}.")
+        metadata.__dict__["_message_id"] = str(uuid4())
+        return Job(message, metadata.created_at + metadata.ttl - self._grace)
+
+    def _keep(self, job: Job, reply: Message) -> None:
+        reply.metadata.__dict__["_message_id"] = str(uuid4())
+        if job.message.metadata.message_id in self._asked:
+            self._arrived[job.message.metadata.message_id] = reply
+
+    def _handed_out(self, message_id: str) -> Message | None:
+        """Return a reply that has come, and forget it and its message; None: there is none, or it came too late."""
+        reply = self._arrived.pop(message_id, None)
+        if reply is None:
+            return None
+        job = self._asked.pop(message_id)
+        return reply if time.time() < job.over else None
+
+    def _forget(self) -> None:
+        """Forget messages that have expired."""
+        now = time.time()
+        for message_id in [message_id for message_id, job in self._asked.items() if now >= job.over]:
+            self._asked.pop(message_id)
+            self._arrived.pop(message_id, None)

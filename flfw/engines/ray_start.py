@@ -1,0 +1,188 @@
+"""Ray of one run: started here and ended with the run, or a running cluster that is joined and left.
+
+Ray must start in the main thread, because its processes die with the thread that started them. So a second thread
+keeps the time limit. If Ray hangs, this thread can only end the process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from flfw.client.site import Site
+from flfw.engines.machine import ALLOCATOR, object_store_bytes
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+
+_RAY_START_S = 180.0  # Ray gives up by itself, except where it hangs; on a busy machine a start takes long
+_CONNECT_S = 5.0
+_TOO_SLOW = "timed out during startup"  # of Ray's exception, where a machine is busy
+_WORKER_START_S = 300.0  # Ray ends a process that has not imported its modules by then, and starts another
+_SECOND_START_S = 120.0  # the limit of the second try; that of the first is Ray's own, 30 s
+
+
+def configure_ray(address: str) -> None:
+    """Configure Ray before its import: where it listens, and which messages it does not print.
+
+    By default its ports, through which code can be run, are open to the network. The variable that keeps them on the
+    loopback interface is named after the systems for which it is the default. Retries of actors are not printed, also
+    those at an actor's normal end: a final failure comes back as an error. On a busy machine a process of Ray may take
+    longer for its imports than Ray's minute.
+    """
+    if not address:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", r"There are (\d+|infinite) retries remaining")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the behaviour to come; silences its notice
+    os.environ.setdefault("RAY_worker_register_timeout_seconds", f"{_WORKER_START_S:.0f}")
+
+
+@contextmanager
+def joined(address: str) -> Iterator[None]:
+    """Join a running cluster, and leave it again; do nothing without an address.
+
+    Raises:
+        BadInput: no cluster answers there.
+    """
+    if not address:
+        yield
+        return
+    configure_ray(address)
+    import ray
+
+    _connect(address, {})
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+@contextmanager
+def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[None]:
+    """Provide Ray for one run: start and end it here, or join and leave a cluster.
+
+    Raises:
+        RunFailed: it did not start.
+        BadInput: no cluster answers at ``experiment.ray_address``.
+    """
+    import ray
+
+    path = os.pathsep.join(p for p in sys.path if p)
+    variables = {**site.environment(), **ALLOCATOR, "PYTHONPATH": path, "RAY_ADDRESS": "local"}
+    if experiment.ray_address:
+        del variables["RAY_ADDRESS"]
+        _connect(experiment.ray_address, variables)
+    else:
+        _start(object_store_bytes(experiment, numbers), variables)
+    try:
+        yield
+    finally:
+        ray.shutdown()
+
+
+def _start(object_store: int, variables: dict[str, str]) -> None:
+    """Start Ray on an address of its own; without one it would join, or wait for, any cluster that it knows of."""
+    import ray
+
+    def once() -> None:
+        ray.init(
+            address="local",
+            num_cpus=len(os.sched_getaffinity(0)),
+            include_dashboard=False,
+            object_store_memory=object_store,
+            **_quiet(variables),
+        )
+
+    try:
+        _twice_if_slow(once)
+    except Exception as error:  # Ray also raises bare ones
+        raise RunFailed(f"Ray did not start: {first_line(error)}; try --engine inproc.") from error
+
+
+def _twice_if_slow(once: Callable[[], None]) -> None:
+    """Start Ray; once more, and with a longer limit, where the machine was too busy for Ray's own."""
+    import ray
+
+    try:
+        with _time_limit():
+            once()
+    except Exception as error:
+        if _TOO_SLOW not in str(error):
+            raise
+        print("flfw: Ray timed out during its start; it is started once more.", file=sys.stderr)
+        ray.shutdown()
+        with _time_limit(), _patience():
+            once()
+
+
+@contextmanager
+def _patience() -> Iterator[None]:
+    """Let Ray wait longer for the node that it starts: its limit is fixed, but not how long it looks for the node."""
+    from ray._private import services
+
+    found = services.get_node
+
+    def looked_for(*args: Any) -> Any:
+        until = time.monotonic() + _SECOND_START_S
+        while True:
+            try:
+                return found(*args)
+            except RuntimeError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+    services.get_node = looked_for
+    try:
+        yield
+    finally:
+        services.get_node = found
+
+
+def _connect(address: str, variables: dict[str, str]) -> None:
+    import ray
+
+    host, _, port = address.rpartition(":")
+    if address != "auto":
+        if not (host and port.isdecimal()):
+            raise BadInput(f"Expected ray-address as host:port or auto, got {address}.")
+        try:  # Ray itself would try for a minute
+            socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
+        except (OSError, OverflowError) as error:
+            raise BadInput(f"Expected a Ray cluster at {address}, got no answer: {error}.") from error
+    with _time_limit():
+        try:
+            ray.init(address=address, **_quiet(variables))
+        except (RuntimeError, ValueError, OSError) as error:
+            raise BadInput(f"Expected a Ray cluster at {address}, got none: {first_line(error)}") from error
+
+
+def _quiet(variables: dict[str, str]) -> dict[str, Any]:
+    return {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": {"env_vars": variables}}
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message."""
+    return (str(error).splitlines() or [repr(error)])[0]
+
+
+@contextmanager
+def _time_limit() -> Iterator[None]:
+    over = threading.Event()
+    threading.Thread(target=_give_up_unless, args=(over,), daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _give_up_unless(over: threading.Event) -> None:
+    if not over.wait(_RAY_START_S):
+        print(f"flfw: Ray did not start within {_RAY_START_S:.0f} s; try --engine inproc.", file=sys.stderr)
+        os._exit(1)

@@ -1,0 +1,102 @@
+"""Messages in plain parts, for the way to another process and back: the bytes of arrays travel beside the pickle.
+
+Flower's classes copy and check every array, and their pickle holds the bytes. Here a message becomes a tuple of its
+metadata, its records as plain values, and its error. The other side makes a message of its own of it, so that nothing
+that it changes is seen by anybody else; only the bytes of the arrays, which nobody can change, may be shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pickle import PickleBuffer
+from typing import Any, TypeAlias
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app.message import make_message
+
+ArrayParts: TypeAlias = list[tuple[str, str, tuple[int, ...], str, Any]]
+"""Name, type, shape, encoding and bytes of each array of a record."""
+RecordParts: TypeAlias = list[tuple[str, str, Any]]
+"""Name and kind of each record, and its values; of a record that is sent once for many messages, its number."""
+Parcel: TypeAlias = tuple[Any, RecordParts | None, Any]
+"""Metadata, records and error of a message."""
+
+_SMALL = 4096  # bytes of an array that travels within the pickle: a buffer of its own costs more than a copy
+_ARRAYS, _SHARED, _METRICS, _CONFIG = "arrays", "shared", "metrics", "config"
+
+
+def pack_arrays(record: ArrayRecord) -> ArrayParts:
+    """Take an ArrayRecord apart; no byte is copied before the parts are pickled."""
+    return [
+        (name, one.dtype, one.shape, one.stype, one.data if len(one.data) < _SMALL else PickleBuffer(one.data))
+        for name, one in record.items()
+    ]
+
+
+def held(parts: ArrayParts) -> ArrayParts:
+    """Return parts whose bytes are this process's own, since those that came from another one lie in its store."""
+    return [(name, dtype, shape, stype, bytes(data)) for name, dtype, shape, stype, data in parts]
+
+
+def unpack_arrays(parts: ArrayParts) -> ArrayRecord:
+    """Make an ArrayRecord of `held` parts; it shares their bytes with all other records that were made of them."""
+    return ArrayRecord({name: Array(dtype, tuple(shape), stype, data) for name, dtype, shape, stype, data in parts})
+
+
+def pack_records(content: RecordDict, shared: Mapping[int, int]) -> RecordParts:
+    """Take the records of a message or of a state apart.
+
+    Args:
+        content: the records.
+        shared: numbers of the ArrayRecords that are sent once for many messages, by the identity of the object.
+    """
+    parts: RecordParts = []
+    for name, record in content.items():
+        if isinstance(record, ArrayRecord):
+            number = shared.get(id(record))
+            parts.append((name, _ARRAYS, pack_arrays(record)) if number is None else (name, _SHARED, number))
+        else:
+            parts.append((name, _METRICS if isinstance(record, MetricRecord) else _CONFIG, dict(record)))
+    return parts
+
+
+def unpack_records(parts: RecordParts, shared: Mapping[int, ArrayParts]) -> RecordDict:
+    """Make the records of parts that came from another process.
+
+    Args:
+        parts: the parts.
+        shared: `held` parts of the ArrayRecords that were sent once for many messages, by their number.
+    """
+    records = RecordDict()
+    for name, kind, values in parts:
+        if kind == _METRICS:
+            records[name] = MetricRecord(values)
+        elif kind == _CONFIG:
+            records[name] = ConfigRecord(values)
+        else:
+            records[name] = unpack_arrays(held(values) if kind == _ARRAYS else shared[values])
+    return records
+
+
+def pack_message(message: Message, shared: Mapping[int, int]) -> Parcel:
+    """Take a message apart; for ``shared`` see `pack_records`."""
+    if message.has_error():
+        return message.metadata, None, message.error
+    return message.metadata, pack_records(message.content, shared), None
+
+
+def unpack_message(parcel: Parcel, shared: Mapping[int, ArrayParts]) -> Message:
+    """Make a message of a parcel; for ``shared`` see `unpack_records`."""
+    metadata, parts, error = parcel
+    if parts is None:
+        return make_message(metadata, error=error)
+    return make_message(metadata, unpack_records(parts, shared))
+
+
+def array_bytes(parts: RecordParts | None) -> int:
+    """Count the bytes of the arrays in parts; those of shared records are not among them."""
+    return sum(_length(part[4]) for _, kind, values in parts or () if kind == _ARRAYS for part in values)
+
+
+def _length(data: Any) -> int:
+    return data.raw().nbytes if isinstance(data, PickleBuffer) else len(data)
