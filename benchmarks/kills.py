@@ -63,7 +63,7 @@ _RAY = f"{_ATTACKED} --engine ray --rounds 3"
 _SITE = f"{_TRAINING} --rounds 4 --round-deadline 20"
 VICTIMS = {
     "sim": KilledProcess(_RAY),
-    "actor": KilledProcess(_RAY, "ray::ClientAppActor"),
+    "actor": KilledProcess(_RAY, "ray::ClientActor"),
     "raylet": KilledProcess(_RAY, "/raylet/raylet"),
     "attack_server": KilledProcess(
         f"{_ATTACKED} --engine inproc --attack-server beside --rounds 3", "flfw.audit.attack_worker"

@@ -26,6 +26,7 @@ _ROOT = Path(__file__).parent.parent
 _GOALS = {"help_s": 1.0, "run_s": 300.0, "actor_gib": 1.25, "driver_gib": 2.0}
 _SMALL = ["--rounds", "1", "--clients", "2", "--local-epochs", "1", "--attack", "none"]
 _KIB_PER_GIB = 1024**2
+_ACTORS = ("ray::ClientActor", "ray::ClientAppActor")  # this project's and Flower's
 PARTS = {
     "help": output.BenchmarkPart("sim.py --help, three times", 3, 3),
     "run": output.BenchmarkPart("sim.py, its memory watched from outside", 320, 20),
@@ -75,7 +76,7 @@ def actors_below(pid: int) -> list[int]:
     for entry in Path("/proc").glob("[0-9]*"):
         with suppress(FileNotFoundError, ProcessLookupError):
             parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if (entry / "cmdline").read_text().startswith("ray::ClientApp"):
+            if (entry / "cmdline").read_text().startswith(_ACTORS):
                 actors.append(int(entry.name))
     return [actor for actor in actors if pid in _ancestors(actor, parents)]
 

@@ -32,6 +32,7 @@ from flfw.messages.parcels import RecordParts, array_bytes, held, pack_arrays, p
 _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
 _TRIES = 2  # a client whose process dies is asked once more
 _WAKE_S = 1.0  # while waiting, overdue actors are looked for
+_NOTHING_S = 0.05  # a pause if nobody is at work
 
 
 @dataclass(eq=False)
@@ -115,18 +116,24 @@ class ActorPool:
         self._numbers = 0
         self._states: dict[int, RecordParts] = {}
 
+    @property
+    def actors(self) -> int:
+        """Number of actors."""
+        return len(self._seats)
+
     def add(self, jobs: list[Job]) -> None:
         """Add jobs behind those that wait."""
-        for job in jobs:
-            job.records = tuple(job.message.content.array_records.values())
-        for record in (record for job in jobs for record in job.records):
-            entry = self._stored.get(id(record))
-            if entry is None:
-                self._numbers += 1
-                entry = self._stored[id(record)] = _Stored(record, self._numbers, 0)
-            entry.jobs += 1
+        self._note_records(jobs)
         self._waiting += jobs
         self._hand_out()
+
+    def ask_each(self, jobs: list[Job]) -> list[Job]:
+        """Add a job for each actor, as far as there are enough, and return the others."""
+        each, others = jobs[: len(self._seats)], jobs[len(self._seats) :]
+        self._note_records(each)
+        for seat, job in zip(self._seats, each, strict=False):
+            self._send(seat, [job])
+        return others
 
     def step(self, until: float) -> bool:
         """Wait for a chunk to be done, take its replies and hand out others.
@@ -142,9 +149,10 @@ class ActorPool:
         """
         self._hand_out()
         first_of = {seat.chunks[0].reply: seat for seat in self._seats if seat.chunks}
-        if not first_of:
-            return False
         wait = min(max(0.0, until - time.monotonic()), _WAKE_S)
+        if not first_of:
+            time.sleep(min(wait, _NOTHING_S))
+            return False
         try:
             ready, _ = ray.wait(list(first_of), timeout=wait)
         except (RaySystemError, ConnectionError, ValueError, RuntimeError) as error:
@@ -256,6 +264,17 @@ class ActorPool:
                 if entry.number not in seen and (entry.place is not None or entry.jobs > 1):
                     seen.add(entry.number)
                     yield entry
+
+    def _note_records(self, jobs: list[Job]) -> None:
+        """Count the jobs that have each ArrayRecord: one that many have is stored once."""
+        for job in jobs:
+            job.records = tuple(job.message.content.array_records.values())
+            for record in job.records:
+                entry = self._stored.get(id(record))
+                if entry is None:
+                    self._numbers += 1
+                    entry = self._stored[id(record)] = _Stored(record, self._numbers, 0)
+                entry.jobs += 1
 
     def _settle(self, job: Job, reply: Message | None) -> None:
         """Hand a reply on, and forget arrays that no job needs any more."""

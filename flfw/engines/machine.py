@@ -39,14 +39,19 @@ class Resources:
 def resources(address: str) -> Resources:
     """Return the resources of this machine or, with the address of a `joined` cluster, those of the cluster."""
     if address:
-        import ray
-
-        alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        nodes = tuple(Node(float(has.get("CPU", 0)), float(has.get("GPU", 0))) for has in alive)
-        return Resources(nodes, "the cluster's")
+        return nodes_of_ray()
     import torch
 
     return Resources((Node(len(os.sched_getaffinity(0)), torch.cuda.device_count()),), "this machine's")
+
+
+def nodes_of_ray() -> Resources:
+    """Return the resources of the Ray that this process has started or joined."""
+    import ray
+
+    alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    nodes = tuple(Node(float(has.get("CPU", 0)), float(has.get("GPU", 0))) for has in alive)
+    return Resources(nodes, "the cluster's")
 
 
 def check(experiment: Experiment, there_are: Resources) -> None:

@@ -21,8 +21,11 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from flfw.engines.actor_pool import ActorPool, Job
+from flfw.engines.introductions import KIND, Sample, answer_for_all
 from flfw.experiment import Scalar
 from flfw.messages.streaming import WaitingGrid
+
+_SAMPLE_S = 60.0  # then also the others are asked for their introductions
 
 
 @final
@@ -39,6 +42,8 @@ class RayGrid(WaitingGrid):
         actors: number of actors; no more are started than there are clients.
         shares: what Ray reserves for each actor, as ``num_cpus`` and ``num_gpus``.
         grace: seconds at the end of a message's life in which nobody begins to answer it any more.
+        introduced: whether the app answers queries by an `Introduction`; then one client in each actor is asked for
+            all, where that is enough: see `flfw.engines.introductions`.
     """
 
     def __init__(
@@ -50,8 +55,10 @@ class RayGrid(WaitingGrid):
         actors: int,
         shares: dict[str, Any],
         grace: float = 0.0,
+        introduced: bool = False,
     ) -> None:
-        self._grace = grace
+        self._grace, self._introduced = grace, introduced
+        self._sample: Sample | None = None
         self._run, self._nodes = Run.create_empty(run_id=1), range(1, clients + 1)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
         self._lock = threading.RLock()  # Flower's older strategies ask each client in a thread of its own
@@ -65,13 +72,18 @@ class RayGrid(WaitingGrid):
             self._forget()
             jobs = [self._job(message) for message in messages]
             self._asked |= {job.message.metadata.message_id: job for job in jobs}
-            self._pool.add(jobs)
+            alike = self._introduced and self._sample is None and all(job.kind == KIND for job in jobs)
+            if alike and len(jobs) > self._pool.actors:
+                others = self._pool.ask_each(jobs)
+                self._sample = Sample(jobs[: len(jobs) - len(others)], others, time.monotonic() + _SAMPLE_S)
+            else:
+                self._pool.add(jobs)
             return [job.message.metadata.message_id for job in jobs]
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Return the replies that have come to some messages, each once."""
         with self._lock:
-            while self._pool.step(0.0):
+            while self._step(0.0):
                 pass
             return [reply for message_id in dict.fromkeys(message_ids) if (reply := self._handed_out(message_id))]
 
@@ -90,7 +102,7 @@ class RayGrid(WaitingGrid):
                 if (job := self._asked.get(message_id)) is None or time.time() >= job.over:
                     return None
                 late = time.monotonic() >= until
-                stepped = self._pool.step(min(until, time.monotonic() + job.over - time.time()))
+                stepped = self._step(min(until, time.monotonic() + job.over - time.time()))
             if late and not stepped:
                 return None
 
@@ -117,6 +129,20 @@ class RayGrid(WaitingGrid):
         """Implement the deprecated `Grid.create_message`; new code uses ``Message(...)``."""
         return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
+    def _step(self, until: float) -> bool:
+        """Wait for replies; once a sample has answered for the others, or is late, deal with these."""
+        stepped = self._pool.step(until)
+        if (sample := self._sample) is None or not (sample.complete or time.monotonic() > sample.until):
+            return stepped
+        self._sample = None
+        answer = answer_for_all([sample.replies[n] for n in range(len(sample.sent))]) if sample.complete else None
+        if answer is None:
+            self._pool.add(sample.others)
+        else:
+            for job in sample.others:
+                self._keep(job, answer(job.message))
+        return True
+
     def _job(self, message: Message) -> Job:
         metadata = message.metadata
         if metadata.dst_node_id not in self._nodes:
@@ -126,6 +152,8 @@ class RayGrid(WaitingGrid):
 
     def _keep(self, job: Job, reply: Message) -> None:
         reply.metadata.__dict__["_message_id"] = str(uuid4())
+        if self._sample:
+            self._sample.take(job, reply)
         if job.message.metadata.message_id in self._asked:
             self._arrived[job.message.metadata.message_id] = reply
 

@@ -79,33 +79,33 @@ def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[None]:
         del variables["RAY_ADDRESS"]
         _connect(experiment.ray_address, variables)
     else:
-        _start(object_store_bytes(experiment, numbers), variables)
+        cores, store = len(os.sched_getaffinity(0)), object_store_bytes(experiment, numbers)
+        own = {"address": "local", "num_cpus": cores, "object_store_memory": store, "include_dashboard": False}
+        start({**own, **_quiet(variables)})
     try:
         yield
     finally:
         ray.shutdown()
 
 
-def _start(object_store: int, variables: dict[str, str]) -> None:
-    """Start Ray on an address of its own; without one it would join, or wait for, any cluster that it knows of."""
+def start(arguments: dict[str, Any]) -> None:
+    """Start Ray with some arguments of ``ray.init``.
+
+    With ``address="local"`` it has an address of its own; without, it would join, or wait for, any cluster that it
+    knows of.
+
+    Raises:
+        RunFailed: it did not start.
+    """
     import ray
 
-    def once() -> None:
-        ray.init(
-            address="local",
-            num_cpus=len(os.sched_getaffinity(0)),
-            include_dashboard=False,
-            object_store_memory=object_store,
-            **_quiet(variables),
-        )
-
     try:
-        _twice_if_slow(once)
+        _twice_if_slow(lambda: ray.init(**arguments))
     except Exception as error:  # Ray also raises bare ones
         raise RunFailed(f"Ray did not start: {first_line(error)}; try --engine inproc.") from error
 
 
-def _twice_if_slow(once: Callable[[], None]) -> None:
+def _twice_if_slow(once: Callable[[], object]) -> None:
     """Start Ray; once more, and with a longer limit, where the machine was too busy for Ray's own."""
     import ray
 

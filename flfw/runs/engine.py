@@ -86,7 +86,15 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
     run_config, numbers = experiment.to_run_config(), nets.numel(resolved.model.state_dict())
     with ray_start.started(experiment, site, numbers):
         actors, shares = machine.actors_of(experiment, machine.resources(experiment.ray_address))
-        grid = RayGrid(apps.client, experiment.clients, run_config, actors=actors, shares=shares, grace=GRACE_S)
+        grid = RayGrid(
+            apps.client,
+            experiment.clients,
+            run_config,
+            actors=actors,
+            shares=shares,
+            grace=GRACE_S,
+            introduced=True,
+        )
         federate(grid, resolved)
 
 

@@ -1,0 +1,81 @@
+"""One introduction in each actor, and the answers of the others that follow from it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from flwr.app import Error, Message, RecordDict
+
+from flfw import apps
+from flfw.engines.actor_pool import Job
+from flfw.engines.introductions import Sample, answer_for_all
+from flfw.experiment import Experiment
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.introduction import Introduction
+
+CLIENTS = 5
+
+
+@pytest.fixture
+def introductions(small: Experiment) -> list[tuple[Message, Message]]:
+    """Questions and true answers of five clients."""
+    experiment = dataclasses.replace(small, clients=CLIENTS)
+    grid = InProcessGrid(apps.client, CLIENTS, experiment.to_run_config())
+    asked = [Message(RecordDict(), node, "query") for node in grid.get_node_ids()]
+    return list(zip(asked, grid.send_and_receive(asked), strict=True))
+
+
+def changed(pair: tuple[Message, Message], **fields: object) -> Message:
+    asked, reply = pair
+    return dataclasses.replace(Introduction.from_message(reply), **fields).to_message(asked)  # type: ignore[arg-type]
+
+
+def test_the_others_would_have_said_the_same(introductions: list[tuple[Message, Message]]) -> None:
+    answer = answer_for_all([reply for _, reply in introductions[:2]])
+    assert answer is not None
+    for asked, reply in introductions[2:]:
+        given = answer(asked)
+        assert Introduction.from_message(given) == Introduction.from_message(reply)
+        assert given.metadata.reply_to_message_id == asked.metadata.message_id
+        assert given.metadata.src_node_id == asked.metadata.dst_node_id
+
+
+@pytest.mark.parametrize(
+    "differs",
+    [
+        {"code": "0123"},
+        {"gpu": True},
+        {"volunteered": 3},
+        {"shape": (3, 28, 28)},
+        {"classes": 11},
+        {"labels": "abc"},
+        {"trouble": "no data here"},
+        {"partition": 4},
+    ],
+)
+def test_all_are_asked_where_one_actor_says_anything_else(
+    introductions: list[tuple[Message, Message]], differs: dict
+) -> None:
+    assert answer_for_all([introductions[0][1], changed(introductions[1], **differs)]) is None
+
+
+def test_all_are_asked_where_every_actor_has_trouble(introductions: list[tuple[Message, Message]]) -> None:
+    replies = [changed(pair, trouble="no data here") for pair in introductions[:2]]
+    assert answer_for_all(replies) is None
+
+
+def test_all_are_asked_where_an_actor_died_or_answers_otherwise(introductions: list[tuple[Message, Message]]) -> None:
+    (first, reply), (second, _) = introductions[:2]
+    assert answer_for_all([reply, Message(Error(8, "its process died"), reply_to=second)]) is None
+    assert answer_for_all([Message(RecordDict(), reply_to=first)]) is None
+
+
+def test_a_sample_is_complete_once_each_of_its_jobs_is_answered(introductions: list[tuple[Message, Message]]) -> None:
+    jobs = [Job(asked, 0.0) for asked, _ in introductions]
+    sample = Sample(jobs[:2], jobs[2:], until=0.0)
+    sample.take(jobs[3], introductions[3][1])
+    sample.take(jobs[1], introductions[1][1])
+    assert not sample.complete
+    sample.take(jobs[0], introductions[0][1])
+    assert sample.complete and [sample.replies[n] for n in (0, 1)] == [reply for _, reply in introductions[:2]]
