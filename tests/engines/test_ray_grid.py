@@ -151,16 +151,16 @@ def test_nobody_waits_for_what_has_expired(grid: Any) -> None:
     began = time.monotonic()
     replies = list(StreamingGrid(grid).send_and_receive(asked(range(4), "sleeps", [0, 1, 2, 3], ttl=0.5), timeout=60))
     assert replies == []
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 20
     assert partitions(grid.send_and_receive(asked([5, 6]))) == [5, 6]
 
 
 def test_the_timeout_ends_the_wait_and_leaves_what_has_come(grid: Any) -> None:
     warm(grid)
-    replies = grid.send_and_receive([*asked([0]), *asked([1], "sleeps")], timeout=1.0)
+    replies = grid.send_and_receive([*asked([0]), *asked([1], "sleeps", [1])], timeout=0.5)
     assert partitions(replies) == [0]
     ids = grid.push_messages(asked([2, 3]))
-    time.sleep(3)
+    time.sleep(6)
     assert partitions(grid.pull_messages(ids)) == [2, 3]
     assert grid.pull_messages(ids) == []
 

@@ -72,7 +72,7 @@ def hangs(folder: str, partition: int) -> None:
 
 
 def sleeps(folder: str, partition: int) -> None:
-    time.sleep(1.5)
+    time.sleep(4)
 
 
 DEEDS = {"adds": lambda folder, partition: None, "raises": raises, "dies": dies, "dies_once": dies_once}
