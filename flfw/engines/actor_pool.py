@@ -71,6 +71,7 @@ class _Seat:
     """Place of an actor, and the chunks that it has, of which the first is at work."""
 
     actor: Any
+    ready: bool = False  # whether it has answered anything: its start may take a minute on a busy machine
     chunks: deque[_Chunk] = field(default_factory=deque)
 
 
@@ -174,6 +175,7 @@ class ActorPool:
         except RayTaskError as error:
             raise RunFailed(f"An actor failed: {first_line(error.cause if error.cause else error)}") from error
         seat.chunks.popleft()
+        seat.ready = True
         if seat.chunks:
             seat.chunks[0].began = time.monotonic()
         size = sum(array_bytes(parts) for _, parts, _ in replies)
@@ -191,7 +193,7 @@ class ActorPool:
         if getattr(error, "actor_init_failed", False):
             raise RunFailed(f"Ray's actors did not start: {_last_line(error)}")
         ray.kill(seat.actor)
-        lost, seat.chunks, seat.actor = list(seat.chunks), deque(), self._start()
+        lost, seat.chunks, seat.actor, seat.ready = list(seat.chunks), deque(), self._start(), False
         again: list[Job] = []
         for chunk in lost:
             for job in chunk.jobs:
@@ -199,7 +201,7 @@ class ActorPool:
                 if job.deaths < _TRIES:
                     again.append(job)
                 else:
-                    self._settle(job, Message(Error(ErrorCode.CLIENT_APP_CRASHED, DIED), reply_to=job.message))
+                    self._settle(job, Message(Error(ErrorCode.UNKNOWN, DIED), reply_to=job.message))
         self._waiting.extendleft(reversed(again))
 
     def _end_overdue(self) -> None:
@@ -207,7 +209,7 @@ class ActorPool:
         now = time.monotonic()
         for seat in self._seats:
             behind = sum(len(chunk.jobs) for chunk in seat.chunks) > 1
-            if not behind:
+            if not (behind and seat.ready):
                 continue
             first = seat.chunks[0]
             left = min(job.over for job in first.jobs) - time.time()
@@ -231,10 +233,10 @@ class ActorPool:
         first, number = self._waiting[0], len(self._waiting)
         if seat.chunks:
             ahead = seat.chunks[0].jobs
-            soon = self._pace.may_wait_behind(ahead[0].kind, len(ahead))
+            soon = seat.ready and self._pace.may_wait_behind(ahead[0].kind, len(ahead))
             if not soon or number < len(self._seats) or first.deaths or ahead[0].deaths:
                 return []
-        most = 1 if first.deaths else self._pace.length(first.kind, number, len(self._seats))
+        most = 1 if first.deaths or not seat.ready else self._pace.length(first.kind, number, len(self._seats))
         jobs: list[Job] = []
         while self._waiting and len(jobs) < most and (job := self._waiting[0]).kind == first.kind:
             if jobs and job.deaths:

@@ -12,7 +12,7 @@ _CHUNK_BYTES = 16_000_000
 """Bytes of the replies in one chunk; a single reply may be larger."""
 _AHEAD_S = 5.0
 """Longest work of a chunk behind which a second one may wait at the same actor."""
-_OVERDUE, _OVERDUE_S = 10.0, 10.0
+_OVERDUE, _OVERDUE_S = 10.0, 30.0
 """An actor is overdue that takes so many times the usual time, and so many seconds more."""
 _NEW = 0.7  # weight of the latest chunk: the first messages of an actor load code and data
 
