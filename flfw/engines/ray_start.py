@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
 import socket
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 from flfw.client.site import Site
@@ -109,6 +111,7 @@ def _twice_if_slow(once: Callable[[], object]) -> None:
     """Start Ray; once more, and with a longer limit, where the machine was too busy for Ray's own."""
     import ray
 
+    before = _children()
     try:
         with _time_limit():
             once()
@@ -117,8 +120,17 @@ def _twice_if_slow(once: Callable[[], object]) -> None:
             raise
         print("flfw: Ray timed out during its start; it is started once more.", file=sys.stderr)
         ray.shutdown()
+        for pid in _children() - before:  # Ray leaves the processes of a start that failed
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         with _time_limit(), _patience():
             once()
+
+
+def _children() -> set[int]:
+    """List the processes that this one has started."""
+    children = Path(f"/proc/self/task/{threading.get_native_id()}/children")
+    return {int(pid) for pid in children.read_text().split()} if children.exists() else set()
 
 
 @contextmanager

@@ -40,7 +40,10 @@ def held(parts: ArrayParts) -> ArrayParts:
 
 def unpack_arrays(parts: ArrayParts) -> ArrayRecord:
     """Make an ArrayRecord of `held` parts; it shares their bytes with all other records that were made of them."""
-    return ArrayRecord({name: Array(dtype, tuple(shape), stype, data) for name, dtype, shape, stype, data in parts})
+    record = ArrayRecord()  # filled one by one: of a dictionary it would make every Array once more
+    for name, dtype, shape, stype, data in parts:
+        record[name] = Array(dtype, tuple(shape), stype, data)
+    return record
 
 
 def pack_records(content: RecordDict, shared: Mapping[int, int]) -> RecordParts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 from collections.abc import Callable
 
 import pytest
@@ -75,6 +77,26 @@ def test_the_second_try_looks_longer_for_its_node(small: Experiment, monkeypatch
         pass
     assert len(lookups) == 4
     assert services.get_node is get_node, "later starts are as before"
+
+
+def test_what_a_start_that_failed_has_started_is_ended(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    earlier = subprocess.Popen(["sleep", "600"])
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(**_: object) -> None:
+        started.append(subprocess.Popen(["sleep", "600"]))
+        if len(started) == 1:
+            raise Exception(SLOW)
+
+    monkeypatch.setattr("ray.init", start)
+    try:
+        with enter(small):
+            assert started[0].wait(20) == -signal.SIGKILL
+            assert (started[1].poll(), earlier.poll()) == (None, None)
+    finally:
+        for process in (earlier, *started):
+            process.kill()
+            process.wait()
 
 
 def enter(experiment: Experiment):
