@@ -13,6 +13,7 @@ of the output is one JSON object.
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from safetensors.numpy import load_file
 
 from benchmarks import output
 
@@ -54,10 +56,8 @@ def measured(side: str, part: str, clients: int, rounds: int, folder: Path) -> t
     )
     if done.returncode:
         sys.exit(f"{part} {side} ended with exit code {done.returncode}: {done.stderr[-2000:]}")
-    with np.load(out / "side.npz") as arrays:
-        kept = {name: arrays[name] for name in arrays.files}
-    marks = kept.pop("marks")
-    return 1000 * float(marks[-1] - marks[_NOT_COUNTED - 1]) / (rounds * clients), kept
+    marks = json.loads((out / "marks.json").read_text())
+    return 1000 * (marks[-1] - marks[_NOT_COUNTED - 1]) / (rounds * clients), load_file(out / "aggregate.safetensors")
 
 
 def apart(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> float:

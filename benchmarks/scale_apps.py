@@ -7,6 +7,7 @@ round the server notes the processor's seconds of all processes below this one. 
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -14,12 +15,12 @@ from math import prod
 from pathlib import Path
 from typing import Any, final
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
+from safetensors.torch import load_file, save_file
 from torch import nn
 
 from benchmarks.process_family import descendants
@@ -122,8 +123,6 @@ def ours(name: str, net: str, clients: int, rounds: int, out: Path) -> Tensors:
     run.mkdir()
     experiment = _experiment(net, clients, rounds, engine=name, out=run)
     engine.run(resolve(experiment), Site(state=run / "state"))
-    from safetensors.torch import load_file
-
     (last,) = (run / "checkpoint").glob(f"round-{rounds:05d}-*")
     return {key.removeprefix("model/"): value for key, value in load_file(last).items() if key.startswith("model/")}
 
@@ -180,8 +179,7 @@ def stock(net: str, clients: int, rounds: int, out: Path) -> Tensors:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        everyone = {"min_train_nodes": clients, "min_available_nodes": clients}
-        strategy = StockAvg(fraction_evaluate=0.0, **everyone)
+        strategy = StockAvg(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
         results.append(strategy.start(grid, pack(_first(net, clients)), num_rounds=rounds))
 
     path = os.pathsep.join(place for place in sys.path if place)
@@ -210,7 +208,8 @@ def main(side: str, net: str, clients: int, rounds: int, out: Path) -> None:
     torch.set_num_threads(1)
     run: Callable[..., Tensors] = stock if side == "stock" else lambda *given: ours(side, *given)
     aggregate = run(net, clients, rounds, out)
-    np.savez(out / "side.npz", marks=np.array(MARKS.seconds), **{n: v.numpy() for n, v in aggregate.items()})
+    save_file(aggregate, out / "aggregate.safetensors")
+    (out / "marks.json").write_text(json.dumps(MARKS.seconds))
 
 
 if __name__ == "__main__":
