@@ -25,6 +25,7 @@ from flfw.experiment import Experiment
 
 _RAY_START_S = 180.0  # Ray gives up by itself, except where it hangs; on a busy machine a start takes long
 _CONNECT_S = 5.0
+_UNPRINTED = r"There are (\d+|infinite) retries remaining|A worker died or was killed while executing a task"
 _TOO_SLOW = "timed out during startup"  # of Ray's exception, where a machine is busy
 _WORKER_START_S = 300.0  # Ray ends a process that has not imported its modules by then, and starts another
 _SECOND_START_S = 120.0  # the limit of the second try; that of the first is Ray's own, 30 s
@@ -34,13 +35,13 @@ def configure_ray(address: str) -> None:
     """Configure Ray before its import: where it listens, and which messages it does not print.
 
     By default its ports, through which code can be run, are open to the network. The variable that keeps them on the
-    loopback interface is named after the systems for which it is the default. Retries of actors are not printed, also
-    those at an actor's normal end: a final failure comes back as an error. On a busy machine a process of Ray may take
+    loopback interface is named after the systems for which it is the default. Deaths and retries of actors are not
+    printed, also those at an actor's normal end: a final failure comes back as an error. On a busy machine a process of Ray may take
     longer for its imports than Ray's minute.
     """
     if not address:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", r"There are (\d+|infinite) retries remaining")
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", _UNPRINTED)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # the behaviour to come; silences its notice
     os.environ.setdefault("RAY_worker_register_timeout_seconds", f"{_WORKER_START_S:.0f}")
 
