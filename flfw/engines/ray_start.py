@@ -36,8 +36,8 @@ def configure_ray(address: str) -> None:
 
     By default its ports, through which code can be run, are open to the network. The variable that keeps them on the
     loopback interface is named after the systems for which it is the default. Deaths and retries of actors are not
-    printed, also those at an actor's normal end: a final failure comes back as an error. On a busy machine a process of Ray may take
-    longer for its imports than Ray's minute.
+    printed, also those at an actor's normal end: a final failure comes back as an error. On a busy machine a process
+    of Ray may take longer for its imports than Ray's minute.
     """
     if not address:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
