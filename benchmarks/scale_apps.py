@@ -1,4 +1,4 @@
-"""One side of `benchmarks.scale`: ``python -m benchmarks.scale_apps SIDE NET CLIENTS ROUNDS OUT``.
+"""Side of `benchmarks.scale`: ``python -m benchmarks.scale_apps SIDE NET CLIENTS ROUNDS OUT``.
 
 SIDE is ``stock`` (Flower's FedAvg and a ClientApp, on Flower's simulation engine) or an engine of this project. In both
 a client sends back what it received; to the ten numbers of ``classifier.bias`` it adds its own number. After each
@@ -150,10 +150,10 @@ stock_client = ClientApp()
 
 @stock_client.train()
 def echo(message: Message, context: Context) -> Message:
-    """Send back what came, with this client's number added to one array."""
+    """Send back the received arrays, with this client's number added to one of them."""
     arrays = message.content.array_records["arrays"]
-    own = unpack(ArrayRecord({_OWN: arrays[_OWN]}))[_OWN] + float(context.node_config["partition-id"])
-    arrays[_OWN] = pack({_OWN: own})[_OWN]
+    bias = unpack(ArrayRecord({_OWN: arrays[_OWN]}))[_OWN] + float(context.node_config["partition-id"])
+    arrays[_OWN] = pack({_OWN: bias})[_OWN]
     metrics = MetricRecord({"num-examples": 10, "loss": 1.0})
     return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
 

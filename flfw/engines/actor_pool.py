@@ -36,7 +36,7 @@ _NOTHING_S = 0.05  # a pause if nobody is at work
 
 
 @dataclass(eq=False)
-class Job:
+class Errand:
     """Message for which a reply is sought.
 
     Attributes:
@@ -61,7 +61,7 @@ class Job:
 class _Chunk:
     """Jobs that an actor has been handed at once."""
 
-    jobs: list[Job]
+    jobs: list[Errand]
     reply: Any  # Ray's reference
     began: float  # on the monotonic clock: when it was handed out, or when the one before it was done
 
@@ -105,14 +105,14 @@ class ActorPool:
         run_config: dict[str, Scalar],
         actors: int,
         shares: dict[str, Any],
-        answered: Callable[[Job, Message], None],
+        answered: Callable[[Errand, Message], None],
     ) -> None:
         place = ray.put(app)
         factory = ray.remote(ClientActor).options(max_restarts=0, max_task_retries=0, **shares)
         self._start = lambda: factory.remote(place, clients, run_config)
         self._seats = [_Seat(self._start()) for _ in range(actors)]
         self._answered, self._pace = answered, Pace()
-        self._waiting: deque[Job] = deque()
+        self._waiting: deque[Errand] = deque()
         self._stored: dict[int, _Stored] = {}
         self._numbers = 0
         self._states: dict[int, RecordParts] = {}
@@ -122,13 +122,13 @@ class ActorPool:
         """Number of actors."""
         return len(self._seats)
 
-    def add(self, jobs: list[Job]) -> None:
+    def add(self, jobs: list[Errand]) -> None:
         """Add jobs behind those that wait."""
         self._note_records(jobs)
         self._waiting += jobs
         self._hand_out()
 
-    def ask_each(self, jobs: list[Job]) -> list[Job]:
+    def ask_each(self, jobs: list[Errand]) -> list[Errand]:
         """Add a job for each actor, as far as there are enough, and return the others."""
         each, others = jobs[: len(self._seats)], jobs[len(self._seats) :]
         self._note_records(each)
@@ -194,7 +194,7 @@ class ActorPool:
             raise RunFailed(f"Ray's actors did not start: {_last_line(error)}")
         ray.kill(seat.actor)
         lost, seat.chunks, seat.actor, seat.ready = list(seat.chunks), deque(), self._start(), False
-        again: list[Job] = []
+        again: list[Errand] = []
         for chunk in lost:
             for job in chunk.jobs:
                 job.deaths += chunk is lost[0]
@@ -218,13 +218,13 @@ class ActorPool:
                 self._replace(seat, TimeoutError("overdue"))
 
     def _hand_out(self) -> None:
-        """Hand chunks to actors that have none, and then to those that will soon be done."""
+        """Give chunks to actors that have none, and then to those that will soon be done."""
         for depth in (0, 1):
             for seat in self._seats:
                 if len(seat.chunks) == depth and (jobs := self._next(seat)):
                     self._send(seat, jobs)
 
-    def _next(self, seat: _Seat) -> list[Job]:
+    def _next(self, seat: _Seat) -> list[Errand]:
         """Take the jobs of a seat's next chunk: of one kind; one alone if an actor has died at work on it."""
         while self._waiting and time.time() >= self._waiting[0].over:
             self._settle(self._waiting.popleft(), None)
@@ -237,14 +237,14 @@ class ActorPool:
             if not soon or number < len(self._seats) or first.deaths or ahead[0].deaths:
                 return []
         most = 1 if first.deaths or not seat.ready else self._pace.length(first.kind, number, len(self._seats))
-        jobs: list[Job] = []
+        jobs: list[Errand] = []
         while self._waiting and len(jobs) < most and (job := self._waiting[0]).kind == first.kind:
             if jobs and job.deaths:
                 break
             jobs.append(self._waiting.popleft())
         return jobs
 
-    def _send(self, seat: _Seat, jobs: list[Job]) -> None:
+    def _send(self, seat: _Seat, jobs: list[Errand]) -> None:
         shared: dict[int, int] = {}
         places: dict[int, Any] = {}
         for entry in self._shared_by(jobs):
@@ -257,7 +257,7 @@ class ActorPool:
         reply = seat.actor.answer.remote(parcels, states, places)
         seat.chunks.append(_Chunk(jobs, reply, time.monotonic()))
 
-    def _shared_by(self, jobs: list[Job]) -> Iterator[_Stored]:
+    def _shared_by(self, jobs: list[Errand]) -> Iterator[_Stored]:
         """List the records of some jobs that others have as well, or have had."""
         seen: set[int] = set()
         for job in jobs:
@@ -267,7 +267,7 @@ class ActorPool:
                     seen.add(entry.number)
                     yield entry
 
-    def _note_records(self, jobs: list[Job]) -> None:
+    def _note_records(self, jobs: list[Errand]) -> None:
         """Count the jobs that have each ArrayRecord: one that many have is stored once."""
         for job in jobs:
             job.records = tuple(job.message.content.array_records.values())
@@ -278,8 +278,8 @@ class ActorPool:
                     entry = self._stored[id(record)] = _Stored(record, self._numbers, 0)
                 entry.jobs += 1
 
-    def _settle(self, job: Job, reply: Message | None) -> None:
-        """Hand a reply on, and forget arrays that no job needs any more."""
+    def _settle(self, job: Errand, reply: Message | None) -> None:
+        """Pass a reply on, and forget arrays that no job needs any more."""
         for record in job.records:
             entry = self._stored[id(record)]
             entry.jobs -= 1

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from flwr.app import Message
 
-from flfw.engines.actor_pool import Job
+from flfw.engines.actor_pool import Errand
 from flfw.messages.introduction import Introduction
 from flfw.messages.reasons import Unusable
 
@@ -24,7 +24,7 @@ KIND = "query"
 
 
 @dataclass(eq=False)
-class Sample:
+class IntroductionSample:
     """Jobs of which some were sent, one to each actor.
 
     Attributes:
@@ -34,17 +34,17 @@ class Sample:
         replies: the replies so far, by the place of the job.
     """
 
-    sent: list[Job]
-    others: list[Job]
+    sent: list[Errand]
+    others: list[Errand]
     until: float
     replies: dict[int, Message] = field(default_factory=dict)
 
     @property
     def complete(self) -> bool:
-        """Whether all replies have come."""
+        """True once all replies have come."""
         return len(self.replies) == len(self.sent)
 
-    def take(self, job: Job, reply: Message) -> None:
+    def take(self, job: Errand, reply: Message) -> None:
         """Take a reply, if it is to one of the sample's jobs."""
         if job in self.sent:
             self.replies[self.sent.index(job)] = reply
@@ -61,7 +61,7 @@ def answer_for_all(replies: Sequence[Message]) -> Answer | None:
     except Unusable:
         return None
     first = known[0]
-    own = all(one.partition == reply.metadata.src_node_id - 1 for one, reply in zip(known, replies, strict=True))
-    if not own or any(replace(one, partition=first.partition) != first or one.trouble for one in known):
+    numbered = all(one.partition == reply.metadata.src_node_id - 1 for one, reply in zip(known, replies, strict=True))
+    if not numbered or any(replace(one, partition=first.partition) != first or one.trouble for one in known):
         return None
     return lambda asked: replace(first, partition=asked.metadata.dst_node_id - 1).to_message(asked)

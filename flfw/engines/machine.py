@@ -104,7 +104,7 @@ def at_once(experiment: Experiment, there_are: Resources) -> int:
 
 
 def actors_of(experiment: Experiment, there_are: Resources) -> tuple[int, dict[str, float]]:
-    """Return how many actors an experiment has, and what Ray reserves for each; see `fitting`."""
+    """Return the number of an experiment's actors and the shares that Ray reserves for each; see `fitting`."""
     return fitting(there_are, experiment.cpus_per_client, experiment.gpus_per_client, experiment.attack_gpus)
 
 

@@ -20,8 +20,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from flfw.engines.actor_pool import ActorPool, Job
-from flfw.engines.introductions import KIND, Sample, answer_for_all
+from flfw.engines.actor_pool import ActorPool, Errand
+from flfw.engines.introductions import KIND, IntroductionSample, answer_for_all
 from flfw.experiment import Scalar
 from flfw.messages.streaming import WaitingGrid
 
@@ -58,16 +58,16 @@ class RayGrid(WaitingGrid):
         introduced: bool = False,
     ) -> None:
         self._grace, self._introduced = grace, introduced
-        self._sample: Sample | None = None
+        self._sample: IntroductionSample | None = None
         self._run, self._nodes = Run.create_empty(run_id=1), range(1, clients + 1)
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
         self._lock = threading.RLock()  # Flower's older strategies ask each client in a thread of its own
-        self._asked: dict[str, Job] = {}
+        self._asked: dict[str, Errand] = {}
         self._arrived: dict[str, Message] = {}
         self._pool = ActorPool(app, clients, run_config, min(actors, clients), shares, self._keep)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Hand messages to the actors; the others wait until replies are asked for."""
+        """Give messages to the actors; the others wait until replies are asked for."""
         with self._lock:
             self._forget()
             jobs = [self._job(message) for message in messages]
@@ -75,7 +75,7 @@ class RayGrid(WaitingGrid):
             alike = self._introduced and self._sample is None and all(job.kind == KIND for job in jobs)
             if alike and len(jobs) > self._pool.actors:
                 others = self._pool.ask_each(jobs)
-                self._sample = Sample(jobs[: len(jobs) - len(others)], others, time.monotonic() + _SAMPLE_S)
+                self._sample = IntroductionSample(jobs[: len(jobs) - len(others)], others, time.monotonic() + _SAMPLE_S)
             else:
                 self._pool.add(jobs)
             return [job.message.metadata.message_id for job in jobs]
@@ -143,14 +143,14 @@ class RayGrid(WaitingGrid):
                 self._keep(job, answer(job.message))
         return True
 
-    def _job(self, message: Message) -> Job:
+    def _job(self, message: Message) -> Errand:
         metadata = message.metadata
         if metadata.dst_node_id not in self._nodes:
             raise ValueError(f"Expected a node from 1 to {len(self._nodes)}, got {metadata.dst_node_id}.")
         metadata.__dict__["_message_id"] = str(uuid4())
-        return Job(message, metadata.created_at + metadata.ttl - self._grace)
+        return Errand(message, metadata.created_at + metadata.ttl - self._grace)
 
-    def _keep(self, job: Job, reply: Message) -> None:
+    def _keep(self, job: Errand, reply: Message) -> None:
         reply.metadata.__dict__["_message_id"] = str(uuid4())
         if self._sample:
             self._sample.take(job, reply)

@@ -83,8 +83,8 @@ def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[None]:
         _connect(experiment.ray_address, variables)
     else:
         cores, store = len(os.sched_getaffinity(0)), object_store_bytes(experiment, numbers)
-        own = {"address": "local", "num_cpus": cores, "object_store_memory": store, "include_dashboard": False}
-        start({**own, **_quiet(variables)})
+        ours = {"address": "local", "num_cpus": cores, "object_store_memory": store, "include_dashboard": False}
+        start({**ours, **_quiet(variables)})
     try:
         yield
     finally:
@@ -139,13 +139,13 @@ def _patience() -> Iterator[None]:
     """Let Ray wait longer for the node that it starts: its limit is fixed, but not how long it looks for the node."""
     from ray._private import services
 
-    found = services.get_node
+    look_up = services.get_node
 
     def looked_for(*args: Any) -> Any:
         until = time.monotonic() + _SECOND_START_S
         while True:
             try:
-                return found(*args)
+                return look_up(*args)
             except RuntimeError:
                 if time.monotonic() > until:
                     raise
@@ -155,7 +155,7 @@ def _patience() -> Iterator[None]:
     try:
         yield
     finally:
-        services.get_node = found
+        services.get_node = look_up
 
 
 def _connect(address: str, variables: dict[str, str]) -> None:

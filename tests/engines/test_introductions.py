@@ -8,8 +8,8 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 
 from flfw import apps
-from flfw.engines.actor_pool import Job
-from flfw.engines.introductions import Sample, answer_for_all
+from flfw.engines.actor_pool import Errand
+from flfw.engines.introductions import IntroductionSample, answer_for_all
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.introduction import Introduction
@@ -72,8 +72,8 @@ def test_all_are_asked_where_an_actor_died_or_answers_otherwise(introductions: l
 
 
 def test_a_sample_is_complete_once_each_of_its_jobs_is_answered(introductions: list[tuple[Message, Message]]) -> None:
-    jobs = [Job(asked, 0.0) for asked, _ in introductions]
-    sample = Sample(jobs[:2], jobs[2:], until=0.0)
+    jobs = [Errand(asked, 0.0) for asked, _ in introductions]
+    sample = IntroductionSample(jobs[:2], jobs[2:], until=0.0)
     sample.take(jobs[3], introductions[3][1])
     sample.take(jobs[1], introductions[1][1])
     assert not sample.complete
