@@ -92,7 +92,8 @@ def test_a_trained_network_has_the_running_statistics_of_its_images() -> None:
     with torch.no_grad():
         x = small.normalise(pictures(1000, first=20_000, side=4)[0])
         variance = net.extractor.get_submodule("0")(x).transpose(0, 1).flatten(1).var(1)
-    torch.testing.assert_close(net.get_buffer("extractor.1.running_var"), variance, rtol=0.15, atol=0)
+    off = (net.get_buffer("extractor.1.running_var") / variance).log().abs()
+    assert float(off.max()) < 0.5 < 4 < float(variance.log().abs().min())  # that of 1, the first value
 
 
 def test_equal_weights_are_those_of_the_half_squared_distance() -> None:
@@ -116,12 +117,11 @@ def _ends(attacked: attack_problems.Victims) -> tuple[torch.Tensor, torch.Tensor
     return low, high
 
 
-def test_it_recovers_an_image_whose_statistics_the_network_has() -> None:
-    case = replace(CASES["gradinversion_own_equal"], side=8, iterations=200)
+def test_it_comes_much_nearer_to_an_image_whose_statistics_the_network_has() -> None:
+    case = replace(CASES["gradinversion_own"], side=8, iterations=300)
     attacked = case.victims(0)
-    (found,) = attacked.each_psnr(searched(attacked, case.recipe()))
-    grey = attacked.inputs.normalise(torch.full_like(attacked.truth, 0.5))
-    assert found > max(*attacked.each_psnr(attacked.start), *attacked.each_psnr(grey)) + 3
+    (found,), (start,) = (attacked.each_psnr(x) for x in (searched(attacked, case.recipe()), attacked.start))
+    assert found > start + 6, "random images of 8 pixels are nearly grey, so that grey is no measure"
 
 
 def test_the_gradient_behind_a_module_gives_both_images_of_a_batch() -> None:
