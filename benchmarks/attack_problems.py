@@ -146,7 +146,7 @@ def victims(
     side: int | None = None,
     steps: int = 0,
     reveals: bool = False,
-    own: bool = False,
+    seen_only_it: bool = False,
 ) -> Victims:
     """Return so many victims of a network of ours, always the same; `pictures` has the arguments.
 
@@ -161,7 +161,7 @@ def victims(
         side: height and width of the images; None: as published.
         steps: of `trained`, before the victims' own.
         reveals: whether the statistics of each batch are known.
-        own: whether the running statistics are those of the first victim's batch, as if the network had seen only it.
+        seen_only_it: whether the running statistics are those of the first victim's batch, as if the network had seen only it.
     """
     _, shape, mean, std = _KINDS[dataset]
     shape = shape if side is None else (shape[0], side, side)
@@ -173,7 +173,7 @@ def victims(
     x, y, _ = pictures(count * batch, dataset, first, side)
     truth, labels = x.unflatten(0, (count, batch)), y.unflatten(0, (count, batch))
     low, high = (inputs.normalise(torch.full(shape, end)) for end in (0.0, 1.0))
-    if own:
+    if seen_only_it:
         net.load_state_dict({**net.state_dict(), **buffers_of(net, inputs.normalise(truth[0]))})
     start = torch.randn(truth.shape, generator=torch_generator(seed, "start")).clamp(low, high)
     model = victim_model(net, inputs, training)

@@ -77,7 +77,7 @@ class BatchCase:
         side: height and width of the images.
         steps: of training, before.
         reveals: whether both know the statistics of the batch.
-        own: whether the running statistics are those of the batch.
+        seen_only_it: whether the running statistics are those of the batch.
         scale: weight that both sides give to half of the squared distance; None: each has its own.
     """
 
@@ -90,7 +90,7 @@ class BatchCase:
     side: int | None = None
     steps: int = 0
     reveals: bool = False
-    own: bool = False
+    seen_only_it: bool = False
     scale: float | None = None
 
     @property
@@ -110,7 +110,7 @@ class BatchCase:
             side=self.side,
             steps=self.steps,
             reveals=self.reveals,
-            own=self.own,
+            seen_only_it=self.seen_only_it,
         )
 
     def recipe(self) -> Recipe:
@@ -130,8 +130,8 @@ CASES = {
     "gradinversion_resnet18": BatchCase("resnet18", 300, "seethroughgradients", training=True),
     "gradinversion_eval": BatchCase("resnet18", 300, "seethroughgradients"),
     "gradinversion_sent": replace(_SMALL, training=True, reveals=True),
-    "gradinversion_own": replace(_SMALL, own=True),
-    "gradinversion_own_equal": replace(_SMALL, own=True, scale=1.0),
+    "gradinversion_own": replace(_SMALL, seen_only_it=True),
+    "gradinversion_own_equal": replace(_SMALL, seen_only_it=True, scale=1.0),
     "gradinversion_trained": replace(_SMALL, batch=2, steps=200),
     "ig_equal": BatchCase("resnet18", 300, "invertinggradients", equal=True),
     "ig_default": BatchCase("resnet18", 300, "invertinggradients"),

@@ -122,8 +122,8 @@ def _ends(attacked: attack_problems.Victims) -> tuple[torch.Tensor, torch.Tensor
 def test_it_comes_much_nearer_to_an_image_whose_statistics_the_network_has() -> None:
     case = replace(CASES["gradinversion_own"], side=8, iterations=300)
     attacked = case.victims(0)
-    (found,), (start,) = (attacked.each_psnr(x) for x in (searched(attacked, case.recipe()), attacked.start))
-    assert found > start + 6, "random images of 8 pixels are nearly grey, so that grey is no measure"
+    (psnr,), (start_psnr,) = (attacked.each_psnr(x) for x in (searched(attacked, case.recipe()), attacked.start))
+    assert psnr > start_psnr + 6, "random images of 8 pixels are nearly grey, so that grey is no measure"
 
 
 def test_the_gradient_behind_a_module_gives_both_images_of_a_batch() -> None:
