@@ -161,7 +161,7 @@ def victims(
         side: height and width of the images; None: as published.
         steps: of `trained`, before the victims' own.
         reveals: whether the statistics of each batch are known.
-        seen_only_it: whether the running statistics are those of the first victim's batch, as if the network had seen only it.
+        seen_only_it: whether the running statistics are those of the first victim's batch alone.
     """
     _, shape, mean, std = _KINDS[dataset]
     shape = shape if side is None else (shape[0], side, side)
