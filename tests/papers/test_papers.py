@@ -213,6 +213,7 @@ def test_hyperfl_s_table_of_rog_has_the_ceiling_of_each_size_beside_it() -> None
     assert fedavg == replace(run, method="fedavg")
     quick = preset_of("hyperfl.5/FedAvg/EMNIST/psnr", "quick")
     assert {one.images for one in quick.experiments} == {8} and quick.choices[0][0].sample == 2
+    assert len(quick.experiments) == 4 and len(preset.experiments) == 6  # a run with several figures is one run
 
 
 def test_the_images_that_are_enlarged_are_a_set_s_first_ones(tmp_path: Path) -> None:
