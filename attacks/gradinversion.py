@@ -8,22 +8,27 @@ by          Adam, step size 0.1, 50 steps of warm-up, then half a cosine, clampe
 Granted     nothing but the observation and the model. The labels are read off the last layer's gradient; ``labels``
             says how: ``unique`` is the paper's rule, for labels that all differ.
 Statistics  of BatchNorm's inputs: those of the client's batch where an upload of one local step reveals them (inferred
-            from the running ones before and after it), else the received running ones.
+            from the running ones before and after it), else the received running ones. As these may be of other data,
+            half of the starts then do without the term (departure 7).
 Adaptive    BatchNorm normalises a guess by its own batch, as the client's training does. A known mechanism stands
             inside the objective; known local steps are unrolled. Labels are read off as if there were no mechanism.
 Departures  1. 1,000 iterations by default (the paper: 20,000), and no Langevin noise.
             2. Registration is a shift by whole pixels, at most 4, by phase correlation, from half of the iterations on
                (the paper: a homography by RANSAC-flow); images are assigned to each other by pixels within a label.
-            3. The start with the lowest distance of gradients is kept, and its guess with the lowest objective.
+            3. The start with the lowest distance of gradients is kept, and its guess with the lowest objective. One
+               without the term of BatchNorm counts only at less than half the distance of those with it.
             4. ``labels=recovered`` (iDLG for one example, else counts) by default, as labels of a batch repeat.
                ``unique`` refuses a batch in which they do.
             5. The first layer's statistics count ten times, as in public code; the paper has equal weights.
             6. With known noise: the likelihood in nats plus a Laplace prior on neighbours, as in attacks/ig.py.
+            7. Where the statistics are the running ones, half of the starts (rounded down, so none of one) are a group
+               of their own without them. The paper has them in all. With known noise so has this.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, final
 
@@ -37,11 +42,12 @@ from flfw.inversion.descent import AdamDescent
 from flfw.inversion.layer_statistics import LayerStatistics, received_statistics, sent_statistics
 from flfw.inversion.matching import gaussian_likelihood, tensor_distances
 from flfw.inversion.priors import energy, neighbour_differences, total_variation, weighted
-from flfw.inversion.search import Recipe
+from flfw.inversion.search import Recipe, SearchResult
 from flfw.nets.net import Tensors
 from flfw.victims.operator import Operator
 
 _NEIGHBOURS = 1.0  # difference of neighbours in deviations of the normalised input, in the prior for known noise
+_NEARER = 0.5  # distance over that of searches with the statistics, below which a search without them counts
 
 
 @dataclass(frozen=True)
@@ -89,11 +95,37 @@ class GradInversion(GradientMatching):
         """Return the statistics of BatchNorm's inputs, of the client's batch where they are revealed."""
         model = known.model.model
         received = received_statistics(model, seen.received)
-        # After several steps, or behind a mechanism, the running statistics are no longer one batch's.
-        revealed = self.settings.statistics == "inferred" and known.weights and known.steps == 1
-        if not revealed or known.mechanism is not None:
-            return received
-        return {**received, **sent_statistics(model, seen.received, seen.sent)}
+        return {**received, **sent_statistics(model, seen.received, seen.sent)} if self._revealed(known) else received
+
+    def recipes(self, known: Knowledge, mechanism: Operator | Automatic | None) -> Sequence[Recipe]:
+        """Leave the statistics out of half of the starts where they may be those of other data."""
+        model, held, all_of_them = known.model.model, known.model.known, self.recipe(mechanism)
+        received, without = received_statistics(model, held), self.settings.restarts // 2
+        # A layer with a cumulative mean does not reveal its batch's.
+        own = self._revealed(known) and sent_statistics(model, held, held).keys() == received.keys()
+        noisy = mechanism is not None and mechanism.noise is not None
+        if own or noisy or not (received and without and self.settings.bn):
+            return [all_of_them]
+        parts = ((self.settings.restarts - without, self.settings.bn), (without, 0.0))
+        each = [replace(self.settings, restarts=restarts, bn=bn) for restarts, bn in parts]
+        return [GradInversion(one, self.compute).recipe(mechanism) for one in each]
+
+    def counting(self, results: Sequence[SearchResult]) -> SearchResult:
+        """Return the result with the statistics, unless the one without them is much nearer.
+
+        Where the gradient determines the data, the truth is, and wrong statistics lead away from it. Where it does not,
+        a search without them fits remainders: it is somewhat nearer by losing what they know of the data.
+        """
+        led, *free = results
+        return next((one for one in free if one.matched < _NEARER * led.matched), led)
+
+    def _revealed(self, known: Knowledge) -> bool:
+        """Return whether a victim's upload reveals the statistics of its batch.
+
+        After several steps, or behind a mechanism, the running statistics are no longer one batch's.
+        """
+        one_step = known.weights and known.steps == 1 and known.mechanism is None
+        return one_step and self.settings.statistics == "inferred"
 
     def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
         """Use Adam with warm-up; known noise calls for a likelihood, and for a prior in the same units."""

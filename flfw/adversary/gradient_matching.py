@@ -47,7 +47,7 @@ class GradientMatching(Attack, ABC):
         """
 
     def recipes(self, known: Knowledge, mechanism: Operator | Automatic | None) -> Sequence[Recipe]:
-        """Return the searches of which, for each victim, the result with the lowest distance is kept.
+        """Return the searches of which, for each victim, the result that `counting` chooses is kept.
 
         By default `recipe` alone. Several have to end in the same distance, or their results could not be compared.
 
@@ -56,6 +56,14 @@ class GradientMatching(Attack, ABC):
             mechanism: the known mechanism, as for `recipe`.
         """
         return [self.recipe(mechanism)]
+
+    def counting(self, results: Sequence[SearchResult]) -> SearchResult:
+        """Return the result of a victim that counts, by default the one with the lowest distance.
+
+        Args:
+            results: one for each of `recipes`, in their order.
+        """
+        return min(results, key=lambda result: result.matched)
 
     def first_guess(self, known: Knowledge, labels: Tensor | None) -> Tensor | None:
         """Return the first guess (B, ...) in normalised units; None: the recipe draws it, as by default.
@@ -104,8 +112,7 @@ class GradientMatching(Attack, ABC):
             invert(known.model, targets, recipe, mechanism=mechanism, box=known.box, compute=self.compute)
             for recipe in self.recipes(known, mechanism)
         ]
-        nearest = (min(each, key=lambda result: result.matched) for each in zip(*results, strict=True))
-        return [*map(_reconstruction, nearest)]
+        return [_reconstruction(self.counting(each)) for each in zip(*results, strict=True)]
 
     def objective(
         self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator

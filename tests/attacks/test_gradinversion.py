@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,9 @@ from flfw.adversary.attack import Budget, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.audit.measures.recovery import assign
 from flfw.errors import BadInput
+from flfw.inversion.consistency import GroupConsistency
 from flfw.inversion.matching import tensor_distances
+from flfw.inversion.search import SearchResult
 from flfw.nets.net import Net, Tensors, tensors
 from flfw.rng import initialising
 from flfw.runs import run as whole
@@ -87,6 +90,56 @@ def test_statistics_of_the_clients_batch_lead_nearer_than_none_or_those_of_other
         (result,) = attack.run([observation], [known], generators(1))
         errors[name] = error(x, result.samples)
     assert errors["inferred"] < 1e-3 < min(errors["none"], errors["running"]), errors
+
+
+@pytest.mark.slow  # three searches
+def test_running_statistics_of_other_data_do_not_keep_it_from_an_image() -> None:
+    """The client is in evaluation mode, and its fresh running statistics of 0 and 1 are those of no data."""
+    x, y = digits(4, 1, side=8)
+    observations, known = _in_evaluation(x, y)
+    errors: dict[int, float] = {}
+    for restarts in (2, 1):
+        attack = GradInversion(GradInversionSettings(300, restarts=restarts, labels="given"))
+        (result,) = attack.run(observations, known, generators(1))
+        errors[restarts] = error(x, result.samples)
+    assert errors[2] < 0.02 < 0.1 < errors[1], errors
+
+
+def _in_evaluation(x: Tensor, y: Tensor) -> tuple[list[Observation], list[Knowledge]]:
+    inputs, received = digit_inputs(8), {name: value.clone() for name, value in tensors(normalised()).items()}
+    victim = PlainVictim(normalised(9), received, ("*",), inputs)
+    sent = {name: value.detach() for name, value in victim.gradient(x, y, {}, {}).items()}
+    return [seen(sent, received)], [Knowledge(victim, len(y), y)]
+
+
+def test_the_starts_are_divided_only_where_the_statistics_may_be_those_of_other_data() -> None:
+    x, y = digits(4, 2, side=8)
+    _, (known,) = probed((x, y))
+
+    def parts(known: Knowledge, mechanism: Operator | None = None, **settings: Any) -> list[tuple[int, bool]]:
+        recipes = GradInversion(GradInversionSettings(**settings)).recipes(known, mechanism)
+        assert all(isinstance(one.together, GroupConsistency) for one in recipes)
+        assert all(one.together.starts == one.restarts for one in recipes if isinstance(one.together, GroupConsistency))
+        return [(one.restarts, one.model_prior is not None) for one in recipes]
+
+    assert parts(known) == [(2, True), (2, False)] and parts(known, restarts=5) == [(3, True), (2, False)]
+    assert parts(known, restarts=1) == [(1, True)] and parts(known, bn=0.0) == [(4, False)]
+    step = dataclasses.replace(known, weights=True, lr=0.1)
+    assert parts(step) == [(4, True)] and parts(step, statistics="running") == [(2, True), (2, False)]
+    assert parts(dataclasses.replace(step, steps=2)) == [(2, True), (2, False)]
+    assert parts(known, _Noisy({})) == [(4, True)]
+    private = {name: value for name, value in known.model.known.items() if "running" not in name}
+    hidden = dataclasses.replace(known, model=PlainVictim(normalised(9), private, ("*",), digit_inputs(8)))
+    assert parts(hidden) == [(4, True)]
+
+
+@pytest.mark.parametrize(
+    ("led", "free", "counts"), [(1.0, 0.4, 0.4), (1.0, 0.6, 1.0), (inf, 0.4, 0.4), (inf, inf, inf), (1.0, inf, 1.0)]
+)
+def test_a_search_without_the_statistics_counts_where_it_is_much_nearer(led: float, free: float, counts: float) -> None:
+    results = [SearchResult(torch.zeros(1, 1, 8, 8), one, torch.zeros(1), 1) for one in (led, free)]
+    assert GradInversion().counting(results).matched == counts
+    assert GradInversion().counting(results[:1]).matched == led
 
 
 def _after_a_step(x: Tensor, y: Tensor, lr: float = 0.1) -> Observation:
