@@ -99,7 +99,7 @@ class APRIL(GradientMatching):
 
     @property
     def models(self) -> Models:
-        """All mechanisms in the search; none in the closed form, which takes a message for one plain gradient."""
+        """Mechanisms of every kind in the search; none in the closed form, which takes one plain gradient."""
         return frozenset() if self._closed else super().models
 
     def run(

@@ -102,9 +102,9 @@ class GradInversion(GradientMatching):
         model, held, all_of_them = known.model.model, known.model.known, self.recipe(mechanism)
         received, without = received_statistics(model, held), self.settings.restarts // 2
         # A layer with a cumulative mean does not reveal its batch's.
-        own = self._revealed(known) and sent_statistics(model, held, held).keys() == received.keys()
+        of_the_batch = self._revealed(known) and sent_statistics(model, held, held).keys() == received.keys()
         noisy = mechanism is not None and mechanism.noise is not None
-        if own or noisy or not (received and without and self.settings.bn):
+        if of_the_batch or noisy or not (received and without and self.settings.bn):
             return [all_of_them]
         parts = ((self.settings.restarts - without, self.settings.bn), (without, 0.0))
         each = [replace(self.settings, restarts=restarts, bn=bn) for restarts, bn in parts]

@@ -115,7 +115,7 @@ class ROG(GradientMatching):
 
     @property
     def models(self) -> Models:
-        """All mechanisms in the search; the closed form takes one gradient that no defence changed."""
+        """Mechanisms of every kind in the search; the closed form takes a gradient that no defence changed."""
         return super().models if self.settings.private == "searched" else frozenset({"batch_statistics"})
 
     def unused(self, uploads: Sequence[str], knows_defence: bool) -> str:
@@ -137,7 +137,7 @@ class ROG(GradientMatching):
 
     @property
     def bounded(self) -> bool:
-        """Whether there is no post-processor, which may come nearer than the ceiling."""
+        """Absence of a post-processor, which may come nearer than the ceiling."""
         return self.settings.post == "none"
 
     def run(

@@ -34,7 +34,7 @@ class GradientMatching(Attack, ABC):
 
     @property
     def models(self) -> Models:
-        """All mechanisms; a subclass with a closed form beside its search leaves out those that it does not use."""
+        """Mechanisms of every kind; a subclass with a closed form beside its search leaves out those it cannot use."""
         return frozenset({"defence", "steps", "batch_statistics"})
 
     @abstractmethod

@@ -26,9 +26,9 @@ def text_pair(truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
     if reconstruction is None:
         lines.append('<div class="line soft">nothing</div>')
     else:
-        found = _bytes(reconstruction)
+        guess = _bytes(reconstruction)
         marked = [
-            shown if found[place] == true[place] else f"<mark>{shown}</mark>" for place, shown in _characters(found)
+            shown if guess[place] == true[place] else f"<mark>{shown}</mark>" for place, shown in _characters(guess)
         ]
         lines.append(f'<div class="line">{"".join(marked)}</div>')
     return Markup(f'<div class="strip texts">{"".join(lines)}</div>')

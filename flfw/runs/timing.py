@@ -9,20 +9,22 @@ from collections.abc import Callable
 CALLS, ENOUGH_S = 3, 3.0  # calls, of which the fastest counts; seconds that the work in all of them should take
 
 
-def at_length(seconds: Callable[[int], float], whole: int, calls: int = CALLS) -> float:
+def at_length(seconds: Callable[[int], float], whole: int, calls: int = CALLS, first: int = 1) -> float:
     """Extrapolate the seconds of all iterations from those of a few.
 
     Args:
         seconds: measures a number of iterations.
         whole: number of all iterations.
-        calls: calls with one iteration, of which the fastest counts; with 1 no number is measured twice, as for work
+        calls: calls with the first number, of which the fastest counts; with 1 no number is measured twice, as for work
             whose result is kept.
+        first: the first number that is measured; above 1 where the result for one iteration may have been kept.
     """
-    once, few = min(seconds(1) for _ in range(calls)), min(4, whole)
+    first = min(first, whole)
+    once, few = min(seconds(first) for _ in range(calls)), min(4 * first, whole)
     while (more := seconds(few)) - once < ENOUGH_S / CALLS and few < whole:
         few = min(4 * few, whole)
     more = more if calls == 1 else min(more, seconds(few))
-    return once + (whole - 1) * max(more - once, 0.0) / max(1, few - 1)
+    return once + (whole - first) * max(more - once, 0.0) / max(1, few - first)
 
 
 def fastest_s(work: Callable[[], object], calls: int = CALLS) -> float:

@@ -228,8 +228,8 @@ def test_an_audit_says_the_ceiling_beside_each_image(tmp_path: Path) -> None:
     assert by_attack["rog"]["psnr"]["mean"] <= by_attack["rog"]["ceiling"]
     report = (tmp_path / "run" / "report.html").read_text()
     assert "Ceiling, dB" in report
-    said = "This attack could not have recovered 2 of 2 images"  # of four times four pixels to one
-    assert max(values) < 19 and by_attack["rog"]["reach"].startswith(said) and report.count(said) >= 1
+    reach = "This attack could not have recovered 2 of 2 images"  # of four times four pixels to one
+    assert max(values) < 19 and by_attack["rog"]["reach"].startswith(reach) and report.count(reach) >= 1
     assert by_attack["ig"]["reach"] is None
 
 

@@ -110,8 +110,8 @@ def test_an_attack_that_makes_nothing_of_a_defence_runs_once(tmp_path: Path) -> 
 
 
 def test_a_closed_form_of_one_step_is_static_behind_several() -> None:
-    several = Ticket("target", 0, "", 1, 2, "target")
-    job = Job("april", several, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage="server")
+    two_steps = Ticket("target", 0, "", 1, 2, "target")
+    job = Job("april", two_steps, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage="server")
     run = resolve(asked(net="vit_plain"))
     closed, search = (standing(run, job, APRIL(APRILSettings(way=way)), False) for way in ("closed_form", "search"))
     assert not closed.adaptive and any("their mean gradient is attacked" in words for words in closed.granted)

@@ -130,10 +130,10 @@ def test_an_attack_on_sums_sees_the_sum_of_all_clients_also_of_those_whose_data_
     leaking: Path, tmp_path: Path
 ) -> None:
     behind, alone = Behind(), Watching()
-    told = truth_of(1)
+    truth = truth_of(1)
     attacks = {"behind": behind, "alone": alone}
     first, second = ask(
-        leaking, tmp_path / "audit", attacks=attacks, truth=lambda client: told(client) if client == 1 else None
+        leaking, tmp_path / "audit", attacks=attacks, truth=lambda client: truth(client) if client == 1 else None
     )["audit"]
     both = Recordings(leaking).updates(1)
     ((summed, _),), ((single, _),) = behind.of("update"), alone.of("update")

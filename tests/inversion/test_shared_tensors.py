@@ -35,7 +35,7 @@ def test_constants_are_counted_once_and_inputs_are_none() -> None:
 def test_problems_that_read_a_large_shared_tensor_run_together_and_those_with_one_each_do_not() -> None:
     x = SHARED[0]
     assert Graph(generated, (x,), Compute()).light
-    assert not Graph(lambda x, own: (own @ x).sin(), (x, SHARED), Compute()).light
+    assert not Graph(lambda x, tensor: (tensor @ x).sin(), (x, SHARED), Compute()).light
     few = SHARED[:, :2].contiguous()  # 320 bytes, no more than the results
     assert not Graph(lambda x: (few @ x).sin(), (x[:2],), Compute()).light
 

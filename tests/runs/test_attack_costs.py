@@ -91,9 +91,9 @@ def test_attacks_are_granted_what_they_use_and_the_statistics_of_the_batch(small
 
 
 LEARNING: list[tuple[str, tuple[str, ...]]] = [
-    ("generator", ("learning_iterations=60", "iterations=2", "restarts=1", "space=latent")),
+    ("generator", ("learning_iterations=300", "iterations=2", "restarts=1", "space=latent")),
     ("ig", ("prior=flow", "flow_width=8", "flow_iterations=60", "flow_batch=16", "flow_steps=1", "iterations=2")),
-    ("rog", ("post=unet", "sf=2", "pairs=8", "post_epochs=32", "iterations=1")),
+    ("rog", ("post=unet", "sf=2", "pairs=8", "post_epochs=128", "iterations=1")),
 ]
 
 
@@ -111,7 +111,7 @@ def learning(small: Experiment, name: str, settings: tuple[str, ...]) -> Resolve
 def test_a_training_on_public_data_counts(
     small: Experiment, monkeypatch: pytest.MonkeyPatch, name: str, settings: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(timing, "ENOUGH_S", 0.3)
+    monkeypatch.setattr(timing, "ENOUGH_S", 1.0)
     estimated = timed(small, name, settings)
     resolved = learning(small, name, settings)
     task, attacked = Task.load(resolved.experiment, None), target(resolved)
@@ -150,6 +150,17 @@ def test_work_whose_result_is_kept_is_measured_once_for_each_number() -> None:
         return 0.0 if known else 0.1 * count
 
     assert timing.at_length(seconds, 2000, calls=1) == pytest.approx(200)
+
+
+def test_work_that_was_done_before_for_one_iteration_is_extrapolated_from_two() -> None:
+    kept = {1}
+
+    def seconds(count: int) -> float:
+        known, _ = count in kept, kept.add(count)
+        return 0.0 if known else 5 + 0.1 * count
+
+    assert timing.at_length(seconds, 2000, calls=1, first=2) == pytest.approx(205)
+    assert timing.at_length(seconds, 3, calls=1, first=4) == pytest.approx(5.3)
 
 
 class Sized(ByGuess):

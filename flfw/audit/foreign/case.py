@@ -50,7 +50,7 @@ class ForeignCase:
         require(shape == self.inputs.shape, f"public inputs of shape {self.inputs.shape}", shape=shape)
 
     def check_attacks(self, attacks: Mapping[str, Attack]) -> None:
-        """Refuse no attacks, and what only a malicious server can do or send, if nobody said that there is one.
+        """Refuse an empty set, and attacks and networks of malicious servers where no `tampered_by` names one.
 
         Args:
             attacks: the attacks by name.

@@ -171,8 +171,8 @@ def with_public(known: Knowledge, public: Public) -> Knowledge:
     """Return the knowledge with a copy of public data."""
     samples = raw(torch.tensor(public.samples)).float()
     held = Examples(samples, torch.tensor(public.labels, dtype=torch.int64))
-    said = f"{len(public.labels):,} public examples with their labels"
-    return replace(known, public=held, granted=(*known.granted, said))
+    grant = f"{len(public.labels):,} public examples with their labels"
+    return replace(known, public=held, granted=(*known.granted, grant))
 
 
 def described(
