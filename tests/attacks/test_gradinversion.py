@@ -93,16 +93,16 @@ def test_statistics_of_the_clients_batch_lead_nearer_than_none_or_those_of_other
 
 
 @pytest.mark.slow  # three searches
-def test_running_statistics_of_other_data_do_not_keep_it_from_an_image() -> None:
+def test_running_statistics_of_other_data_do_not_keep_it_from_a_batch() -> None:
     """The client is in evaluation mode, and its fresh running statistics of 0 and 1 are those of no data."""
-    x, y = digits(4, 1, side=8)
+    x, y = digits(4, 4, side=8)
     observations, known = _in_evaluation(x, y)
     errors: dict[int, float] = {}
     for restarts in (2, 1):
-        attack = GradInversion(GradInversionSettings(300, restarts=restarts, labels="given"))
+        attack = GradInversion(GradInversionSettings(200, restarts=restarts, labels="given"))
         (result,) = attack.run(observations, known, generators(1))
         errors[restarts] = error(x, result.samples)
-    assert errors[2] < 0.02 < 0.1 < errors[1], errors
+    assert errors[2] < 1e-3 < 0.1 < errors[1], errors
 
 
 def _in_evaluation(x: Tensor, y: Tensor) -> tuple[list[Observation], list[Knowledge]]:
