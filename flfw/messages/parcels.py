@@ -8,14 +8,14 @@ that it changes is seen by anybody else; only the bytes of the arrays, which nob
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pickle import PickleBuffer
 from typing import Any, TypeAlias
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app.message import make_message
 
 ArrayParts: TypeAlias = list[tuple[str, str, tuple[int, ...], str, Any]]
-"""Name, type, shape, encoding and bytes of each array of a record."""
+"""Name, type, shape, encoding and bytes of each array of a record; many bytes as an array, which Ray does not copy."""
 RecordParts: TypeAlias = list[tuple[str, str, Any]]
 """Name and kind of each record, and its values; of a record that is sent once for many messages, its number."""
 Parcel: TypeAlias = tuple[Any, RecordParts | None, Any]
@@ -26,16 +26,25 @@ _ARRAYS, _SHARED, _METRICS, _CONFIG = "arrays", "shared", "metrics", "config"
 
 
 def pack_arrays(record: ArrayRecord) -> ArrayParts:
-    """Take an ArrayRecord apart; no byte is copied before the parts are pickled."""
+    """Take an ArrayRecord apart; no byte is copied before the parts are sent."""
     return [
-        (name, one.dtype, one.shape, one.stype, one.data if len(one.data) < _SMALL else PickleBuffer(one.data))
+        (
+            name,
+            one.dtype,
+            one.shape,
+            one.stype,
+            one.data if len(one.data) < _SMALL else np.frombuffer(one.data, np.uint8),
+        )
         for name, one in record.items()
     ]
 
 
 def held(parts: ArrayParts) -> ArrayParts:
     """Return parts whose bytes are this process's own, since those that came from another one lie in its store."""
-    return [(name, dtype, shape, stype, bytes(data)) for name, dtype, shape, stype, data in parts]
+    return [
+        (name, dtype, shape, stype, data if isinstance(data, bytes) else data.tobytes())
+        for name, dtype, shape, stype, data in parts
+    ]
 
 
 def unpack_arrays(parts: ArrayParts) -> ArrayRecord:
@@ -98,8 +107,4 @@ def unpack_message(parcel: Parcel, shared: Mapping[int, ArrayParts]) -> Message:
 
 def array_bytes(parts: RecordParts | None) -> int:
     """Count the bytes of the arrays in parts; those of shared records are not among them."""
-    return sum(_length(part[4]) for _, kind, values in parts or () if kind == _ARRAYS for part in values)
-
-
-def _length(data: Any) -> int:
-    return data.raw().nbytes if isinstance(data, PickleBuffer) else len(data)
+    return sum(len(part[4]) for _, kind, values in parts or () if kind == _ARRAYS for part in values)
