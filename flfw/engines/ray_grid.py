@@ -91,7 +91,12 @@ class RayGrid(WaitingGrid):
         """Send messages and wait for the replies until the timeout (seconds) is over."""
         ids = self.push_messages(messages)
         until = inf if timeout is None else time.monotonic() + timeout
-        return [reply for message_id in ids if (reply := self.reply_to(message_id, until))]
+        replies = [reply for message_id in ids if (reply := self.reply_to(message_id, until))]
+        with self._lock:
+            for message_id in ids:  # nobody else knows them
+                self._asked.pop(message_id, None)
+                self._arrived.pop(message_id, None)
+        return replies
 
     def reply_to(self, message_id: str, until: float) -> Message | None:
         """Implement `WaitingGrid.reply_to`."""
