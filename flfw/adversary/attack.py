@@ -188,7 +188,7 @@ class Attack(ABC):
 
     @property
     def bounded(self) -> bool:
-        """Property that no result is nearer to the truth than `ceiling`; false where a step behind the search adds to it.
+        """Property that no result is nearer to the truth than `ceiling`; false where a step behind the search adds.
 
         By default true.
         """
