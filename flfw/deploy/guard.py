@@ -80,6 +80,8 @@ class Guard:
         self._counted = counted
         self._asked: Message | None = None  # Flower takes one at a time
         self._earlier: set[int] = set()  # tasks of messages before that one
+        self._unanswered: set[str] = set()  # messages before that one whose answers may still come
+        self._late = False  # the last answer was to one of these
         self._lively_until = -inf
 
     def pull(
@@ -105,6 +107,8 @@ class Guard:
         def remembering() -> Any:
             if (got := receive()) is not None:
                 taken.append(got[0])
+                self._forget_asked()
+                self._unanswered.discard(got[0].metadata.message_id)
                 self._asked, self._earlier = got[0], {task.task_id for task in state.get_tasks()}
                 if state.get_run(got[0].metadata.run_id):  # a new run is checked first
                     count()
@@ -123,6 +127,8 @@ class Guard:
         more = {"receive": remembering, "get_run": once, "get_fab": checked, **rest}
         try:
             while (run_id := self._pull(state=state, object_store=object_store, **more)) is None:
+                if taken:  # its run ended while it came
+                    self._leave(taken.pop(), state, object_store)
                 if time.monotonic() > self._lively_until:
                     return None
                 time.sleep(_NEXT_S)
@@ -140,6 +146,20 @@ class Guard:
             run_id = taken[-1].metadata.run_id
         self._lively_until = time.monotonic() + self._lively
         return run_id
+
+    def _forget_asked(self) -> None:
+        if self._asked:
+            self._unanswered.add(self._asked.metadata.message_id)
+        self._asked = None
+
+    def _leave(self, message: Message, state: Any, store: Any) -> None:
+        """Forget a message that Flower stored and then ignores; its app would work for a run that is over."""
+        if self._asked is message:
+            for task in {task.task_id for task in state.get_tasks()} - self._earlier:
+                state.finish_task(task, SubStatus.FAILED, "the run ended")
+            state.delete_messages(message_ids=[message.metadata.message_id])
+            store.delete(message.metadata.message_id)
+            self._forget_asked()
 
     def _check(self, fab: Any, fab_hash: str, get_run: Callable[[], Any]) -> None:
         """Check a received app and the run that it is for.
@@ -162,10 +182,17 @@ class Guard:
             _say("the server records what this site sends in the run's audited rounds, as the policy allows")
 
     def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
-        """Send answers; a refused answer, or the missing answer of a dead process, is replaced by the reason."""
+        """Send answers; a refused answer, or the missing answer of a dead process, is replaced by the reason.
+
+        Flower stops at any answer. After one to an earlier message the answer to the last one would wait for the next
+        message, which the server may not send before it has this answer.
+        """
         checked = partial(self._send, object_store, send, push_object)
         watched = WatchedState(state, self._deaths, partial(self._bury, state, object_store))
-        self._push(state=watched, object_store=object_store, send=checked, push_object=push_object)
+        self._late = True
+        while self._late:
+            self._late = False
+            self._push(state=watched, object_store=object_store, send=checked, push_object=push_object)
 
     def _bury(self, state: Any, store: Any, dead: Sequence[int]) -> None:
         """Answer for an app whose process died before its answer; some finish their task before they die."""
@@ -183,10 +210,14 @@ class Guard:
         tree: Any,
         spent: Any,
     ) -> Any:
-        asked = self._asked
-        if asked is None or answer.metadata.reply_to_message_id != asked.metadata.message_id:
+        asked, to = self._asked, answer.metadata.reply_to_message_id
+        if to in self._unanswered:
+            self._unanswered.remove(to)
+            self._late = asked is not None
+            raise RuntimeError("an answer to an earlier message stays here")
+        if asked is None or to != asked.metadata.message_id:
             raise RuntimeError("an answer to nothing that was asked stays here")
-        self._asked = None  # a message is counted once, so that it has one answer
+        self._asked, self._late = None, False  # a message is counted once, so that it has one answer
         spent = spent if self._policy.metrics == "all" else 0.0  # Flower tells the server how long the app worked
         if (reason := self._refuses(store, asked, answer, tree)) is None:
             return send(answer, tree, spent)

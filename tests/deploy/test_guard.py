@@ -6,6 +6,7 @@ import hashlib
 import logging
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +23,7 @@ from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.object_store import ObjectStoreFactory
-from flwr.supercore.run import Run
+from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as supernode
 from flwr.supernode.nodestate import NodeStateFactory
@@ -117,17 +118,17 @@ class Site:
         deaths = lambda: [self.dead.pop() for _ in self.dead]  # noqa: E731
         self.guard = Guard(policy, *chosen, lively=lively, deaths=deaths, **more)
 
-    def pull(self) -> int | None:
+    def pull(self, **other: Any) -> int | None:
+        calls = {
+            "receive": self.link.receive,
+            "get_run": self.link.get_run,
+            "get_fab": self.link.get_fab,
+            "pull_object": lambda run_id, object_id: self.link.parts[object_id],
+            "confirm_message_received": lambda run_id, message_id: None,
+            **other,
+        }
         return self.guard.pull(
-            state=self.state,
-            object_store=self.store,
-            node_config={},
-            receive=self.link.receive,
-            get_run=self.link.get_run,
-            get_fab=self.link.get_fab,
-            pull_object=lambda run_id, object_id: self.link.parts[object_id],
-            confirm_message_received=lambda run_id, message_id: None,
-            trusted_entities=None,
+            state=self.state, object_store=self.store, node_config={}, trusted_entities=None, **calls
         )
 
     def push(self) -> None:
@@ -510,6 +511,63 @@ def test_a_message_has_one_answer() -> None:
         one.answered(reply(one, arrays(name)))
     one.push()
     assert len(one.link.sent) == 1 and one.link.got.content.array_records["a"].keys() <= {"net.w", "net.b"}
+
+
+def another(one: Site, run: int) -> Message:
+    """The first message of another run, which the server sends next."""
+    message = Message(RecordDict({"config": ConfigRecord({"round": run})}), dst_node_id=5, message_type="query")
+    message.metadata.__dict__.update(_run_id=run)
+    message.metadata.__dict__["_message_id"] = message.object_id
+    one.link.parts |= {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+    one.link.message, one.link.left = message, [message]
+    return message
+
+
+def ended(*_: Any) -> Any:
+    raise RunNotRunningException
+
+
+@pytest.mark.parametrize("where", ["pull_object", "confirm_message_received"])
+def test_a_run_that_ends_while_its_message_comes_leaves_nothing_to_do(where: str) -> None:
+    """Flower keeps the message and its task: the app would work for nobody, and its answer would be the next one."""
+    one = site()
+    assert one.pull(**{where: ended}) is None
+    (task,) = one.state.get_tasks()
+    assert task.status.status == "finished" and not one.state.claim_task(task.task_id)
+    assert not one.state.get_messages(run_ids=[RUN])
+
+
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("before", [True, False])
+def test_an_answer_to_an_ended_run_keeps_no_other_back(before: bool) -> None:
+    """A process may have begun before its run ended; the server waits for the next answer with all that follows."""
+    one = site()
+    one.pull(confirm_message_received=ended)
+    old = reply(one, arrays("net.w"))
+    if before:
+        one.answered(old)
+    another(one, RUN + 1)
+    one.pull()
+    pushing = threading.Thread(target=one.push, daemon=True)
+    if not before:
+        one.answered(old)
+    pushing.start()
+    time.sleep(1)
+    assert one.link.sent == []
+    one.answered(Message(RecordDict({"about": ConfigRecord({"code": "a"})}), reply_to=one.link.message))
+    pushing.join(20)
+    (sent,) = one.link.sent
+    assert sent.metadata.reply_to_message_id == one.link.message.metadata.message_id and not sent.has_error()
+
+
+def test_a_message_that_comes_again_after_its_run_seemed_over_is_answered() -> None:
+    one = site()
+    one.pull(confirm_message_received=ended)
+    one.link.left = [one.link.message]
+    one.pull()
+    one.answered(reply(one, arrays("net.w")))
+    one.push()
+    assert len(one.link.sent) == 1
 
 
 @pytest.mark.parametrize("metrics", ["all", "none"])
