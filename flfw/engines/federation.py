@@ -38,7 +38,7 @@ from flfw.server.moving_average import MovingAverage
 from flfw.server.place import ServerPlace
 from flfw.server.robust import RobustMean
 from flfw.server.strategy import FederatedStrategy
-from flfw.storage.checkpoint import Checkpoints, locked
+from flfw.storage.checkpoint import Checkpoints, server_lock
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import drop_unfinished, write_whole
 from flfw.task import Task, input_space
@@ -63,7 +63,7 @@ def federate(grid: Grid, resolved: Resolved) -> None:
     reason = experiment.out / "failure.txt"
     try:
         machine.check_server(experiment)
-        with locked(experiment.out / "checkpoint" / ".server"):
+        with server_lock(experiment.out):
             reason.unlink(missing_ok=True)  # from an earlier attempt
             Federation(grid, resolved, experiment.out).run()
     except OSError as error:

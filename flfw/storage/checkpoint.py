@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import fcntl
 import json
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypedDict
@@ -34,6 +35,8 @@ from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import seal, sealed, unseal
 
 _FORMAT = 1
+_ENDING_S = 30.0
+_POLL_S = 0.1  # interval between two looks at a lock that another process holds
 _SCORES = "canaries/scores"
 _NOISE = "canaries/noise"
 
@@ -227,18 +230,33 @@ def require_same_data(folder: Path, digest: str) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
     """Hold a lock that only one process can have; the system releases it when the process dies.
+
+    Args:
+        path: file of the lock.
+        patience: time in which another process may release it, in seconds.
 
     Raises:
         BadInput: another process holds it.
     """
+    until = time.monotonic() + patience
     with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise BadInput(f"Expected {path.parent.parent} to be nobody else's, got a run at work in it.") from None
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    at_work = f"Expected {path.parent.parent} to be nobody else's, got a run at work in it."
+                    raise BadInput(at_work) from None
+            time.sleep(_POLL_S)
         yield
+
+
+def server_lock(folder: Path) -> AbstractContextManager[None]:
+    """Return the lock of a run's server; the process of one that was stopped has some time to end."""
+    return locked(folder / "checkpoint" / ".server", _ENDING_S)
 
 
 def is_trained(folder: Path) -> bool:

@@ -519,7 +519,8 @@ def another(one: Site, run: int) -> Message:
     message.metadata.__dict__.update(_run_id=run)
     message.metadata.__dict__["_message_id"] = message.object_id
     one.link.parts |= {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
-    one.link.message, one.link.left = message, [message]
+    one.link.message = message
+    one.link.left = [message]
     return message
 
 

@@ -10,8 +10,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.resolve import without_auto
 from flfw.runs import results, run
-from flfw.storage import sealed
+from flfw.storage import checkpoint, sealed
 from flfw.storage.checkpoint import Checkpoints, Snapshot, is_complete, locked, require_same_data, stored_experiment
 from flfw.storage.journal import Journal
 from tests.support.paths import ROOT
@@ -358,6 +360,7 @@ def test_a_run_at_work_is_nobody_elses(
     small: Experiment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = cut_short(small, 1)
+    monkeypatch.setattr(checkpoint, "_ENDING_S", 0.3)
     for lock in (".run", ".server"):
         capsys.readouterr()
         with locked(folder / "checkpoint" / lock):
@@ -365,6 +368,16 @@ def test_a_run_at_work_is_nobody_elses(
         message = f"sim.py: Expected {folder} to be nobody else's, got a run at work in it.\n"
         assert capsys.readouterr().err == message
     assert sim.main(["--resume", str(folder)]) == 0
+
+
+def test_a_server_that_is_about_to_end_is_waited_for(small: Experiment) -> None:
+    folder = cut_short(small, 1)
+    holding = ExitStack()
+    holding.enter_context(locked(folder / "checkpoint" / ".server"))
+    timer = threading.Timer(2, holding.close)
+    timer.start()
+    assert sim.main(["--resume", str(folder)]) == 0
+    timer.join()
 
 
 @pytest.mark.parametrize(
