@@ -110,9 +110,12 @@ def command(*words: str) -> list[str]:
 
 
 def call(*words: str, code: int = 0, limit: float = 200) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        command(*words), cwd=ROOT, env=quiet(), capture_output=True, text=True, timeout=limit, check=False
-    )
+    try:
+        done = subprocess.run(
+            command(*words), cwd=ROOT, env=quiet(), capture_output=True, text=True, timeout=limit, check=False
+        )
+    except subprocess.TimeoutExpired as late:
+        pytest.fail(f"{' '.join(words)} is not over after {limit:g} s; it said {late.stdout!r} {late.stderr!r}")
     assert done.returncode == code, done.stdout + done.stderr
     return done
 
