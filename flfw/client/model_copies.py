@@ -77,7 +77,7 @@ def copied(model: nn.Module) -> nn.Module:
     """Copy a model with its modules, tensors and attributes.
 
     Raises:
-        Uncopied: it holds something else, or tensors that share memory, are part of a graph or have a gradient.
+        Uncopied: it holds something else, or tensors that share memory, are part of a graph, have a gradient or hooks.
     """
     return _copied(model, {})
 
@@ -124,15 +124,24 @@ def _copied_container(value: Any, made: dict[int, Any]) -> Any:
 
 def _copied_tensor(value: Tensor, made: dict[int, Any]) -> Tensor:
     """Copy a tensor that has its memory for itself."""
-    kind, storage = type(value), value.untyped_storage()
-    plain = kind in (Tensor, nn.Parameter) and not vars(value) and value.layout == torch.strided
-    alone = plain and value.is_contiguous() and storage.nbytes() == value.nbytes and -storage.data_ptr() not in made
-    if not alone or value.grad_fn is not None or value.grad is not None or value.device.type != "cpu":
+    if not _is_plain(value):
         raise Uncopied("a tensor with more than its numbers")
+    kind, storage = type(value), value.untyped_storage()
+    if not value.is_contiguous() or storage.nbytes() != value.nbytes or -storage.data_ptr() in made:
+        raise Uncopied("a tensor that shares its memory, or has its numbers in another order")
     if value.numel():
         made[-storage.data_ptr()] = storage  # no id is negative
     copy = value.detach().clone()
     return nn.Parameter(copy, value.requires_grad) if kind is nn.Parameter else copy.requires_grad_(value.requires_grad)
+
+
+def _is_plain(value: Tensor) -> bool:
+    """Return whether a tensor is one of numbers in the processor's memory, and nothing is attached to it."""
+    if type(value) not in (Tensor, nn.Parameter) or vars(value) or value.layout != torch.strided:
+        return False
+    hooks = (value._backward_hooks, value._post_accumulate_grad_hooks)
+    used = value.grad_fn is not None or value.grad is not None or value.retains_grad or value.is_inference()
+    return not any(hooks) and not used and value.device.type == "cpu"
 
 
 def _copied_module(value: nn.Module, made: dict[int, Any]) -> nn.Module:

@@ -303,6 +303,23 @@ def with_gradient() -> nn.Module:
     return part
 
 
+def with_masked_gradient() -> nn.Module:
+    part = Part()
+    part.weight.register_hook(lambda gradient: 0 * gradient)
+    return part
+
+
+def with_hook_after_gradients() -> nn.Module:
+    part = Part()
+    part.weight.register_post_accumulate_grad_hook(lambda _: None)
+    return part
+
+
+def with_inference() -> nn.Module:
+    with torch.inference_mode():
+        return Part()
+
+
 def with_noted_weight() -> nn.Module:
     part: Any = Part()
     part.weight.note = 1
@@ -322,6 +339,11 @@ UNCOPIED: dict[str, Callable[[], nn.Module]] = {
     "references to weights": lambda: nn.LSTM(2, 2),
     "a graph": with_graph,
     "a gradient": with_gradient,
+    "a hook of a weight": with_masked_gradient,
+    "a hook of a weight after its gradient": with_hook_after_gradients,
+    "inference": with_inference,
+    "a sparse tensor": lambda: Part(held=torch.eye(2).to_sparse()),
+    "weights without a shape": lambda: nn.LazyLinear(2),
     "an attribute of a weight": with_noted_weight,
     "two views of one memory": with_views,
     "a part of a memory": lambda: Part(held=torch.arange(4.0)[1:]),
