@@ -59,7 +59,8 @@ def interval(values: Sequence[float], clients: int) -> list[float] | None:
     """Compute a 95 % interval of the mean accuracy of all clients, from those of some that were drawn at random.
 
     It is Student's, with the correction for draws from a finite number, cut to [0, 1]; its ends are equal where all
-    clients have a value. Clients that failed count as not drawn.
+    clients have a value. Where all draws are equal, their deviation says nothing of the clients that were not drawn:
+    then as many of these as may be missed are taken to have 0, or 1. Clients that failed count as not drawn.
 
     Args:
         values: in [0, 1].
@@ -77,10 +78,26 @@ def interval(values: Sequence[float], clients: int) -> list[float] | None:
     mean = fmean(values)
     if count == clients:
         return [mean, mean]
+    if min(values) == max(values):
+        missed = _most_missed(count, clients) / clients
+        return [mean - missed * mean, mean + missed * (1 - mean)]
     from scipy.special import stdtrit  # imported here: few runs draw their clients
 
     half = float(stdtrit(count - 1, 0.975)) * stdev(values) * sqrt((1 - count / clients) / count)
     return [max(0.0, mean - half), min(1.0, mean + half)]
+
+
+def _most_missed(count: int, clients: int) -> int:
+    """Return the most clients of which some draws have none with a probability of 5 % at least.
+
+    Args:
+        count: number of draws, without replacement.
+        clients: number of all clients.
+    """
+    missed, chance = 0, 1.0
+    while (chance := chance * (clients - missed - count) / (clients - missed)) >= 0.05:
+        missed += 1
+    return missed
 
 
 def best_validation(history: list[dict[str, Any]]) -> dict[str, float] | None:

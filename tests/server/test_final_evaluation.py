@@ -86,12 +86,28 @@ def test_it_covers_the_mean_of_all_clients() -> None:
         assert 0.93 < np.mean([low <= everyone.mean() <= high for low, high in drawn]) < 0.97
 
 
+def test_equal_draws_say_how_many_others_may_be_missed() -> None:
+    """Of 8 clients, 4 draws miss 3 certain ones in 5 of 70 ways, and 4 in 1 of 70, which is below 5 %."""
+    assert interval([0.5] * 4, 8) == [0.5 - 0.5 * 3 / 8, 0.5 + 0.5 * 3 / 8]
+    assert interval([1.0] * 4, 8) == [1 - 3 / 8, 1.0]
+    assert interval([0.25] * 39, 40) == [0.25, 0.25]  # one certain client of 40 is missed in 2.5 % of the draws
+
+
+def test_it_covers_where_few_clients_are_unlike_all_others() -> None:
+    """Of 200 clients 10 have 0 and the others 1: all draws are often equal."""
+    rng, everyone = np.random.default_rng(0), np.repeat([0.0, 1.0], [10, 190])
+    for count in (2, 5, 20):
+        drawn = (interval(rng.choice(everyone, count, replace=False).tolist(), 200) or (0, 0) for _ in range(500))
+        assert np.mean([low <= everyone.mean() <= high for low, high in drawn]) > 0.95
+
+
 def test_numbers_with_noise_have_none() -> None:
     rows = [{"client": k, "acc_global": k / 4, "acc_local": 0.5} for k in range(4)]
     assert final_accuracies(rows, [], None)["acc_global_interval"] is None
     with_interval = final_accuracies(rows, [], None, 8)
     low, high = with_interval["acc_global_interval"]
-    assert low < with_interval["acc_global"] < high and with_interval["acc_local_interval"] == [0.5, 0.5]
+    assert low < with_interval["acc_global"] < high
+    assert with_interval["acc_local_interval"] == interval([0.5] * 4, 8)
 
 
 # --- in a run ---
