@@ -142,7 +142,9 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     working = client["fixed_s"] + experiment.local_epochs * client["epoch_s"]
     one_round = exchange(experiment.cohort, working, client["reply_s"]) + client["server_s"] + client["write_s"]
     processor = experiment.cohort * (working + client["reply_s"]) + client["server_s"]
-    whole = experiment.rounds * one_round + exchange(experiment.finally_asked, working, 0.0)
+    whole = experiment.rounds * one_round
+    if experiment.metrics != "none" and experiment.finally_asked:  # else nobody is asked; with noise nobody trains
+        whole += exchange(experiment.finally_asked, working if experiment.metrics == "all" else client["fixed_s"], 0.0)
     attacks, audited, images = 0.0, len(experiment.audited), experiment.images
     if audit:  # the ladder's networks are small; a probe's step takes about as long as a round without its epochs
         tickets = tickets_of(experiment, 0)

@@ -90,6 +90,19 @@ def test_time_grows_with_rounds_and_local_epochs(small: Experiment) -> None:
     assert epochs[1] - epochs[0] == pytest.approx(2 * 3 * 2.0)  # three clients, in a round and in the last evaluation
 
 
+def test_the_last_evaluation_counts_for_those_who_are_asked(small: Experiment) -> None:
+    """A client's round takes 0.5 s and 2 s of training; nobody is asked without metrics, nobody trains with private."""
+
+    def evaluation(**changes: str) -> float:
+        asked, nobody = ({**changes, "final": final} for final in (changes.get("final", "all"), "none"))
+        of = [seconds(dataclasses.replace(small, local_epochs=1, **each)).training for each in (asked, nobody)]  # type: ignore[arg-type]
+        return of[0] - of[1]
+
+    assert evaluation() == pytest.approx(3 * 2.5) and evaluation(final="2") == pytest.approx(2 * 2.5)
+    assert evaluation(metrics="private") == pytest.approx(3 * 0.5)
+    assert evaluation(metrics="none") == evaluation(final="none") == 0
+
+
 def test_rounds_are_shared_by_the_actors(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(4)))
     on_ray = dataclasses.replace(small, engine="ray", clients=8)
