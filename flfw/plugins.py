@@ -136,7 +136,14 @@ def settings(
         assignments: all values of ``--set``; those of other plug-ins are ignored.
         bare: whether ``field=value`` without a plug-in's name also counts (for the method).
         of_another: fields of another plug-in of the same name; they are ignored unless this one has them too.
+
+    Raises:
+        BadInput: there is no such field, a value is of another type, or the class is no frozen dataclass: the clients
+            of a process share its one object.
     """
+    form = getattr(cls, "__dataclass_params__", None)
+    if form is None or not form.frozen:
+        raise BadInput(f"Expected the settings of {plugin} in a frozen dataclass, got {cls.__name__}.")
     values: dict[str, Any] = {}
     hints = _hints(cls)
     for target, text in map(split_assignment, assignments):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import pytest
@@ -272,6 +272,20 @@ def test_settings_out_of_range_are_refused(cls: type, assignment: str, message: 
 def test_settings_at_the_edge_are_accepted() -> None:
     assert settings(DPGaussianSettings, "p", ["p.std=0", "p.clip=0"]) == DPGaussianSettings(0.0, 0.0)
     assert [settings(LowPrecisionSettings, "p", [f"p.bits={bits}"]).bits for bits in (1, 16)] == [1, 16]
+
+
+def test_settings_that_a_client_could_change_for_others_are_refused() -> None:
+    @dataclass
+    class Loose:
+        ratio: float = 0.5
+
+    class Bare:
+        pass
+
+    unlike: tuple[type, ...] = (Loose, Bare)
+    for cls in unlike:
+        with pytest.raises(BadInput, match=f"Expected the settings of p in a frozen dataclass, got {cls.__name__}"):
+            settings(cls, "p", [])
 
 
 def test_defaults() -> None:
