@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias, cast
 
+import torch
 from torch import nn
 
 from flfw.errors import BadInput, require
@@ -122,7 +123,18 @@ def _outside(name: str) -> NetCard:
     if not callable(chosen):
         wanted = "a function of a shape and a number of classes, or an Architecture"
         raise BadInput(f"Expected net={name} to be {wanted}, got {chosen!r}.")
-    return NetCard(cast(Callable[[tuple[int, ...], int], Net], chosen), images=False)  # `build` checks its result
+
+    def builder(shape: tuple[int, ...], classes: int) -> Net:
+        try:
+            return cast(Net, chosen(shape, classes))  # `build` checks it
+        except BadInput:
+            raise
+        except Exception as error:  # somebody's own code, which may raise anything
+            got, device = f"{type(error).__name__}: {error}", torch.get_default_device()
+            wanted = f"net={name} to build a network for inputs of {shape} and {classes} classes on the device {device}"
+            raise BadInput(f"Expected {wanted}, got {' '.join(got.split())}") from error
+
+    return NetCard(builder, images=False)
 
 
 def build(

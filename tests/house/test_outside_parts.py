@@ -8,6 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 import sim
 from flfw import data
@@ -15,6 +17,7 @@ from flfw.data.splits import partition
 from flfw.deploy.policy import DATA_PREFIXES, Policy, plugins_of
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.nets import Net
 from flfw.nets.backbones.weights import VARIABLE
 from flfw.resolve import resolve
 from flfw.runs import run
@@ -43,6 +46,22 @@ def test_a_result_names_the_weights_of_a_pretrained_network(tmp_path: Path) -> N
         sha256 = result["config"]["weights_sha256"]
         expected = {net: {"file": None, "sha256": sha256}} if ":" in net else None
         assert result["provenance"]["weights"] == expected and bool(sha256) == (":" in net)
+
+
+def unfinished(shape: tuple[int, ...], classes: int) -> Net:
+    """Network whose constants cannot be made without numbers."""
+    linear = nn.Linear(shape[0], classes)
+    linear.register_buffer("links", torch.eye(classes).to_sparse(), persistent=False)
+    return Net(nn.Flatten(), linear)
+
+
+def test_a_network_of_ones_own_that_cannot_be_built_is_one_line() -> None:
+    name = "tests.house.test_outside_parts:unfinished"
+    with pytest.raises(
+        BadInput, match=f"Expected net={name} to build a network for inputs of .*, got NotImpl"
+    ) as error:
+        run.check(asked(net=name))
+    assert "on the device meta" in str(error.value)
 
 
 def test_a_split_of_ones_own_has_settings() -> None:
