@@ -62,7 +62,7 @@ def train_size(dataset: Dataset, scheme: str, train: int) -> int:
     return examples
 
 
-def at_most(most: int, clients: int, reason: str) -> None:
-    """Refuse more than ``most`` clients; the error gives the reason."""
+def at_most(most: int, clients: int, reason: str, way: str = "take fewer --clients") -> None:
+    """Refuse more than ``most`` clients; the error gives the reason and the way out."""
     if clients > most:
-        raise BadInput(f"Expected at most {most} clients, as {reason}, got clients={clients}; take fewer --clients.")
+        raise BadInput(f"Expected at most {most} clients, as {reason}, got clients={clients}; {way}.")

@@ -24,7 +24,8 @@ def draw(
     Raises:
         BadInput: there are not ``train`` examples for each client.
     """
-    at_most(examples // train, clients, f"each takes {train} of {examples} training examples")
+    way = "take fewer --clients, or fewer examples with --set sampled.train=N"  # 2,000 are more than small sets have
+    at_most(examples // train, clients, f"each takes {train} of {examples} training examples", way)
     order = rng.permutation(examples)
     taken = clients * train
     return np.split(order[:taken], clients), order[taken : taken + distillation]
