@@ -149,6 +149,7 @@ def _refuse_two_tasks(command: Command) -> None:
 
 def _run(command: Command, arguments: list[str]) -> Path:
     from flfw.runs import run
+    from flfw.storage.checkpoint import is_complete
 
     if command.from_:
         earlier = replace(run.stored(command.from_), out=None)
@@ -159,7 +160,10 @@ def _run(command: Command, arguments: list[str]) -> Path:
     asked = parse(arguments, stored).experiment
     if asked.out != stored.out:
         raise BadInput(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
-    return run.resume(asked)
+    complete, folder = is_complete(command.resume), run.resume(asked)
+    if complete and asked != stored:
+        print("warning: the run is complete: flags that were given anew change nothing of it", file=sys.stderr)
+    return folder
 
 
 def _matrix(command: Command) -> int:
