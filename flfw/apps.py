@@ -25,7 +25,6 @@ from flfw.audit.rungs import on_rung
 from flfw.client.broadcast_checks import broadcast_alarms, digest, zeros_at_first
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
-from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
@@ -201,7 +200,7 @@ def _at_work(
             partition=partition,
             round=int(config["round"]),
             defence=resolved.defence_of(partition),
-            store=ClientStore(site.state, config["experiment"], partition) if site.state else None,
+            store=site.store(config["experiment"], partition),
             # The server may put these numbers into any message, and probes are not counted as training is.
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps")) if probed else (),
             run=config["experiment"],

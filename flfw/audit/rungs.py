@@ -74,7 +74,8 @@ def tickets_beside(resolved: Resolved, ticket: Ticket) -> Iterator[Ticket]:
 
 def _adapts(resolved: Resolved, ticket: Ticket) -> bool:
     vantage = "client_example" if ticket.on_client else "server"
-    kinds = {client in resolved.experiment.defended_partitions for client in range(resolved.experiment.clients)}
+    defended = len(resolved.experiment.defended_partitions)
+    kinds = ([True] if defended else []) + ([False] if defended < resolved.experiment.clients else [])
     return any(hiding(resolved, ticket, vantage, defended).adapts for defended in kinds)
 
 

@@ -34,13 +34,17 @@ class ClientStore:
         folder: the site's own state folder.
         experiment: id of the experiment; the state of another experiment is never read.
         partition: number of the client.
+        force: whether each version is forced to disk as it is written; False: the server of a simulation forces those
+            of all clients together, before its checkpoint names them.
     """
 
-    def __init__(self, folder: Path, experiment: str, partition: int) -> None:
+    def __init__(self, folder: Path, experiment: str, partition: int, *, force: bool = True) -> None:
         if not experiment.isalnum():  # the id comes from the server and becomes the name of a folder
             raise ValueError(f"Expected an experiment of letters and digits, got {experiment!r}.")
         self._experiment, self._partition = experiment, partition
-        self._folder = folder / experiment / f"client-{partition:04d}"
+        self._force = force
+        # 256 folders: one with an entry for each of a million clients would be slow.
+        self._folder = folder / experiment / f"{partition % 256:02x}" / f"client-{partition:04d}"
 
     def allow(self, version: int) -> None:
         """Refuse to continue from a version that an honest server would not name; see the class.
@@ -109,11 +113,11 @@ class ClientStore:
             after: the version from which this one was made; it is kept, and its number is written into the file; 0:
                 the start.
         """
-        for folder in (self._folder.parent, self._folder):
+        for folder in (self._folder.parent.parent, self._folder.parent, self._folder):
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         data = save(kept, {**self._label(version), "after": str(after)})
-        new = seal(self._folder, _stem(version), ".safetensors", data)
+        new = seal(self._folder, _stem(version), ".safetensors", data, force=self._force)
         for stem, old in sealed(self._folder, "round-*"):
             # A late client may write an old round after a newer one: it must not remove the newer one.
             if stem <= _stem(version) and stem != _stem(after) and old != new:

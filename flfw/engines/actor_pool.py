@@ -96,6 +96,7 @@ class ActorPool:
         actors: number of actors.
         shares: what Ray reserves for each of them, as ``num_cpus`` and ``num_gpus``.
         answered: function that is called with each job and its reply.
+        told: further configuration of all nodes; None: there is none.
     """
 
     def __init__(
@@ -106,10 +107,11 @@ class ActorPool:
         actors: int,
         shares: dict[str, Any],
         answered: Callable[[Errand, Message], None],
+        told: dict[str, Scalar] | None = None,
     ) -> None:
         place = ray.put(app)
         factory = ray.remote(ClientActor).options(max_restarts=0, max_task_retries=0, **shares)
-        self._start = lambda: factory.remote(place, clients, run_config)
+        self._start = lambda: factory.remote(place, clients, run_config, told or {})
         self._seats = [_Seat(self._start()) for _ in range(actors)]
         self._answered, self._pace = answered, Pace()
         self._waiting: deque[Errand] = deque()

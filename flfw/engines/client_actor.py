@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, final
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -35,10 +37,17 @@ class ClientActor:
         app: the ClientApp.
         clients: number of clients in all.
         run_config: the run configuration in every client's Context.
+        told: further configuration of all nodes.
     """
 
-    def __init__(self, app: ClientApp, clients: int, run_config: dict[str, Scalar]) -> None:
-        self._app, self._clients, self._run_config = app, clients, run_config
+    def __init__(
+        self,
+        app: ClientApp,
+        clients: int,
+        run_config: dict[str, Scalar],
+        told: Mapping[str, Scalar] = MappingProxyType({}),
+    ) -> None:
+        self._app, self._clients, self._run_config, self._told = app, clients, run_config, told
         self._shared: dict[int, ArrayParts] = {}
 
     def answer(
@@ -73,7 +82,7 @@ class ClientActor:
         return Context(
             run_id=run_id,
             node_id=node,
-            node_config={"partition-id": node - 1, "num-partitions": self._clients},
+            node_config={**self._told, "partition-id": node - 1, "num-partitions": self._clients},
             state=unpack_records(state, {}) if state else RecordDict(),
             run_config=dict(self._run_config),
         )

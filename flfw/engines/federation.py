@@ -23,6 +23,7 @@ from flfw.engines import machine
 from flfw.engines.registrations import registered_nodes
 from flfw.errors import BadInput, RunFailed
 from flfw.messages.introduction import too_few_volunteered
+from flfw.messages.simulated import has_one_disk, representatives
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import broadcast
 from flfw.pipeline import build_net
@@ -40,7 +41,7 @@ from flfw.server.robust import RobustMean
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.checkpoint import Checkpoints, server_lock
 from flfw.storage.provenance import code_hash
-from flfw.storage.sealed import drop_unfinished, write_whole
+from flfw.storage.sealed import drop_unfinished, force_all, write_whole
 from flfw.task import Task, input_space
 from flfw.terminal.progress import Steps
 
@@ -111,7 +112,8 @@ class Federation:
         required = Requirements(code_hash(), *input_space(self._experiment))
         keys = registered_nodes(self._experiment.federation, self._experiment.clients)
         clients, wait = self._experiment.clients, self._experiment.join_deadline
-        self._enrolment = Enrolment(self._grid, self._strategy.roster, clients, wait, required, keys)
+        self._forces, alike = has_one_disk(grid), representatives(grid)
+        self._enrolment = Enrolment(self._grid, self._strategy.roster, clients, wait, required, keys, alike)
 
     def run(self) -> None:
         """Carry out the run, from enrolment to ``training.json``."""
@@ -250,6 +252,8 @@ class Federation:
         snapshot = replace(snapshot, average=self._average.tensors)
         if self._listener:
             snapshot = replace(snapshot, scores=self._listener.scores, noise=self._listener.noise)
+        if self._forces and (self._folder / "state").exists():
+            force_all(self._folder / "state")
         self._checkpoints.save(snapshot, self._strategy.history.rows_of(done))
         if done < self._experiment.rounds and self._is_last(done):
             raise _Ended(done, arrays)

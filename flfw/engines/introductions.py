@@ -14,7 +14,7 @@ from typing import TypeAlias
 from flwr.app import Message
 
 from flfw.engines.actor_pool import Errand
-from flfw.messages.introduction import Introduction
+from flfw.messages.introduction import Introduction, speak_for_all
 from flfw.messages.reasons import Unusable
 
 Answer: TypeAlias = Callable[[Message], Message]
@@ -62,6 +62,6 @@ def answer_for_all(replies: Sequence[Message]) -> Answer | None:
         return None
     first = known[0]
     numbered = all(one.partition == reply.metadata.src_node_id - 1 for one, reply in zip(known, replies, strict=True))
-    if not numbered or any(replace(one, partition=first.partition) != first or one.trouble for one in known):
+    if not numbered or not speak_for_all(known):
         return None
     return lambda asked: replace(first, partition=asked.metadata.dst_node_id - 1).to_message(asked)

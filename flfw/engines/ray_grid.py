@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from math import inf
 from typing import Any, final
 from uuid import uuid4
@@ -23,13 +23,14 @@ from flwr.supercore.task_identity import TaskIdentity
 from flfw.engines.actor_pool import ActorPool, Errand
 from flfw.engines.introductions import KIND, IntroductionSample, answer_for_all
 from flfw.experiment import Scalar
+from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import WaitingGrid
 
 _SAMPLE_S = 60.0  # then also the others are asked for their introductions
 
 
 @final
-class RayGrid(WaitingGrid):
+class RayGrid(SimulatedGrid, WaitingGrid):
     """Grid of the nodes 1 to ``clients``, whose ClientApps run in Ray's actors; node i holds partition i - 1.
 
     Replies to one `send_and_receive` come in the order of the messages. The grid may be used from several threads.
@@ -44,6 +45,7 @@ class RayGrid(WaitingGrid):
         grace: seconds at the end of a message's life in which nobody begins to answer it any more.
         introduced: whether the app answers queries by an `Introduction`; then one client in each actor is asked for
             all, where that is enough: see `flfw.engines.introductions`.
+        one_disk: see `SimulatedGrid`.
     """
 
     def __init__(
@@ -56,7 +58,9 @@ class RayGrid(WaitingGrid):
         shares: dict[str, Any],
         grace: float = 0.0,
         introduced: bool = False,
+        one_disk: bool = False,
     ) -> None:
+        self.one_disk = one_disk
         self._grace, self._introduced = grace, introduced
         self._sample: IntroductionSample | None = None
         self._run, self._nodes = Run.create_empty(run_id=1), range(1, clients + 1)
@@ -64,7 +68,13 @@ class RayGrid(WaitingGrid):
         self._lock = threading.RLock()  # Flower's older strategies ask each client in a thread of its own
         self._asked: dict[str, Errand] = {}
         self._arrived: dict[str, Message] = {}
-        self._pool = ActorPool(app, clients, run_config, min(actors, clients), shares, self._keep)
+        told: dict[str, Scalar] = {FORCED: True} if one_disk else {}
+        self._pool = ActorPool(app, clients, run_config, min(actors, clients), shares, self._keep, told)
+
+    @property
+    def representatives(self) -> Sequence[int]:
+        """Implement `SimulatedGrid.representatives`: actors that have answered nothing yet get a message each."""
+        return self._nodes[: self._pool.actors] if self._introduced else ()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Give messages to the actors; the others wait until replies are asked for."""

@@ -113,12 +113,14 @@ class TrainingSettings:
         return names
 
     @property
-    def defended_partitions(self) -> frozenset[int]:
+    def defended_partitions(self) -> range | frozenset[int]:
         """Partitions whose clients use the defence."""
         everyone, all_ = range(self.clients), self.defended == "all"
         chosen = () if all_ else tuple(integer(word, "defended") for word in self.defended.split(","))
         require(all(p in everyone for p in chosen), f"0 <= defended < {self.clients}", defended=self.defended)
-        return frozenset(everyone if all_ else chosen) if self.defence != "none" else frozenset()
+        if self.defence == "none":
+            return frozenset()
+        return everyone if all_ else frozenset(chosen)
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from flfw.experiment import Scalar
+from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import GRACE_S
 
 _CLIENT_APP_RAISED = 2  # Flower's ErrorCode.CLIENT_APP_RAISED_EXCEPTION
 
 
-class InProcessGrid(Grid):
+class InProcessGrid(SimulatedGrid):
     """Grid of the nodes 1 to ``clients``; node i holds partition i - 1.
 
     All clients get the same message content, as in Flower's own simulation: they must not change it.
@@ -29,24 +29,35 @@ class InProcessGrid(Grid):
         clients: number of nodes.
         run_config: the run configuration in every client's Context.
         sites: additional node configuration of each node, such as ``data-root`` of its site; empty: none.
+        introduced: whether the app answers queries by an `Introduction`; then one node is asked for all, and a Context
+            is kept only for nodes for which the app keeps anything in it. Only without ``sites``.
+        one_disk: see `SimulatedGrid`.
     """
 
     def __init__(
-        self, app: ClientApp, clients: int, run_config: dict[str, Scalar], sites: Sequence[Mapping[str, Scalar]] = ()
+        self,
+        app: ClientApp,
+        clients: int,
+        run_config: dict[str, Scalar],
+        sites: Sequence[Mapping[str, Scalar]] = (),
+        *,
+        introduced: bool = False,
+        one_disk: bool = False,
     ) -> None:
+        if introduced and sites:
+            raise ValueError("Expected sites without introduced, as each site tells something else of itself.")
         self._app, self._run = app, Run.create_empty(run_id=1)
+        self._clients, self._run_config, self._introduced = clients, run_config, introduced
+        self.one_disk = one_disk
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
-        self._contexts = {
-            partition + 1: Context(
-                run_id=1,
-                node_id=partition + 1,
-                node_config={**more, "partition-id": partition, "num-partitions": clients, "in-process": True},
-                state=RecordDict(),
-                run_config=dict(run_config),
-            )
-            for partition, more in zip(range(clients), sites or [{}] * clients, strict=True)
-        }
+        each = [] if introduced else zip(range(1, clients + 1), sites or [{}] * clients, strict=True)
+        self._contexts = {node: self._new_context(node, more) for node, more in each}
         self._pending: dict[str, Message] = {}
+
+    @property
+    def representatives(self) -> Sequence[int]:
+        """Implement `SimulatedGrid.representatives`: all nodes are in this process."""
+        return (1,) if self._introduced else ()
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages and return the replies; an exception of a client becomes an error reply, as on Ray."""
@@ -67,24 +78,48 @@ class InProcessGrid(Grid):
 
         It returns one reply per call: all replies of a round at once would fill the memory.
         """
-        wanted = set(message_ids)
-        for message_id in list(self._pending):
-            if message_id in wanted:
-                message = self._pending.pop(message_id)
-                reply = self._answer(message) if _in_time(message) else None
-                return [reply] if reply is not None and _in_time(message) else []
-        return []
+        wanted = message_ids if isinstance(message_ids, set) else set(message_ids)
+        if (message_id := next((one for one in self._pending if one in wanted), None)) is None:
+            return []
+        message = self._pending.pop(message_id)
+        reply = self._answer(message) if _in_time(message) else None
+        return [reply] if reply is not None and _in_time(message) else []
 
     def _answer(self, message: Message) -> Message:
+        node = message.metadata.dst_node_id
         try:
-            return self._app(message, self._contexts[message.metadata.dst_node_id])
+            context = self._context(node)
+            reply = self._app(message, context)
+            if self._introduced and len(context.state):
+                self._contexts[node] = context
+            return reply
         except Exception as error:  # an exception of a client is the client's failure, not the server's
             logging.getLogger("flwr").debug("a client raised", exc_info=error)
             return Message(Error(_CLIENT_APP_RAISED, str(error)), reply_to=message)
 
     def get_node_ids(self) -> list[int]:
         """List all nodes, ascending."""
-        return list(self._contexts)
+        return list(range(1, self._clients + 1))
+
+    def _context(self, node: int) -> Context:
+        """Return the Context of a node; one that is not kept is made anew."""
+        made = self._introduced and node not in self._contexts and 1 <= node <= self._clients
+        return self._new_context(node, {}) if made else self._contexts[node]
+
+    def _new_context(self, node: int, more: Mapping[str, Scalar]) -> Context:
+        return Context(
+            run_id=1,
+            node_id=node,
+            node_config={
+                **({FORCED: True} if self.one_disk else {}),
+                **more,
+                "partition-id": node - 1,
+                "num-partitions": self._clients,
+                "in-process": True,
+            },
+            state=RecordDict(),
+            run_config=dict(self._run_config),
+        )
 
     @property
     def run(self) -> Run:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, final
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -84,6 +84,16 @@ def too_few_volunteered(clients: Iterable[Introduction], needed: int) -> str:
         if 0 <= one.volunteered < needed:
             return f"client {one.partition} volunteers {one.volunteered} of the {needed} examples that probes need"
     return ""
+
+
+def speak_for_all(known: Sequence[Introduction]) -> bool:
+    """Return whether every other client of a simulation would say the same with its own number.
+
+    Args:
+        known: one or more introductions, of a client in each process.
+    """
+    first = known[0]
+    return not any(replace(one, partition=first.partition) != first or one.trouble for one in known)
 
 
 def _is_count(value: object, least: int = 0) -> bool:

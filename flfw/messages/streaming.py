@@ -130,7 +130,7 @@ class StreamingGrid(GridAround):
             while message_id not in arrived:
                 for reply in self.pull_messages(waiting):
                     arrived[reply.metadata.reply_to_message_id] = reply
-                waiting -= arrived.keys()
+                waiting.difference_update(arrived)
                 waited = time.monotonic() - asked
                 if message_id in arrived or (timeout is not None and waited > timeout):
                     break

@@ -73,7 +73,8 @@ def _run_in_process(resolved: Resolved, site: Site) -> None:
     from flfw.messages.inprocess import InProcessGrid
 
     clients, run_config = resolved.experiment.clients, resolved.experiment.to_run_config()
-    apps.server(grid=InProcessGrid(apps.client, clients, run_config), context=_server_context(run_config))
+    grid = InProcessGrid(apps.client, clients, run_config, introduced=True, one_disk=True)
+    apps.server(grid=grid, context=_server_context(run_config))
 
 
 def _run_on_ray(resolved: Resolved, site: Site) -> None:
@@ -94,6 +95,7 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
             shares=shares,
             grace=GRACE_S,
             introduced=True,
+            one_disk=not experiment.ray_address,  # a cluster may have actors on other machines
         )
         federate(grid, resolved)
 

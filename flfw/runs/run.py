@@ -22,6 +22,7 @@ from flfw.dp.settlement import settle
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.inversion.compute import compiler
+from flfw.method import Method
 from flfw.plugins import short_name
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.runs import audit_again as recorded
@@ -29,6 +30,8 @@ from flfw.runs import engine, results
 from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
 from flfw.task import Task
+
+_CHECKED = 10_000  # clients; their data may be drawn on demand, and there may be a million
 
 
 def run(experiment: Experiment) -> Path:
@@ -160,8 +163,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     resolved.method.check_task(task, resolved.settings)
     if resolved.defence and experiment.defended_partitions:
         resolved.defence.check_data(task.held(sorted(experiment.defended_partitions), experiment.batch_size))
-    for partition in range(experiment.clients if task.has_data else 0):  # else each client checks itself
-        resolved.method.check_client(task, partition, resolved.settings)
+    _check_clients(resolved, task)
     _require_metrics(resolved)
     _require_average(resolved)
     if experiment.patience and task.has_data and not all(map(len, task.split.validation)):
@@ -170,6 +172,17 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     resolved, settled = settle(resolved, task.split)
     task.check_victims(resolved.experiment)
     return resolved, task, [*_remarks(resolved.experiment, task), *settled]
+
+
+def _check_clients(resolved: Resolved, task: Task) -> None:
+    """Refuse a run with a client whose data the method cannot use; the first ten thousand are looked at.
+
+    Each client checks itself in its first round, also those beyond them and those whose data are not here.
+    """
+    method = resolved.method
+    if task.has_data and method.check_client.__func__ is not Method.check_client.__func__:  # type: ignore[attr-defined]
+        for partition in range(min(resolved.experiment.clients, _CHECKED)):
+            method.check_client(task, partition, resolved.settings)
 
 
 def _with_absolute_paths(experiment: Experiment, new: bool) -> Experiment:

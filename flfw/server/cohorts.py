@@ -28,9 +28,8 @@ def drawn(clients: Sequence[int], sample: int, sampling: Sampling, seed: int, se
         return list(clients)
     rng = numpy_generator(seed, "cohort", server_round)
     if sampling == "poisson":
-        coins = rng.random(len(clients)) < sample / len(clients)
-        return [client for client, heads in zip(clients, coins, strict=True) if heads]
-    return sorted(int(client) for client in rng.choice(clients, sample, replace=False))
+        return _at(clients, np.flatnonzero(rng.random(len(clients)) < sample / len(clients)))
+    return sorted(_at(clients, rng.choice(len(clients), sample, replace=False)))
 
 
 def drawn_last(clients: Sequence[int], most: int | None, seed: int) -> list[int]:
@@ -43,7 +42,7 @@ def drawn_last(clients: Sequence[int], most: int | None, seed: int) -> list[int]
     """
     if most is None or most >= len(clients):
         return list(clients)
-    return sorted(int(one) for one in numpy_generator(seed, "final evaluation").choice(clients, most, replace=False))
+    return sorted(_at(clients, numpy_generator(seed, "final evaluation").choice(len(clients), most, replace=False)))
 
 
 def secretly_drawn(clients: Sequence[int], sample: int, key: bytes, server_round: int, attempt: int) -> list[int]:
@@ -58,18 +57,21 @@ def secretly_drawn(clients: Sequence[int], sample: int, key: bytes, server_round
     """
     tossed = hashlib.shake_256(key + server_round.to_bytes(8) + attempt.to_bytes(8)).digest(8 * len(clients))
     heads = (np.frombuffer(tossed, np.uint64) >> np.uint64(1)) < np.uint64(sample * 2**63 // len(clients))
-    return [client for client, drawn_now in zip(clients, heads, strict=True) if drawn_now]
+    return _at(clients, np.flatnonzero(heads))
 
 
-def in_turn(clients: Sequence[int], apart: int, server_round: int) -> list[int]:
+def in_turn(clients: Sequence[int], apart: int, server_round: int) -> Sequence[int]:
     """Return the clients whose turn a round is: each has one in ``apart`` rounds, by its number alone.
 
     So their rounds are at least that far apart, also when clients are added or a round is repeated.
 
-    >>> [in_turn(range(5), 2, server_round) for server_round in (1, 2, 3)]
+    >>> [list(in_turn(range(5), 2, server_round)) for server_round in (1, 2, 3)]
     [[0, 2, 4], [1, 3], [0, 2, 4]]
     """
-    return [client for client in clients if client % apart == (server_round - 1) % apart]
+    turn = (server_round - 1) % apart
+    if isinstance(clients, range) and (clients.start, clients.step) == (0, 1):  # of a million no list is made
+        return clients[turn::apart]
+    return [client for client in clients if client % apart == turn]
 
 
 def most_participations(clients: int, sample: int, sampling: Sampling, seed: int, rounds: int, apart: int = 1) -> int:
@@ -81,3 +83,7 @@ def most_participations(clients: int, sample: int, sampling: Sampling, seed: int
         turn = in_turn(range(clients), apart, server_round)
         counts[drawn(turn, sample, sampling, seed, server_round)] += 1
     return int(counts.max())
+
+
+def _at(clients: Sequence[int], places: np.ndarray) -> list[int]:
+    return [clients[place] for place in places.tolist()]

@@ -11,8 +11,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from flfw.errors import RunFailed
-from flfw.messages.introduction import Introduction
+from flfw.messages.introduction import Introduction, speak_for_all
 from flfw.messages.reasons import Unusable
+from flfw.server.numbered import NumberedNodes
 from flfw.server.roster import Roster, unforeseeable
 
 ENROLMENT_S = 300.0
@@ -57,6 +58,7 @@ class Enrolment:
         wait: seconds in which all nodes must have joined; fewer are then enough if the run tolerates failures.
         required: requirements of the run; None: every client fits.
         registered: the client whose key a node holds, by node; a node that says otherwise is left out. None: not known.
+        alike: nodes of a simulation that are asked for all; see `flfw.messages.simulated`. Empty: each is asked.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class Enrolment:
         wait: float,
         required: Requirements | None = None,
         registered: Mapping[int, int] | None = None,
+        alike: Sequence[int] = (),
     ) -> None:
+        self._alike = alike
         self._grid, self._roster, self._clients, self._wait, self._required = grid, roster, clients, wait, required
         self._registered = registered or {}
         self._node_of = {client: node for node, client in self._registered.items()}
@@ -78,13 +82,17 @@ class Enrolment:
     def begin(self) -> list[Introduction]:
         """Wait for all nodes, ask each which client it is, and give every client a node or refuse it.
 
+        Of a simulation a few nodes are asked. Only if they have trouble, or differ, each is asked which it is.
+
         Returns:
-            The introductions of the clients that take part, ordered by partition.
+            The introductions of the clients that take part, or of those that spoke for them, ordered by partition.
 
         Raises:
             RunFailed: fewer nodes than clients in time, or two nodes with one partition, or a client that does not fit,
                 and the run does not tolerate failures; or there is no node at all.
         """
+        if self._alike and (spoken := self._spoken_for_all()):
+            return spoken
         roster, ids = self._roster, self._wait_for_nodes()
         answers, silent = self._introductions(ids, ENROLMENT_S)
         named = self._by_partition(answers)
@@ -92,19 +100,20 @@ class Enrolment:
         if roster.tolerance.on_failure == "fail" and strange:
             partitions = sorted(answer.partition for answer in answers.values())
             raise RunFailed(f"Expected partitions 0 to {self._clients - 1}, got {partitions} from {len(ids)} nodes.")
-        roster.nodes = {p: nodes[0] for p, nodes in named.items() if p < self._clients and len(nodes) == 1}
+        placed_at = {p: nodes[0] for p, nodes in named.items() if p < self._clients and len(nodes) == 1}
+        roster.nodes = placed_at
         absent = f"did not join within {self._wait:g} s"
         reasons = [f"says that it is client {p} of {self._clients}" for p in named if p >= self._clients]
         reasons = [*silent.values(), *reasons] or [absent]
-        for partition in sorted(set(range(self._clients)) - set(roster.nodes)):
+        for partition in sorted(set(range(self._clients)) - set(placed_at)):
             # Which silent node would have been this client is not known; it needs a node that is no other client's.
-            roster.nodes[partition] = -1 - partition
+            placed_at[partition] = -1 - partition
             claims = len(named.get(partition, ()))
             reason = f"{claims} nodes say that they are it" if claims else "; ".join(dict.fromkeys(reasons))
             if partition in self._node_of:
                 reason = silent.get(self._node_of[partition], absent)
             roster.refuse(partition, reason)
-        placed = [answers[node] for _, node in sorted(roster.nodes.items()) if node in answers]
+        placed = [answers[node] for _, node in sorted(placed_at.items()) if node in answers]
         self._labels = _usual_labels(placed)
         return [answer for answer in placed if self._fits(answer)]
 
@@ -116,7 +125,7 @@ class Enrolment:
         absent, also when only one of them is left: it may be the liar.
         """
         nodes, unfit = self._roster.nodes, self._roster.unfit
-        if not (absent := {partition for partition, node in nodes.items() if node < 0}):
+        if isinstance(nodes, NumberedNodes) or not (absent := {client for client, node in nodes.items() if node < 0}):
             return []
         there = set(self._grid.get_node_ids()) - set(nodes.values())
         self._mute &= there
@@ -128,6 +137,18 @@ class Enrolment:
                 del unfit[partition]
                 joined += [answer for answer in (answers[claims[0]],) if self._fits(answer)]
         return joined
+
+    def _spoken_for_all(self) -> list[Introduction]:
+        """Ask the nodes that may speak for all, and place every client; an empty list: each is to be asked."""
+        answers, silent = self._introductions(self._alike, ENROLMENT_S)
+        known = [answers[node] for node in self._alike if node in answers]
+        numbered = all(answer.partition == node - 1 for node, answer in answers.items())
+        if silent or not numbered or not speak_for_all(known):
+            return []
+        if self._required and self._required.refusal(known[0]):
+            return []
+        self._roster.nodes = NumberedNodes(self._clients)
+        return known
 
     def _wait_for_nodes(self) -> list[int]:
         """Wait for all nodes; after a time, those that have joined are enough if the run tolerates failures."""

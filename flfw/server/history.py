@@ -55,8 +55,8 @@ class History:
         return row
 
     def rows_of(self, server_round: int) -> dict[str, list[dict[str, Any]]]:
-        """Return the rows of one round, by the name of their list."""
-        return {name: [row for row in rows if row["round"] == server_round] for name, rows in vars(self).items()}
+        """Return the rows of the newest round, by the name of their list; empty lists for a round without rows."""
+        return {name: _newest(rows, server_round) for name, rows in vars(self).items()}
 
     def first(self, metric: str) -> dict[int, Any]:
         """Return each client's first value of a metric."""
@@ -100,6 +100,14 @@ def is_out_of_patience(clients: Sequence[Mapping[str, Any]], done: int, patience
     [False, False, True]
     """
     return patience > 0 and done - last_rise(clients) >= patience
+
+
+def _newest(rows: list[dict[str, Any]], server_round: int) -> list[dict[str, Any]]:
+    """Return the rows of a round at the end of a list; those before are not looked at, as there may be many."""
+    start = len(rows)
+    while start and rows[start - 1]["round"] == server_round:
+        start -= 1
+    return rows[start:]
 
 
 def _mean(rows: Sequence[Mapping[str, Any]], key: str) -> float | None:

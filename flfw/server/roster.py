@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import inf
 from typing import Any, TypeVar
@@ -13,6 +14,7 @@ from flfw.errors import DIED, RunFailed
 from flfw.messages.reasons import Unusable
 from flfw.messages.streaming import GRACE_S
 from flfw.server.faults import Failure, Tolerance
+from flfw.server.numbered import NumberedNodes
 
 T = TypeVar("T")
 
@@ -30,8 +32,13 @@ class Roster:
 
     def __init__(self, tolerance: Tolerance) -> None:
         self.tolerance = tolerance
-        self.nodes: dict[int, int] = {}
+        self.nodes: dict[int, int] | NumberedNodes = {}
         self.unfit: dict[int, str] = {}
+
+    @property
+    def everyone(self) -> Sequence[int]:
+        """All clients, ascending."""
+        return self.nodes.clients if isinstance(self.nodes, NumberedNodes) else sorted(self.nodes)
 
     def refuse(self, partition: int, reason: str) -> None:
         """Refuse a client: it is never asked, and counts as a failure in every round that draws it.
@@ -71,21 +78,20 @@ class Roster:
         Raises:
             RunFailed: a client failed, and the run does not tolerate it.
         """
-        partition_of = {node: partition for partition, node in self.nodes.items()}
+        client_of = _clients(self.nodes)
         node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # a dead node's error names another
-        waiting = [partition_of[m.metadata.dst_node_id] for m in asked]
+        answered: Counter[int] = Counter()
 
         until = {m.metadata.message_id: m.metadata.created_at + self.tolerance.deadline for m in asked}
         late = f"did not answer within {self.tolerance.deadline:g} s"
 
         def origin(reply: Message) -> int:
             node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
-            return partition_of.get(node, -1)
+            return client_of(node)
 
         for reply in sorted(replies, key=origin) if isinstance(replies, Sequence) else replies:
             partition = origin(reply)
-            if partition in waiting:
-                waiting.remove(partition)
+            answered[partition] += 1
             try:
                 taken = take(reply)
             except Unusable as error:
@@ -96,8 +102,11 @@ class Roster:
                 self._note(Failure(partition, reason), when, failed)
             else:
                 yield partition, taken
-        for partition in waiting:
-            self._note(Failure(partition, late), when, failed)
+        for message in asked:
+            partition = client_of(message.metadata.dst_node_id)
+            answered[partition] -= 1
+            if answered[partition] < 0:
+                self._note(Failure(partition, late), when, failed)
 
     def drop(self, partition: int, reason: str, when: str, failed: list[Failure]) -> None:
         """Add the failure of a client whose answer could be read, but is not used.
@@ -120,6 +129,14 @@ class Roster:
             who = f"client {failure.client}" if failure.client >= 0 else "a client"
             raise RunFailed(f"{who} failed in {when}: {failure.reason}")
         failed.append(failure)
+
+
+def _clients(nodes: dict[int, int] | NumberedNodes) -> Callable[[int], int]:
+    """Return a function that gives the client of a node; -1: it is nobody's."""
+    if isinstance(nodes, NumberedNodes):
+        return nodes.client_of
+    clients = {node: client for client, node in nodes.items()}
+    return lambda node: clients.get(node, -1)
 
 
 def unforeseeable() -> dict[str, Any]:

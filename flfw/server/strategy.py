@@ -168,7 +168,7 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     def cohort(self, server_round: int) -> list[int]:
         """Draw the partitions that take part in a round, ascending."""
-        everyone = in_turn(sorted(self.roster.nodes), self.rounds_apart(self.settings), server_round)
+        everyone = in_turn(self.roster.everyone, self.rounds_apart(self.settings), server_round)
         if self.cohort_key and self.sampling == "poisson" and 0 < self.sample < len(everyone):
             return secretly_drawn(everyone, self.sample, self.cohort_key, server_round, self._attempt)
         return drawn(everyone, self.sample, self.sampling, self.seed, server_round)
@@ -295,7 +295,7 @@ class FederatedStrategy(Method, Strategy, ABC):
             RunFailed: a client failed and the run does not tolerate it, or too few are left.
         """
         metrics, most = (self.at.experiment.metrics, self.at.experiment.finally_asked) if self.at else ("all", None)
-        when, everyone = "the final evaluation", drawn_last(sorted(self.roster.nodes), most, self.seed)
+        when, everyone = "the final evaluation", drawn_last(self.roster.everyone, most, self.seed)
         if metrics == "none" or not everyone:
             return [], []
         failed = self.roster.unfit_among(everyone)

@@ -4,7 +4,7 @@ Random generators are not stored: each is derived from the seed, the round and i
 state; the server stores which version of it belongs to the last round.
 
     experiment-SHA256.json          the experiment, written before anything else
-    round-00003-SHA256.safetensors  the last round: model/*, server/*, ema/* and canaries/* tensors; the rest: metadata
+    round-00003-SHA256.safetensors  the last round: model/*, server/*, ema/*, canaries/* and versions/* tensors; the rest: metadata
     history.jsonl                   a line for each round; the metadata give its length
 """
 
@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, TypedDict
 from uuid import uuid4
 
+import torch
 from flwr.app import ArrayRecord
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
@@ -34,9 +35,10 @@ from flfw.storage.journal import Journal, JournalMark
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import seal, sealed, unseal
 
-_FORMAT = 1
+_FORMAT = 2
 _ENDING_S = 30.0
 _POLL_S = 0.1  # interval between two looks at a lock that another process holds
+_CLIENTS, _ROUNDS = "versions/clients", "versions/rounds"
 _SCORES = "canaries/scores"
 _NOISE = "canaries/noise"
 
@@ -55,7 +57,6 @@ class _Metadata(TypedDict):
     experiment: str
     round: int
     order: list[str]
-    last_round: dict[str, int]
     history: JournalMark
     recordings: JournalMark | None
     resumed: list[dict[str, Any]]
@@ -134,13 +135,18 @@ class Checkpoints:
             "experiment": self._seal,
             "round": snapshot.round,
             "order": list(snapshot.arrays),
-            "last_round": {str(p): r for p, r in snapshot.last_round.items()},
             "history": self._journal.mark,
             "recordings": snapshot.recordings,
             "resumed": self.resumed,
         }
         tensors = {f"model/{name}": value for name, value in unpack(snapshot.arrays).items()}
         tensors |= {f"server/{name}": value.detach().cpu().contiguous() for name, value in snapshot.state.items()}
+        # Two tensors, as text for each of a million clients would be long.
+        clients, rounds = list(snapshot.last_round), list(snapshot.last_round.values())
+        tensors |= {
+            _CLIENTS: torch.tensor(clients, dtype=torch.int64),
+            _ROUNDS: torch.tensor(rounds, dtype=torch.int64),
+        }
         tensors |= {f"ema/{name}": value.clone() for name, value in snapshot.average.items()}
         tensors |= {} if snapshot.scores is None else {_SCORES: snapshot.scores.clone()}
         tensors |= {} if snapshot.noise is None else {_NOISE: snapshot.noise.clone()}
@@ -170,7 +176,7 @@ class Checkpoints:
                 round=_round(metadata["round"]),
                 arrays=pack({name: tensors[f"model/{name}"] for name in metadata["order"]}),
                 state={n.removeprefix("server/"): v for n, v in tensors.items() if n.startswith("server/")},
-                last_round={int(p): r for p, r in metadata["last_round"].items()},
+                last_round=dict(zip(tensors[_CLIENTS].tolist(), tensors[_ROUNDS].tolist(), strict=True)),
                 recordings=metadata["recordings"],
                 scores=tensors.get(_SCORES),
                 noise=tensors.get(_NOISE),

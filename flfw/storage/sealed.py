@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import os
 import re
@@ -12,25 +13,47 @@ from flfw.errors import BadInput
 _NAME = re.compile(r"(?P<stem>.+)-(?P<digest>[0-9a-f]{64})(?P<suffix>\.\w+)")
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o666) -> None:
+def write_whole(path: Path, data: bytes, mode: int = 0o666, *, force: bool = True) -> None:
     """Write a file in one step, and force it to disk: a kill or a power cut leaves the old file or none.
 
     Args:
         path: path of the file.
         data: content of the file.
         mode: permissions, which the umask reduces.
+        force: False: a power cut may damage the new file until `force_all` has returned.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
         file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+        if force:
+            file.flush()
+            os.fsync(file.fileno())
     part.replace(path)
+    if not force:
+        return
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)  # the entry in the folder, too
     finally:
         os.close(folder)
+
+
+def force_all(folder: Path) -> None:
+    """Force everything that was written to a folder's file system to disk, in one step.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    system = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(system, "syncfs"):  # on systems other than Linux
+        os.sync()
+        return
+    place = os.open(folder, os.O_RDONLY)
+    try:
+        if system.syncfs(place):
+            raise OSError(number := ctypes.get_errno(), os.strerror(number), str(folder))
+    finally:
+        os.close(place)
 
 
 def drop_unfinished(folder: Path) -> None:
@@ -39,10 +62,13 @@ def drop_unfinished(folder: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def seal(folder: Path, stem: str, suffix: str, data: bytes) -> Path:
-    """Write ``data`` into ``folder`` as ``STEM-SHA256SUFFIX``, readable by its owner only; return the path."""
+def seal(folder: Path, stem: str, suffix: str, data: bytes, *, force: bool = True) -> Path:
+    """Write ``data`` into ``folder`` as ``STEM-SHA256SUFFIX``, readable by its owner only; return the path.
+
+    See `write_whole` for ``force``.
+    """
     path = folder / f"{stem}-{hashlib.sha256(data).hexdigest()}{suffix}"
-    write_whole(path, data, 0o600)
+    write_whole(path, data, 0o600, force=force)
     return path
 
 

@@ -57,7 +57,7 @@ def test_the_last_two_versions_are_kept_whatever_rounds_lie_between(tmp_path) ->
     for version in (1, 2, 5, 9, 10):
         store.save(version, holding(version), after=before)
         before = version
-    assert files(tmp_path) == [f"run/client-0003/round-000{v}.safetensors" for v in ("09", "10")]
+    assert files(tmp_path) == [f"run/03/client-0003/round-000{v}.safetensors" for v in ("09", "10")]
     assert store.load(9)["embedding"][0] == 9
     assert store.load(10)["embedding"][0] == 10
 
@@ -68,7 +68,7 @@ def test_the_version_the_server_named_stays_when_later_ones_were_never_used(tmp_
     store.save(2, holding(2.0), after=0)
     for version in (3, 4, 5):
         store.save(version, holding(version), after=2)
-        assert files(tmp_path) == [f"run/client-0003/round-0000{v}.safetensors" for v in (2, version)]
+        assert files(tmp_path) == [f"run/03/client-0003/round-0000{v}.safetensors" for v in (2, version)]
     assert store.load(2)["embedding"][0] == 2
 
 
@@ -88,7 +88,7 @@ def test_a_version_that_is_not_there_is_an_error_that_names_the_folder(tmp_path,
         store.save(kept, holding(kept), after=kept - 1)
     with pytest.raises(StateMissing) as caught:
         store.load(version)
-    folder = tmp_path / "run" / "client-0003"
+    folder = tmp_path / "run" / "03" / "client-0003"
     assert str(caught.value) == f"Expected private state of round {version} in {folder}, found none; restore it."
 
 
@@ -98,7 +98,7 @@ def test_a_version_that_is_not_there_is_an_error_that_names_the_folder(tmp_path,
 def test_damaged_state_is_an_error(tmp_path, damage) -> None:
     store = ClientStore(tmp_path, "run", 3)
     store.save(1, holding(1.0), after=0)
-    (path,) = (tmp_path / "run" / "client-0003").iterdir()
+    (path,) = (tmp_path / "run" / "03" / "client-0003").iterdir()
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(StateMissing, match=r"it is damaged; restore it\.$"):
         store.load(1)
@@ -107,8 +107,8 @@ def test_damaged_state_is_an_error(tmp_path, damage) -> None:
 @pytest.mark.parametrize(("experiment", "partition", "version"), [("other", 3, 1), ("run", 4, 1), ("run", 3, 2)])
 def test_state_that_was_put_there_from_elsewhere_is_an_error(tmp_path, experiment, partition, version) -> None:
     ClientStore(tmp_path, experiment, partition).save(version, holding(1.0), after=0)
-    (foreign,) = (tmp_path / experiment / f"client-{partition:04d}").iterdir()
-    chosen = tmp_path / "run" / "client-0003"
+    (foreign,) = (tmp_path / experiment / f"{partition:02x}" / f"client-{partition:04d}").iterdir()
+    chosen = tmp_path / "run" / "03" / "client-0003"
     chosen.mkdir(parents=True, exist_ok=True)
     shutil.move(foreign, chosen / foreign.name.replace(f"round-0000{version}", "round-00001"))
     with pytest.raises(
@@ -137,7 +137,7 @@ def test_a_version_can_be_written_again(tmp_path) -> None:
     store.save(2, holding(1.0), after=0)
     store.save(2, holding(2.0), after=0)  # a round that is repeated after a crash
     assert store.load(2)["embedding"][0] == 2
-    assert files(tmp_path) == ["run/client-0003/round-00002.safetensors"]
+    assert files(tmp_path) == ["run/03/client-0003/round-00002.safetensors"]
 
 
 def test_only_the_owner_may_read(tmp_path) -> None:
@@ -146,7 +146,7 @@ def test_only_the_owner_may_read(tmp_path) -> None:
         ClientStore(tmp_path / "state", "run", 3).save(1, holding(1.0), after=0)
     finally:
         os.umask(before)
-    folder = tmp_path / "state" / "run" / "client-0003"
+    folder = tmp_path / "state" / "run" / "03" / "client-0003"
     assert folder.stat().st_mode & 0o777 == 0o700
     (path,) = folder.iterdir()
     assert path.stat().st_mode & 0o777 == 0o600
@@ -166,7 +166,7 @@ def test_a_save_that_fails_leaves_the_earlier_versions(tmp_path) -> None:
 def test_what_a_killed_save_left_is_neither_read_nor_in_the_way(tmp_path) -> None:
     store = ClientStore(tmp_path, "run", 3)
     store.save(1, holding(1.0), after=0)
-    part = tmp_path / "run" / "client-0003" / f".round-00002-{'0' * 64}.safetensors.17.part"
+    part = tmp_path / "run" / "03" / "client-0003" / f".round-00002-{'0' * 64}.safetensors.17.part"
     part.write_bytes(b"half a file")
     with pytest.raises(StateMissing):
         store.load(2)
@@ -267,7 +267,7 @@ def test_a_file_of_an_earlier_flfw_says_nothing_of_its_origin_and_is_read(tmp_pa
     store = ClientStore(tmp_path, "run", 3)
     store.save(4, holding(4.0), after=0)
     store.save(5, holding(5.0), after=4)
-    for path in (tmp_path / "run" / "client-0003").iterdir():
+    for path in (tmp_path / "run" / "03" / "client-0003").iterdir():
         version, data = int(path.stem[6:11]), load_file(path)
         path.unlink()
         save_file(data, path, {"experiment": "run", "client": "3", "round": str(version)})

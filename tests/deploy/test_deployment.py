@@ -183,7 +183,7 @@ def last_model(out: Path) -> dict[str, torch.Tensor]:
 
 def private(folder: Path, client: int) -> dict[str, torch.Tensor]:
     """The newest version of a client's private tensors, of the newest experiment."""
-    return load_file(max(folder.glob(f"*/client-{client:04d}/round-*"), key=lambda path: path.stat().st_mtime))
+    return load_file(max(folder.glob(f"*/*/client-{client:04d}/round-*"), key=lambda path: path.stat().st_mtime))
 
 
 def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -50,7 +50,7 @@ def server(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
 
 
 def kept(folder: Path, partition: int, server_round: int) -> dict[str, Tensor]:
-    result = next((folder / "state").glob(f"*/client-{partition:04d}/round-{server_round:05d}-*"))
+    result = next((folder / "state").glob(f"*/*/client-{partition:04d}/round-{server_round:05d}-*"))
     return load_file(result)
 
 
