@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flfw.client.store import ClientStore
 from flfw.errors import BadInput
 from flfw.experiment.fields import integer
+from flfw.messages.simulated import FORCED
 
 _VARIABLES = {"data_root": "FLFW_DATA", "state": "FLFW_STATE", "truth": "FLFW_TRUTH", "examples": "FLFW_EXAMPLES"}
 
@@ -31,6 +33,7 @@ class Site:
         examples: folder of the gradients of single examples, as an observer on the client reads them; None: they are
             not written.
         volunteered: positions of the training examples that the site volunteers; None: any, as in a simulation.
+        forces: whether each private state is forced to disk as it is written; False: the server of a simulation does.
     """
 
     data_root: Path | None = None
@@ -38,6 +41,7 @@ class Site:
     truth: Path | None = None
     examples: Path | None = None
     volunteered: tuple[int, ...] | None = None
+    forces: bool = True
 
     @classmethod
     def from_config(cls, node_config: Mapping[str, Any], experiment: str) -> Site:
@@ -59,11 +63,15 @@ class Site:
             given |= {field: given[field] or str(folder / field) for field in ("state", "truth", "examples")}
         data_root, state, truth, examples = (Path(str(v)) if (v := given[field]) else None for field in _VARIABLES)
         if truth is None or "volunteered" not in node_config:
-            return cls(data_root, state, truth, examples)
+            return cls(data_root, state, truth, examples, forces=FORCED not in node_config)
         volunteered = tuple(integer(word, "volunteered") for word in str(node_config["volunteered"]).split())
         return cls(
             data_root, state, truth / _named(experiment), examples, volunteered
         )  # a folder for each run of this site
+
+    def store(self, experiment: str, partition: int) -> ClientStore | None:
+        """Return the store of a client's private state in an experiment; None: no folder is configured."""
+        return ClientStore(self.state, experiment, partition, force=self.forces) if self.state else None
 
     def environment(self) -> dict[str, str]:
         """Return the environment variables from which `from_config` builds this site in another process."""

@@ -41,7 +41,7 @@ from flfw.server.robust import RobustMean
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.checkpoint import Checkpoints, server_lock
 from flfw.storage.provenance import code_hash
-from flfw.storage.sealed import drop_unfinished, force_all, write_whole
+from flfw.storage.sealed import drop_unfinished, write_whole
 from flfw.task import Task, input_space
 from flfw.terminal.progress import Steps
 
@@ -89,7 +89,7 @@ class Federation:
     def __init__(self, grid: Grid, resolved: Resolved, folder: Path) -> None:
         self._resolved, self._experiment, self._folder = resolved, resolved.experiment, folder
         drop_unfinished(folder / "checkpoint")
-        self._checkpoints = Checkpoints(folder, self._experiment)
+        self._checkpoints = Checkpoints(folder, self._experiment, folder / "state" if has_one_disk(grid) else None)
         self._queue = Queue(folder / "queue")
         self._releases, self._spent = Releases(resolved, folder / "checkpoint"), False
 
@@ -110,9 +110,8 @@ class Federation:
             self._grid = self._recorder = self._recorder_around(self._grid)
         self._grid = tampered(self._grid, self._experiment)
         required = Requirements(code_hash(), *input_space(self._experiment))
-        keys = registered_nodes(self._experiment.federation, self._experiment.clients)
+        keys, alike = registered_nodes(self._experiment.federation, self._experiment.clients), representatives(grid)
         clients, wait = self._experiment.clients, self._experiment.join_deadline
-        self._forces, alike = has_one_disk(grid), representatives(grid)
         self._enrolment = Enrolment(self._grid, self._strategy.roster, clients, wait, required, keys, alike)
 
     def run(self) -> None:
@@ -252,8 +251,6 @@ class Federation:
         snapshot = replace(snapshot, average=self._average.tensors)
         if self._listener:
             snapshot = replace(snapshot, scores=self._listener.scores, noise=self._listener.noise)
-        if self._forces and (self._folder / "state").exists():
-            force_all(self._folder / "state")
         self._checkpoints.save(snapshot, self._strategy.history.rows_of(done))
         if done < self._experiment.rounds and self._is_last(done):
             raise _Ended(done, arrays)

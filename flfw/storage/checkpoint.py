@@ -4,7 +4,8 @@ Random generators are not stored: each is derived from the seed, the round and i
 state; the server stores which version of it belongs to the last round.
 
     experiment-SHA256.json          the experiment, written before anything else
-    round-00003-SHA256.safetensors  the last round: model/*, server/*, ema/*, canaries/* and versions/* tensors; the rest: metadata
+    round-00003-SHA256.safetensors  the last round: tensors model/*, server/*, ema/*, canaries/* and versions/*, which
+                                    name the version of each client's state; the rest: metadata
     history.jsonl                   a line for each round; the metadata give its length
 """
 
@@ -33,7 +34,7 @@ from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
 from flfw.storage.journal import Journal, JournalMark
 from flfw.storage.provenance import code_hash
-from flfw.storage.sealed import seal, sealed, unseal
+from flfw.storage.sealed import force_all, seal, sealed, unseal
 
 _FORMAT = 2
 _ENDING_S = 30.0
@@ -93,6 +94,8 @@ class Checkpoints:
     Args:
         folder: folder of the run.
         experiment: the experiment. It is written to a new folder; an old folder must hold the same one.
+        state: folder of the clients' private states, which are forced to disk before a checkpoint names them; None:
+            the clients do so.
 
     Attributes:
         id: id of the run, under which clients keep their state.
@@ -105,7 +108,8 @@ class Checkpoints:
         BadInput: the checkpoint is damaged or belongs to another experiment.
     """
 
-    def __init__(self, folder: Path, experiment: Experiment) -> None:
+    def __init__(self, folder: Path, experiment: Experiment, state: Path | None = None) -> None:
+        self._state = state
         self._folder = folder / "checkpoint"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         if not sealed(self._folder, "experiment"):
@@ -129,6 +133,8 @@ class Checkpoints:
             snapshot: state of the server.
             rows: rows that are added to `history`.
         """
+        if self._state and self._state.exists():
+            force_all(self._state)
         self._journal.append(rows)
         metadata = {
             "format": _FORMAT,
@@ -142,11 +148,8 @@ class Checkpoints:
         tensors = {f"model/{name}": value for name, value in unpack(snapshot.arrays).items()}
         tensors |= {f"server/{name}": value.detach().cpu().contiguous() for name, value in snapshot.state.items()}
         # Two tensors, as text for each of a million clients would be long.
-        clients, rounds = list(snapshot.last_round), list(snapshot.last_round.values())
-        tensors |= {
-            _CLIENTS: torch.tensor(clients, dtype=torch.int64),
-            _ROUNDS: torch.tensor(rounds, dtype=torch.int64),
-        }
+        versions = torch.tensor(list(snapshot.last_round.items()), dtype=torch.int64).reshape(-1, 2)
+        tensors |= {_CLIENTS: versions[:, 0].contiguous(), _ROUNDS: versions[:, 1].contiguous()}
         tensors |= {f"ema/{name}": value.clone() for name, value in snapshot.average.items()}
         tensors |= {} if snapshot.scores is None else {_SCORES: snapshot.scores.clone()}
         tensors |= {} if snapshot.noise is None else {_NOISE: snapshot.noise.clone()}

@@ -379,7 +379,7 @@ def test_a_client_goes_on_from_its_own_last_round(small: Experiment, tmp_path: P
     took_part = {row["client"]: row["round"] for row in training["clients"]}
     state = next((tmp_path / "run" / "state").iterdir())
     for client, last in took_part.items():
-        versions = sorted(path.stem for path in (state / f"client-{client:04d}").iterdir())
+        versions = sorted(path.stem for path in (state / f"{client:02x}" / f"client-{client:04d}").iterdir())
         assert versions[-1].startswith(f"round-{last:05d}-")
     assert len(training["final"]) == 4
 
