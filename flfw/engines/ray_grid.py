@@ -14,11 +14,8 @@ from math import inf
 from typing import Any, final
 from uuid import uuid4
 
-from flwr.app import Message, RecordDict
+from flwr.app import Message
 from flwr.clientapp import ClientApp
-from flwr.proto.node_pb2 import NodeInfo
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from flfw.engines.actor_pool import ActorPool, Errand
 from flfw.engines.introductions import KIND, IntroductionSample, answer_for_all
@@ -60,11 +57,9 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         introduced: bool = False,
         one_disk: bool = False,
     ) -> None:
-        self.one_disk = one_disk
+        super().__init__(clients, one_disk)
         self._grace, self._introduced = grace, introduced
         self._sample: IntroductionSample | None = None
-        self._run, self._nodes = Run.create_empty(run_id=1), range(1, clients + 1)
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
         self._lock = threading.RLock()  # Flower's older strategies ask each client in a thread of its own
         self._asked: dict[str, Errand] = {}
         self._arrived: dict[str, Message] = {}
@@ -120,29 +115,6 @@ class RayGrid(SimulatedGrid, WaitingGrid):
                 stepped = self._step(min(until, time.monotonic() + job.over - time.time()))
             if late and not stepped:
                 return None
-
-    def get_node_ids(self) -> list[int]:
-        """List all nodes, ascending."""
-        return list(self._nodes)
-
-    def get_nodes(self) -> list[NodeInfo]:
-        """Describe all nodes; they have nothing but their numbers."""
-        return [NodeInfo(node_id=node) for node in self._nodes]
-
-    @property
-    def run(self) -> Run:
-        """Placeholder of a run: there is no SuperLink."""
-        return self._run
-
-    def set_run(self, run: Run) -> None:
-        """Keep the run's description."""
-        self._run = run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """Implement the deprecated `Grid.create_message`; new code uses ``Message(...)``."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
     def _step(self, until: float) -> bool:
         """Wait for replies; once a sample has answered for the others, or is late, deal with these."""

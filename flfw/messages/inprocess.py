@@ -9,8 +9,6 @@ from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from flfw.experiment import Scalar
 from flfw.messages.simulated import FORCED, SimulatedGrid
@@ -44,13 +42,11 @@ class InProcessGrid(SimulatedGrid):
         introduced: bool = False,
         one_disk: bool = False,
     ) -> None:
+        super().__init__(clients, one_disk)
         if introduced and sites:
             raise ValueError("Expected sites without introduced, as each site tells something else of itself.")
-        self._app, self._run = app, Run.create_empty(run_id=1)
-        self._clients, self._run_config, self._introduced = clients, run_config, introduced
-        self.one_disk = one_disk
-        TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
-        each = [] if introduced else zip(range(1, clients + 1), sites or [{}] * clients, strict=True)
+        self._app, self._clients, self._run_config, self._introduced = app, clients, run_config, introduced
+        each = [] if introduced else zip(self._nodes, sites or [{}] * clients, strict=True)
         self._contexts = {node: self._new_context(node, more) for node, more in each}
         self._pending: dict[str, Message] = {}
 
@@ -97,10 +93,6 @@ class InProcessGrid(SimulatedGrid):
             logging.getLogger("flwr").debug("a client raised", exc_info=error)
             return Message(Error(_CLIENT_APP_RAISED, str(error)), reply_to=message)
 
-    def get_node_ids(self) -> list[int]:
-        """List all nodes, ascending."""
-        return list(range(1, self._clients + 1))
-
     def _context(self, node: int) -> Context:
         """Return the Context of a node; one that is not kept is made anew."""
         made = self._introduced and node not in self._contexts and 1 <= node <= self._clients
@@ -120,21 +112,6 @@ class InProcessGrid(SimulatedGrid):
             state=RecordDict(),
             run_config=dict(self._run_config),
         )
-
-    @property
-    def run(self) -> Run:
-        """Placeholder of a run: there is no SuperLink."""
-        return self._run
-
-    def set_run(self, run: Run) -> None:
-        """Keep the run's description."""
-        self._run = run
-
-    def create_message(
-        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
-    ) -> Message:
-        """Implement the deprecated `Grid.create_message`; new code uses ``Message(...)``."""
-        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
 
 
 def _in_time(message: Message) -> bool:

@@ -70,7 +70,7 @@ def answers(replies: Iterable[Message]) -> list[list[float]]:
 
 def test_each_message_is_answered_by_its_own_node_in_order() -> None:
     grid = InProcessGrid(app, 4, {})
-    assert list(grid.get_node_ids()) == [1, 2, 3, 4]
+    assert list(grid.get_node_ids()) == [node.node_id for node in grid.get_nodes()] == [1, 2, 3, 4]
     replies = grid.send_and_receive([message(p) for p in (2, 0, 3)])
     assert answers(replies) == [[3.0, 3.0], [1.0, 1.0], [4.0, 4.0]]
     assert [reply.metadata.src_node_id for reply in replies] == [3, 1, 4]
