@@ -127,7 +127,11 @@ class Resolved:
 
     def defence_of(self, partition: int) -> Defence | None:
         """Build the defence that one client uses; None: that client uses none."""
-        return self.new_defence() if partition in self.experiment.defended_partitions else None
+        return self.new_defence() if partition in self._defended else None
+
+    @cached_property
+    def _defended(self) -> frozenset[int]:
+        return self.experiment.defended_partitions
 
     @cached_property
     def stages(self) -> tuple[DefenceStage, ...]:

@@ -28,6 +28,7 @@ from flfw.engines.ray_start import first_line
 from flfw.errors import DIED, RunFailed
 from flfw.experiment import Scalar
 from flfw.messages.parcels import RecordParts, array_bytes, held, pack_arrays, pack_message, unpack_message
+from flfw.messages.wire import of_kind
 
 _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
 _TRIES = 2  # a client whose process dies is asked once more
@@ -272,7 +273,7 @@ class ActorPool:
     def _note_records(self, jobs: list[Errand]) -> None:
         """Count the jobs that have each ArrayRecord: one that many have is stored once."""
         for job in jobs:
-            job.records = tuple(job.message.content.array_records.values())
+            job.records = tuple(of_kind(job.message.content, ArrayRecord).values())
             for record in job.records:
                 entry = self._stored.get(id(record))
                 if entry is None:

@@ -6,7 +6,7 @@ import dataclasses
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -107,13 +107,18 @@ class Experiment(
         Raises:
             BadInput: a key is missing, or its value has another type or is out of its range.
         """
-        keys = [field.name.replace("_", "-") for field in dataclasses.fields(cls)]
-        for key in keys:
+        for key in _keys():
             if key not in config:
                 raise BadInput(f"Expected {key} in {_SOURCE}, got none; give every key of this version of flfw.")
             if not isinstance(config[key], Scalar):
                 raise BadInput(f"Expected {key} as text or a number in {_SOURCE}, got a {type(config[key]).__name__}.")
-        return _read(*(config[key] for key in keys))
+        return _read(*(config[key] for key in _keys()))
+
+
+@cache
+def _keys() -> tuple[str, ...]:
+    """List the keys of a run_config, in the order of the fields."""
+    return tuple(field.name.replace("_", "-") for field in dataclasses.fields(Experiment))
 
 
 @lru_cache(16, typed=True)  # each message of a run has the same configuration

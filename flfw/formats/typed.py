@@ -171,7 +171,7 @@ def _plain(value: Any, shape: Any, field: str) -> Any:
 
 def _text(value: object, field: str) -> str:
     """Return text that can be written again: half a surrogate pair cannot."""
-    fits = type(value) is str and not any("\ud800" <= character <= "\udfff" for character in value)
+    fits = type(value) is str and (value.isascii() or not any("\ud800" <= one <= "\udfff" for one in value))
     _require(fits, "text", ascii(value), field)
     return str(value)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import isfinite
+
 import torch
 from torch import Tensor
 
@@ -19,4 +21,4 @@ def is_finite(value: Tensor) -> bool:
         value = torch.view_as_real(value.resolve_conj())
     if not value.is_floating_point() or not value.numel():
         return True
-    return bool(torch.isfinite(torch.stack(torch.aminmax(value))).all())
+    return all(isfinite(end.item()) for end in torch.aminmax(value))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NotRequired, TypedDict, cast
 
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, ConfigRecord, Message
 
 from flfw.errors import BadInput, require
 from flfw.formats.typed import fitted
+from flfw.messages.wire import of_kind
 
 _ARRAYS, _CONFIG, _PROBE = "arrays", "config", "train.probe"
 _SOURCE, _WAY_OUT = "a message of the server", "run the same code on both sides"
@@ -62,10 +63,10 @@ def read_question(message: Message, kind: str) -> tuple[dict[str, Any], ArrayRec
     Raises:
         BadInput: a record or a scalar is missing, has another type, or is out of its range.
     """
-    records = message.content
-    complete = _ARRAYS in records.array_records and _CONFIG in records.config_records
-    require(complete, f"records {_ARRAYS} and {_CONFIG} in {_SOURCE}", records=", ".join(records) or "none")
-    config = cast(dict[str, Any], fitted(dict(records.config_records[_CONFIG]), Question, _SOURCE, _WAY_OUT))
+    arrays, scalars = of_kind(message.content, ArrayRecord), of_kind(message.content, ConfigRecord)
+    complete = _ARRAYS in arrays and _CONFIG in scalars
+    require(complete, f"records {_ARRAYS} and {_CONFIG} in {_SOURCE}", records=", ".join(message.content) or "none")
+    config = cast(dict[str, Any], fitted(dict(scalars[_CONFIG]), Question, _SOURCE, _WAY_OUT))
     if kind == _PROBE and (missing := [name for name in _OF_PROBES if name not in config]):
         raise BadInput(f"Expected {missing[0]} in {_SOURCE} for a probe, got none; {_WAY_OUT}.")
     for name in _COUNTS:
@@ -73,4 +74,4 @@ def read_question(message: Message, kind: str) -> tuple[dict[str, Any], ArrayRec
     require(config["deadline"] > 0, f"deadline > 0 in {_SOURCE}", deadline=config["deadline"])
     named = config["experiment"].isalnum() and len(config["experiment"]) <= _NAME
     require(named, f"an experiment of letters and digits in {_SOURCE}", experiment=config["experiment"][:_NAME])
-    return config, records.array_records[_ARRAYS]
+    return config, arrays[_ARRAYS]

@@ -8,13 +8,13 @@ from math import isfinite
 from typing import Any
 
 import torch
-from flwr.app import ArrayRecord, Message
+from flwr.app import ArrayRecord, Message, MetricRecord
 
 from flfw.errors import printable
 from flfw.messages.finite import is_finite
 from flfw.messages.reasons import Unusable, in_one_line
 from flfw.messages.sharing import matches
-from flfw.messages.wire import nbytes, unpack
+from flfw.messages.wire import nbytes, of_kind, unpack
 from flfw.nets.net import Tensors
 
 _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
@@ -50,7 +50,7 @@ def read_update(
     examples = metrics.get("num-examples")
     if counted and not (isinstance(examples, int) and 1 <= examples <= _MOST):
         raise Unusable(f"expected 1 <= num-examples <= {_MOST}, got {examples}")
-    records = reply.content.array_records
+    records = of_kind(reply.content, ArrayRecord)
     if list(records) != ["arrays"]:
         raise Unusable(f"expected one record of arrays, got {printable(', '.join(records))[:_NAME] or 'none'}")
     _check_names(records["arrays"], uploads, broadcast, whole)
@@ -77,12 +77,12 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
     """
     if reply.has_error():
         raise Unusable(in_one_line(reply.error.reason))
-    if "metrics" not in reply.content.metric_records:
+    if (sent := of_kind(reply.content, MetricRecord).get("metrics")) is None:
         raise Unusable("sent no metrics")
     metrics: dict[str, Any] = {}
-    if (count := len(reply.content.metric_records["metrics"])) > _METRICS:
+    if (count := len(sent)) > _METRICS:
         raise Unusable(f"sent {count} metrics, of which {_METRICS} are the most")
-    for name, value in reply.content.metric_records["metrics"].items():
+    for name, value in sent.items():
         if name in _THE_SERVERS_OWN or not isinstance(value, int | float) or not _METRIC.fullmatch(name):
             raise Unusable(f"sent a metric {printable(f'{name}={value}')[:_NAME]}, which is not its to send")
         metrics[name] = value if isfinite(value) else None

@@ -6,10 +6,11 @@ import zlib
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from io import BytesIO
+from typing import TypeVar
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from torch import Tensor, nn
 
@@ -17,10 +18,15 @@ from flfw.messages.npy import read
 from flfw.messages.sharing import Form, shared
 from flfw.nets.net import Tensors
 
+R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
+
 
 def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
     """Pack named tensors into the ArrayRecord of a message, in NumPy's format, as Flower writes it."""
-    return ArrayRecord({name: _array(value.detach().numpy()) for name, value in tensors.items()})
+    record = ArrayRecord()  # filled one by one: of a dictionary it would make every Array once more
+    for name, value in tensors.items():
+        record[name] = _array(value.detach().numpy())
+    return record
 
 
 def unpack(record: ArrayRecord) -> Tensors:
@@ -44,6 +50,11 @@ def views(record: ArrayRecord) -> dict[str, np.ndarray]:
 def forms(tensors: Mapping[str, Tensor]) -> dict[str, Form]:
     """List types and shapes of named tensors, in the notation of Flower's arrays."""
     return {name: (str(value.dtype).removeprefix("torch."), tuple(value.shape)) for name, value in tensors.items()}
+
+
+def of_kind(content: RecordDict, kind: type[R]) -> dict[str, R]:
+    """List the records of one kind by name; Flower's views of a message check and enter each of them again."""
+    return {name: record for name, record in content.items() if isinstance(record, kind)}
 
 
 def nbytes(record: ArrayRecord) -> int:

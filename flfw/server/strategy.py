@@ -19,7 +19,7 @@ from flwr.serverapp.strategy import Strategy
 from flfw.messages.factored_upload import FactorReader
 from flfw.messages.replies import read_metrics, read_update
 from flfw.messages.sharing import Sharing
-from flfw.messages.wire import nbytes, pack, unpack
+from flfw.messages.wire import nbytes, of_kind, pack, unpack
 from flfw.method import Method
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update
@@ -207,7 +207,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         arrays = pack(self.combined(broadcasted, updates, server_round) if messages else self.without_updates())
         for _ in updates:  # reads the replies left by a method that combines nothing
             pass
-        down = sum(nbytes(m.content.array_records["arrays"]) for m in messages)
+        down = sum(nbytes(of_kind(m.content, ArrayRecord)["arrays"]) for m in messages)
         self._asked = None
         row = self.history.add(server_round, rows, failed, down, time.monotonic() - started, self.noted)
         return arrays, MetricRecord({k: v for k, v in row.items() if isinstance(v, int | float)})
