@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, final
 
 import ray
-from flwr.app import ArrayRecord, Error, Message
+from flwr.app import Error, Message
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from ray.exceptions import (
@@ -17,45 +19,28 @@ from ray.exceptions import (
     ObjectLostError,
     OutOfMemoryError,
     RayActorError,
+    RayError,
     RaySystemError,
     RayTaskError,
     WorkerCrashedError,
 )
 
 from flfw.engines.client_actor import ClientActor
+from flfw.engines.errands import Errand, SharedRecords
+from flfw.engines.node_software import check_software
 from flfw.engines.pace import Pace
 from flfw.engines.ray_start import first_line
 from flfw.errors import DIED, RunFailed
 from flfw.experiment import Scalar
-from flfw.messages.parcels import RecordParts, array_bytes, held, pack_arrays, pack_message, unpack_message
-from flfw.messages.wire import of_kind
+from flfw.messages.parcels import RecordParts, array_bytes, held, unpack_message
 
 _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
 _TRIES = 2  # a client whose process dies is asked once more
+_STARTS = 4  # actors that may die in a row before they came
+_PLACELESS_S = 30.0
+_EXPIRED_S = 10.0  # so long after a message's life its client may go on
 _WAKE_S = 1.0  # while waiting, overdue actors are looked for
 _NOTHING_S = 0.05  # a pause if nobody is at work
-
-
-@dataclass(eq=False)
-class Errand:
-    """Message for which a reply is sought.
-
-    Attributes:
-        message: the message.
-        over: time on the wall clock from which no reply is wanted.
-        deaths: number of actors that died at work on it, or on others of its chunk.
-        records: the arrays that it had when it was added; an app may use its records again.
-    """
-
-    message: Message
-    over: float
-    deaths: int = 0
-    records: tuple[ArrayRecord, ...] = ()
-
-    @property
-    def kind(self) -> str:
-        """Type of the message."""
-        return self.message.metadata.message_type
 
 
 @dataclass(eq=False)
@@ -69,21 +54,24 @@ class _Chunk:
 
 @dataclass(eq=False)
 class _Seat:
-    """Place of an actor, and the chunks that it has, of which the first is at work."""
+    """Place of an actor, and the chunks that it has, of which the first is at work.
+
+    Attributes:
+        actor: Ray's handle.
+        hello: Ray's reference to the actor's equipment, until it has come. Until then the actor gets no message: it
+            may have no place in the cluster, or be gone.
+        starts: actors that were started here since the last one that came.
+        pinned: job that this actor gets first.
+        ready: whether it has answered anything: the first message loads code and data.
+        chunks: what it was handed.
+    """
 
     actor: Any
-    ready: bool = False  # whether it has answered anything: its start may take a minute on a busy machine
+    hello: Any
+    starts: int = 1
+    pinned: Errand | None = None
+    ready: bool = False
     chunks: deque[_Chunk] = field(default_factory=deque)
-
-
-@dataclass(eq=False)
-class _Stored:
-    """ArrayRecord in Ray's object store, for as long as a job needs it."""
-
-    record: ArrayRecord  # kept, so that no other object gets its identity
-    number: int
-    jobs: int
-    place: Any = None  # Ray's reference, once a chunk needs it
 
 
 @final
@@ -98,6 +86,7 @@ class ActorPool:
         shares: what Ray reserves for each of them, as ``num_cpus`` and ``num_gpus``.
         answered: function that is called with each job and its reply.
         told: further configuration of all nodes; None: there is none.
+        stateful: whether the app may keep something in its Context; then a client answers one message at a time.
     """
 
     def __init__(
@@ -108,17 +97,24 @@ class ActorPool:
         actors: int,
         shares: dict[str, Any],
         answered: Callable[[Errand, Message], None],
+        stateful: bool = True,
         told: dict[str, Scalar] | None = None,
     ) -> None:
         place = ray.put(app)
-        factory = ray.remote(ClientActor).options(max_restarts=0, max_task_retries=0, **shares)
+        factory: Any = ray.remote(ClientActor).options(max_restarts=0, max_task_retries=0, **shares)
         self._start = lambda: factory.remote(place, clients, run_config, told or {})
-        self._seats = [_Seat(self._start()) for _ in range(actors)]
-        self._answered, self._pace = answered, Pace()
+        self._seats = [_Seat(actor, actor.equipment.remote()) for actor in (self._start() for _ in range(actors))]
+        self._answered, self._stateful, self._pace = answered, stateful, Pace()
         self._waiting: deque[Errand] = deque()
-        self._stored: dict[int, _Stored] = {}
-        self._numbers = 0
+        self._stored = SharedRecords()
         self._states: dict[int, RecordParts] = {}
+        self._without, self._said = time.monotonic(), False
+
+    def close(self) -> None:
+        """End the actors, so that others have their place at once; what they are at work on is lost."""
+        for seat in self._seats:
+            ray.kill(seat.actor)
+        self._seats = []
 
     @property
     def actors(self) -> int:
@@ -127,17 +123,25 @@ class ActorPool:
 
     def add(self, jobs: list[Errand]) -> None:
         """Add jobs behind those that wait."""
-        self._note_records(jobs)
+        self._stored.note(jobs)
         self._waiting += jobs
         self._hand_out()
 
     def ask_each(self, jobs: list[Errand]) -> list[Errand]:
         """Add a job for each actor, as far as there are enough, and return the others."""
         each, others = jobs[: len(self._seats)], jobs[len(self._seats) :]
-        self._note_records(each)
+        self._stored.note(each)
         for seat, job in zip(self._seats, each, strict=False):
-            self._send(seat, [job])
+            seat.pinned = job
+        self._hand_out()
         return others
+
+    def ask_anyone(self) -> None:
+        """Let any actor have the jobs of `ask_each` for which their own has not come yet."""
+        for seat in self._seats:
+            if seat.pinned:
+                self._waiting.append(seat.pinned)
+                seat.pinned = None
 
     def step(self, until: float) -> bool:
         """Wait for a chunk to be done, take its replies and hand out others.
@@ -152,7 +156,7 @@ class ActorPool:
             RunFailed: Ray is gone, or its actors cannot start.
         """
         self._hand_out()
-        first_of = {seat.chunks[0].reply: seat for seat in self._seats if seat.chunks}
+        first_of = {seat.hello or seat.chunks[0].reply: seat for seat in self._seats if seat.hello or seat.chunks}
         wait = min(max(0.0, until - time.monotonic()), _WAKE_S)
         if not first_of:
             time.sleep(min(wait, _NOTHING_S))
@@ -160,12 +164,28 @@ class ActorPool:
         try:
             ready, _ = ray.wait(list(first_of), timeout=wait)
         except (RaySystemError, ConnectionError, ValueError, RuntimeError) as error:
-            raise RunFailed(f"Ray is gone: {first_line(error)}") from error
+            raise _gone(error) from error
         for reply in ready:
-            self._take(first_of[reply])
+            seat = first_of[reply]
+            self._greet(seat) if seat.hello else self._take(seat)
         self._end_overdue()
+        self._say_if_none_came()
         self._hand_out()
         return bool(ready)
+
+    def _greet(self, seat: _Seat) -> None:
+        """Let a seat have messages, as its actor has come, if its software is this process's."""
+        try:
+            software, host = ray.get(seat.hello)
+        except _LOST as error:
+            if seat.starts >= _STARTS:
+                raise RunFailed(f"Ray's actors died {_STARTS} times at their start: {_last_line(error)}") from error
+            self._replace(seat, error)
+            return
+        except RayError as error:
+            raise _gone(error) from error
+        check_software(software, host)
+        seat.hello, seat.starts, self._without = None, 0, inf
 
     def _take(self, seat: _Seat) -> None:
         """Take the replies of a seat's first chunk, or replace its dead actor."""
@@ -177,6 +197,8 @@ class ActorPool:
             return
         except RayTaskError as error:
             raise RunFailed(f"An actor failed: {first_line(error.cause if error.cause else error)}") from error
+        except RayError as error:
+            raise _gone(error) from error
         seat.chunks.popleft()
         seat.ready = True
         if seat.chunks:
@@ -197,6 +219,10 @@ class ActorPool:
             raise RunFailed(f"Ray's actors did not start: {_last_line(error)}")
         ray.kill(seat.actor)
         lost, seat.chunks, seat.actor, seat.ready = list(seat.chunks), deque(), self._start(), False
+        seat.hello, seat.starts = seat.actor.equipment.remote(), seat.starts + 1
+        for other in self._seats:  # where one died, as with its node, others that are idle may be dead as well
+            if not (other.chunks or other.hello):
+                other.hello = other.actor.equipment.remote()
         again: list[Errand] = []
         for chunk in lost:
             for job in chunk.jobs:
@@ -208,9 +234,15 @@ class ActorPool:
         self._waiting.extendleft(reversed(again))
 
     def _end_overdue(self) -> None:
-        """End actors that take far longer than usual while others of their messages wait; each is then asked alone."""
+        """End actors whose replies nobody wants any more, and those that hold up other messages of theirs.
+
+        These take far longer than usual, and each message is then asked alone.
+        """
         now = time.monotonic()
         for seat in self._seats:
+            if seat.chunks and all(time.time() > job.over + _EXPIRED_S for job in seat.chunks[0].jobs):
+                self._replace(seat, TimeoutError("expired"))
+                continue
             behind = sum(len(chunk.jobs) for chunk in seat.chunks) > 1
             if not (behind and seat.ready):
                 continue
@@ -220,15 +252,26 @@ class ActorPool:
             if self._pace.is_overdue(first.jobs[0].kind, len(first.jobs), took) or 0 < left < took:
                 self._replace(seat, TimeoutError("overdue"))
 
+    def _say_if_none_came(self) -> None:
+        """Say once that no actor has a place: another program's may have it, or the cluster's nodes are gone."""
+        if all(seat.hello for seat in self._seats):
+            self._without = min(self._without, time.monotonic())
+            if not self._said and time.monotonic() > self._without + _PLACELESS_S:
+                self._said = True
+                print("flfw: Ray has no place for any actor yet; the run waits for one.", file=sys.stderr)
+
     def _hand_out(self) -> None:
         """Give chunks to actors that have none, and then to those that will soon be done."""
         for depth in (0, 1):
             for seat in self._seats:
-                if len(seat.chunks) == depth and (jobs := self._next(seat)):
+                if not seat.hello and len(seat.chunks) == depth and (jobs := self._next(seat)):
                     self._send(seat, jobs)
 
     def _next(self, seat: _Seat) -> list[Errand]:
         """Take the jobs of a seat's next chunk: of one kind; one alone if an actor has died at work on it."""
+        if seat.pinned and not seat.chunks:
+            pinned, seat.pinned = seat.pinned, None
+            return [pinned]
         while self._waiting and time.time() >= self._waiting[0].over:
             self._settle(self._waiting.popleft(), None)
         if not self._waiting:
@@ -240,56 +283,34 @@ class ActorPool:
             if not soon or number < len(self._seats) or first.deaths or ahead[0].deaths:
                 return []
         most = 1 if first.deaths or not seat.ready else self._pace.length(first.kind, number, len(self._seats))
+        busy = self._busy()
         jobs: list[Errand] = []
         while self._waiting and len(jobs) < most and (job := self._waiting[0]).kind == first.kind:
-            if jobs and job.deaths:
+            if (jobs and job.deaths) or job.node in busy:
                 break
             jobs.append(self._waiting.popleft())
         return jobs
 
+    def _busy(self) -> set[int]:
+        """List the clients at work whose next message must wait, since it needs the state that they will leave."""
+        if not self._stateful:
+            return set()
+        return {job.node for seat in self._seats for chunk in seat.chunks for job in chunk.jobs}
+
     def _send(self, seat: _Seat, jobs: list[Errand]) -> None:
-        shared: dict[int, int] = {}
-        places: dict[int, Any] = {}
-        for entry in self._shared_by(jobs):
-            if entry.place is None:
-                entry.place = ray.put(pack_arrays(entry.record))
-            shared[id(entry.record)], places[entry.number] = entry.number, entry.place
-        parcels = [pack_message(job.message, shared) for job in jobs]
-        nodes = {job.message.metadata.dst_node_id for job in jobs}
-        states = {node: self._states[node] for node in nodes if node in self._states}
-        reply = seat.actor.answer.remote(parcels, states, places)
-        seat.chunks.append(_Chunk(jobs, reply, time.monotonic()))
-
-    def _shared_by(self, jobs: list[Errand]) -> Iterator[_Stored]:
-        """List the records of some jobs that others have as well, or have had."""
-        seen: set[int] = set()
-        for job in jobs:
-            for record in job.records:
-                entry = self._stored[id(record)]
-                if entry.number not in seen and (entry.place is not None or entry.jobs > 1):
-                    seen.add(entry.number)
-                    yield entry
-
-    def _note_records(self, jobs: list[Errand]) -> None:
-        """Count the jobs that have each ArrayRecord: one that many have is stored once."""
-        for job in jobs:
-            job.records = tuple(of_kind(job.message.content, ArrayRecord).values())
-            for record in job.records:
-                entry = self._stored.get(id(record))
-                if entry is None:
-                    self._numbers += 1
-                    entry = self._stored[id(record)] = _Stored(record, self._numbers, 0)
-                entry.jobs += 1
+        parcels, places = self._stored.parcels(jobs)
+        states = {job.node: self._states[job.node] for job in jobs if job.node in self._states}
+        seat.chunks.append(_Chunk(jobs, seat.actor.answer.remote(parcels, states, places), time.monotonic()))
 
     def _settle(self, job: Errand, reply: Message | None) -> None:
         """Pass a reply on, and forget arrays that no job needs any more."""
-        for record in job.records:
-            entry = self._stored[id(record)]
-            entry.jobs -= 1
-            if not entry.jobs:
-                del self._stored[id(record)]
+        self._stored.forget(job)
         if reply is not None:
             self._answered(job, reply)
+
+
+def _gone(error: BaseException) -> RunFailed:
+    return RunFailed(f"Ray is gone: {first_line(error)}")
 
 
 def _last_line(error: BaseException) -> str:

@@ -11,6 +11,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 
+from flfw.engines.node_software import versions
 from flfw.experiment import Scalar
 from flfw.messages.parcels import (
     ArrayParts,
@@ -22,6 +23,7 @@ from flfw.messages.parcels import (
     unpack_message,
     unpack_records,
 )
+from flfw.messages.reasons import words_of
 
 _NOTHING_SHARED: dict[int, int] = {}
 
@@ -50,6 +52,12 @@ class ClientActor:
         self._app, self._clients, self._run_config, self._told = app, clients, run_config, told
         self._shared: dict[int, ArrayParts] = {}
 
+    def equipment(self) -> tuple[dict[str, str], str]:
+        """Return the versions of this process's software, and the address of its node."""
+        import ray
+
+        return versions(), ray.util.get_node_ip_address()
+
     def answer(
         self, parcels: list[Parcel], states: dict[int, RecordParts], stored: dict[int, Any]
     ) -> tuple[float, list[Parcel], dict[int, RecordParts]]:
@@ -72,10 +80,10 @@ class ClientActor:
         for parcel in parcels:
             message = unpack_message(parcel, self._shared)
             node = message.metadata.dst_node_id
-            context = self._context(message.metadata.run_id, node, kept.get(node))
-            replies.append(self._reply(message, context))
-            if len(context.state) or node in kept:
-                kept[node] = pack_records(context.state, _NOTHING_SHARED)
+            reply, state = self._reply(message, self._context(message.metadata.run_id, node, kept.get(node)))
+            replies.append(reply)
+            if state or (state is not None and node in kept):
+                kept[node] = state
         return time.monotonic() - began, replies, kept
 
     def _context(self, run_id: int, node: int, state: RecordParts | None) -> Context:
@@ -87,13 +95,18 @@ class ClientActor:
             run_config=dict(self._run_config),
         )
 
-    def _reply(self, message: Message, context: Context) -> Parcel:
-        """Call the app; its exception is the client's failure, as is a reply that cannot be sent."""
+    def _reply(self, message: Message, context: Context) -> tuple[Parcel, RecordParts | None]:
+        """Call the app; return its reply, and its state: None if it raised, since the state stays what it was.
+
+        Its exception is the client's failure, as is a reply that cannot be sent. Only an exit ends the process.
+        """
         try:
             reply = self._app(message, context)
             if context.run_config != self._run_config:
                 raise ValueError("the run_config of a Context cannot be changed")
-            return pack_message(reply, _NOTHING_SHARED)
-        except Exception as error:
-            failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, str(error))
-            return pack_message(Message(failed, reply_to=message), _NOTHING_SHARED)
+            return pack_message(reply, _NOTHING_SHARED), pack_records(context.state, _NOTHING_SHARED)
+        except SystemExit:
+            raise
+        except BaseException as error:  # of asyncio, too: another thread's interrupt does not reach an actor
+            failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, words_of(error))
+            return pack_message(Message(failed, reply_to=message), _NOTHING_SHARED), None

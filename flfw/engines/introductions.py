@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from flwr.app import Message
 
-from flfw.engines.actor_pool import Errand
+from flfw.engines.errands import Errand
 from flfw.messages.introduction import Introduction, speak_for_all
 from flfw.messages.reasons import Unusable
 

@@ -10,14 +10,17 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Sequence
+from copy import copy
 from math import inf
 from typing import Any, final
 from uuid import uuid4
 
 from flwr.app import Message
+from flwr.app.message import make_message
 from flwr.clientapp import ClientApp
 
-from flfw.engines.actor_pool import ActorPool, Errand
+from flfw.engines.actor_pool import ActorPool
+from flfw.engines.errands import Errand
 from flfw.engines.introductions import KIND, IntroductionSample, answer_for_all
 from flfw.experiment import Scalar
 from flfw.messages.simulated import FORCED, SimulatedGrid
@@ -43,6 +46,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         introduced: whether the app answers queries by an `Introduction`; then one client in each actor is asked for
             all, where that is enough: see `flfw.engines.introductions`.
         one_disk: see `SimulatedGrid`.
+        stateful: whether the app may keep something in its Context; then a client answers one message at a time.
     """
 
     def __init__(
@@ -56,6 +60,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         grace: float = 0.0,
         introduced: bool = False,
         one_disk: bool = False,
+        stateful: bool = True,
     ) -> None:
         super().__init__(clients, one_disk)
         self._grace, self._introduced = grace, introduced
@@ -64,12 +69,17 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         self._asked: dict[str, Errand] = {}
         self._arrived: dict[str, Message] = {}
         told: dict[str, Scalar] = {FORCED: True} if one_disk else {}
-        self._pool = ActorPool(app, clients, run_config, min(actors, clients), shares, self._keep, told)
+        self._pool = ActorPool(app, clients, run_config, min(actors, clients), shares, self._keep, stateful, told)
 
     @property
     def representatives(self) -> Sequence[int]:
         """Implement `SimulatedGrid.representatives`: actors that have answered nothing yet get a message each."""
         return self._nodes[: self._pool.actors] if self._introduced else ()
+
+    def close(self) -> None:
+        """End the actors."""
+        with self._lock:
+            self._pool.close()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Give messages to the actors; the others wait until replies are asked for."""
@@ -124,6 +134,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         self._sample = None
         answer = answer_for_all([sample.replies[n] for n in range(len(sample.sent))]) if sample.complete else None
         if answer is None:
+            self._pool.ask_anyone()
             self._pool.add(sample.others)
         else:
             for job in sample.others:
@@ -135,7 +146,9 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         if metadata.dst_node_id not in self._nodes:
             raise ValueError(f"Expected a node from 1 to {len(self._nodes)}, got {metadata.dst_node_id}.")
         metadata.__dict__["_message_id"] = str(uuid4())
-        return Errand(message, metadata.created_at + metadata.ttl - self._grace)
+        sent = copy(metadata)  # the same message may be sent once more
+        own = make_message(sent, error=message.error) if message.has_error() else make_message(sent, message.content)
+        return Errand(own, metadata.created_at + metadata.ttl - self._grace)
 
     def _keep(self, job: Errand, reply: Message) -> None:
         reply.metadata.__dict__["_message_id"] = str(uuid4())

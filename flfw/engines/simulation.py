@@ -69,7 +69,10 @@ def run_simulation(
 
         actors, reserved = _fitting(shares)
         grid = RayGrid(client_app, num_supernodes, given, actors=actors, shares={**shares, **reserved})
-        server_app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(given)))
+        try:
+            server_app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(given)))
+        finally:
+            grid.close()  # on a Ray that stays, the next simulation needs their place
 
 
 def _fitting(shares: Mapping[str, Any]) -> tuple[int, dict[str, float]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flfw.experiment import Scalar
+from flfw.messages.reasons import words_of
 from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import GRACE_S
 
@@ -83,15 +85,17 @@ class InProcessGrid(SimulatedGrid):
 
     def _answer(self, message: Message) -> Message:
         node = message.metadata.dst_node_id
+        context = self._context(node)
+        before = copy.deepcopy(context.state)
         try:
-            context = self._context(node)
             reply = self._app(message, context)
             if self._introduced and len(context.state):
                 self._contexts[node] = context
             return reply
         except Exception as error:  # an exception of a client is the client's failure, not the server's
             logging.getLogger("flwr").debug("a client raised", exc_info=error)
-            return Message(Error(_CLIENT_APP_RAISED, str(error)), reply_to=message)
+            context.state = before  # as in Flower's engines, where a client that raised keeps nothing
+            return Message(Error(_CLIENT_APP_RAISED, words_of(error)), reply_to=message)
 
     def _context(self, node: int) -> Context:
         """Return the Context of a node; one that is not kept is made anew."""

@@ -26,14 +26,14 @@ _ARRAYS, _SHARED, _METRICS, _CONFIG = "arrays", "shared", "metrics", "config"
 
 
 def pack_arrays(record: ArrayRecord) -> ArrayParts:
-    """Take an ArrayRecord apart; no byte is copied before the parts are sent."""
+    """Take an ArrayRecord apart; no byte is copied before the parts are sent, unless an app put in a bytearray."""
     return [
         (
             name,
             one.dtype,
             one.shape,
             one.stype,
-            one.data if len(one.data) < _SMALL else np.frombuffer(one.data, np.uint8),
+            bytes(one.data) if len(one.data) < _SMALL else np.frombuffer(bytes(one.data), np.uint8),
         )
         for name, one in record.items()
     ]
@@ -68,8 +68,22 @@ def pack_records(content: RecordDict, shared: Mapping[int, int]) -> RecordParts:
             number = shared.get(id(record))
             parts.append((name, _ARRAYS, pack_arrays(record)) if number is None else (name, _SHARED, number))
         else:
-            parts.append((name, _METRICS if isinstance(record, MetricRecord) else _CONFIG, dict(record)))
+            values = {key: list(value) if isinstance(value, list) else value for key, value in record.items()}
+            parts.append((name, _METRICS if isinstance(record, MetricRecord) else _CONFIG, values))
     return parts
+
+
+def inlined(parts: RecordParts, arrays: Mapping[int, ArrayParts]) -> RecordParts:
+    """Put arrays in the place of their numbers, as far as they are given.
+
+    Args:
+        parts: the records of a message.
+        arrays: parts of ArrayRecords by their number.
+    """
+    return [
+        (name, _ARRAYS, arrays[values]) if kind == _SHARED and values in arrays else (name, kind, values)
+        for name, kind, values in parts
+    ]
 
 
 def unpack_records(parts: RecordParts, shared: Mapping[int, ArrayParts]) -> RecordDict:

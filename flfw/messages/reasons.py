@@ -35,6 +35,14 @@ class Declined(OneLine, RuntimeError):
     """Error of a client that does not answer a message, for a reason that lies in the message and not in its data."""
 
 
+def words_of(error: BaseException) -> str:
+    """Return an exception's text; its type's name if it cannot even be asked."""
+    try:
+        return str(error)
+    except Exception:
+        return type(error).__name__
+
+
 def in_one_line(reason: str | None) -> str:
     """Shorten an error reason to the client's message, without the text that Flower's engine or SuperNode adds.
 

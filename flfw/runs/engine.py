@@ -96,6 +96,7 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
             grace=GRACE_S,
             introduced=True,
             one_disk=not experiment.ray_address,  # a cluster may have actors on other machines
+            stateful=False,
         )
         federate(grid, resolved)
 

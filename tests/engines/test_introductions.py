@@ -8,7 +8,7 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 
 from flfw import apps
-from flfw.engines.actor_pool import Errand
+from flfw.engines.errands import Errand
 from flfw.engines.introductions import IntroductionSample, answer_for_all
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid

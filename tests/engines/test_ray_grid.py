@@ -46,9 +46,12 @@ def grid() -> Any:
 
 
 def warm(grid: Any) -> None:
-    """Let the pace be known, so that chunks have several messages."""
+    """Let both actors come, and the pace be known, so that chunks have several messages."""
+    come: set[int] = set()
     for _ in range(4):
-        grid.send_and_receive(asked(range(CLIENTS)))
+        come |= pids(grid.send_and_receive(asked(range(CLIENTS))))
+    while len(come) < 2:
+        come |= pids(grid.send_and_receive(asked(range(CLIENTS))))
 
 
 def asked(
