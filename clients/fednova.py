@@ -8,11 +8,13 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
-from flfw.client import FederatedClient
+from flfw.client.phases import Phases
+from flfw.client.stacked_descent import GradientClient
+from flfw.nets import Tensors
 
 
 @final
-class FedNovaClient(FederatedClient):
+class FedNovaClient(GradientClient):
     """Client with local SGD that counts its steps."""
 
     place_labels = True
@@ -22,14 +24,18 @@ class FedNovaClient(FederatedClient):
         super().install(received, version)
         self._broadcast = {name: value.detach().clone() for name, value in self.model.named_parameters()}
 
-    def train(self) -> dict[str, float]:
+    def phases(self) -> Phases[dict[str, float]]:
         """Return the mean loss of the last epoch, the proximal term included, and tau_i."""
-        loss = self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())
-        return {"loss": loss, "steps": self.steps_made}
+        metrics = yield from super().phases()
+        return {**metrics, "steps": self.steps_made}
 
-    def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the loss with the proximal term, which is 0 at the broadcast model."""
+    def anchor(self) -> Tensors:
+        """Return the broadcast model."""
+        return self._broadcast if self.at.settings.mu else {}
+
+    def attraction(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
+        """Compute the proximal term, which is 0 at the broadcast model."""
         if not self.at.settings.mu:
-            return self.loss(x, y)
-        distance = sum(((value - self._broadcast[name]) ** 2).sum() for name, value in self.model.named_parameters())
-        return self.loss(x, y) + self.at.settings.mu / 2 * distance
+            return 0.0
+        distance = sum(((value - anchor[name]) ** 2).sum() for name, value in parameters.items())
+        return self.at.settings.mu / 2 * distance

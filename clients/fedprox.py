@@ -8,11 +8,12 @@ from typing import final
 import numpy as np
 from torch import Tensor
 
-from flfw.client.federated_client import FederatedClient
+from flfw.client.stacked_descent import GradientClient
+from flfw.nets import Tensors
 
 
 @final
-class FedProxClient(FederatedClient):
+class FedProxClient(GradientClient):
     """Client with local SGD held near the broadcast model."""
 
     place_labels = True
@@ -22,11 +23,11 @@ class FedProxClient(FederatedClient):
         super().install(received, version)
         self._broadcast = {name: value.detach().clone() for name, value in self.model.named_parameters()}
 
-    def train(self) -> dict[str, float]:
-        """Return the mean loss of the last epoch, the proximal term included."""
-        return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}
+    def anchor(self) -> Tensors:
+        """Return w."""
+        return self._broadcast
 
-    def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the loss with the proximal term, which is 0 at the broadcast model."""
-        distance = sum(((value - self._broadcast[name]) ** 2).sum() for name, value in self.model.named_parameters())
-        return self.loss(x, y) + self.at.settings.mu / 2 * distance
+    def attraction(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
+        """Compute the proximal term, which is 0 at the broadcast model."""
+        distance = sum(((value - anchor[name]) ** 2).sum() for name, value in parameters.items())
+        return self.at.settings.mu / 2 * distance

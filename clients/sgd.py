@@ -4,15 +4,11 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.client.federated_client import FederatedClient
+from flfw.client.stacked_descent import GradientClient
 
 
 @final
-class SGDClient(FederatedClient):
+class SGDClient(GradientClient):
     """Client with E epochs of SGD on all parameters, shared or private."""
 
     place_labels = True
-
-    def train(self) -> dict[str, float]:
-        """Train; return the mean loss of the last epoch."""
-        return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}

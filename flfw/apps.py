@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import faulthandler
 import sys
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +21,20 @@ from flfw import data, nets
 from flfw.audit import probe, uploads
 from flfw.audit.rungs import on_rung
 from flfw.client.broadcast_checks import broadcast_alarms, digest, zeros_at_first
+from flfw.client.deadline import until
 from flfw.client.federated_client import FederatedClient
+from flfw.client.phases import JointStepsFailed, side_by_side
 from flfw.client.site import Site
 from flfw.client.workplace import Workplace
 from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
+from flfw.dp.charging import charge_message
 from flfw.dp.settlement import require_settled
-from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
-from flfw.errors import BadInput
+from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
+from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.introduction import Introduction
+from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.question import read_question
 from flfw.messages.reasons import QUIET, WITHHELD, Declined
 from flfw.messages.sharing import Border, Sharing, SharingViolation
@@ -47,10 +49,6 @@ from flfw.training.threads import one_thread
 server = ServerApp()
 client = ClientApp()
 
-_SHOWN = 80  # characters of the run's name by the server, in the site's ledger
-_LONGEST_S = 1e9  # some thirty years; a timer takes not much more
-_AFTER_DEADLINE_S = 1.0  # the server then reports a late client, not a dead process
-
 
 # --- the server ---------------------------------------------------------------------------------------------------
 
@@ -61,6 +59,8 @@ def serve(grid: Grid, context: Context) -> None:
     from flfw.engines.federation import federate  # clients import this module too, and do not need the engine
 
     experiment = Experiment.from_run_config(context.run_config)
+    joins = isinstance(grid, InProcessGrid)
+    require(joins or experiment.together == 1, "--cohort 1 on Flower's own engines", cohort=experiment.cohort)
     nets.look_in(experiment.weights)  # the server alone: its own user named the place
     federate(grid, resolve(experiment))
 
@@ -71,7 +71,7 @@ def serve(grid: Grid, context: Context) -> None:
 @client.query()
 def introduce(message: Message, context: Context) -> Message:
     """Describe this node: partition, hash of the code, presence of a GPU, shape and classes of the data."""
-    with _until(message.metadata.created_at + ENROLMENT_S, context):
+    with until(message.metadata.created_at + ENROLMENT_S, context):
         site = Site.from_config(context.node_config, "none")
         volunteered = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
         known = Introduction(_partition(context), code_hash(), torch.cuda.is_available(), volunteered)
@@ -124,13 +124,79 @@ def _own_labels(experiment: Experiment, data_root: str) -> str:
 def train(message: Message, context: Context) -> Message:
     """Do one round of local training."""
     with _at_work(message, context, message_cost.TRAIN) as (worker, border, config, received):
-        site, at = Site.from_config(context.node_config, config["experiment"]), worker.at
-        gives_all = site.truth is not None and site.volunteered is None
-        worker.noted = [] if gives_all and uploads.is_audited(at.experiment, at.round) else None
-        sent, metrics = worker.fit_named(received, config["version"])
-        if site.truth is not None and worker.noted is not None:
-            uploads.write_truth(site.truth, at.experiment, at.round, at.partition, worker.noted)
-        return _reply(message, border, sent, metrics)
+        _note_truth(worker, context)
+        return _trained(message, context, worker, border, worker.fit_named(received, config["version"]))
+
+
+def train_together(asked: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
+    """Do one round of local training of some clients at once.
+
+    A client that fails by itself does not take part any more. Where joint steps fail, nobody can tell whose fault it
+    is: then each client trains alone.
+
+    Args:
+        asked: messages to clients of one class in one round, each with the client's context.
+
+    Returns:
+        The reply of each client, or its failure.
+    """
+    try:
+        return _trained_at_once(asked)
+    except JointStepsFailed:
+        return [_attempted(partial(client, *one)) for one in asked]
+
+
+def cohorts(experiment: Experiment) -> MessageCohorts | None:
+    """Return how a simulation of an experiment answers messages together; None: it answers each by itself."""
+    size = min(experiment.together, experiment.per_round)
+    return MessageCohorts(message_cost.TRAIN, size, train_together) if size > 1 else None
+
+
+def _trained_at_once(asked: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
+    answers: dict[int, Message | Exception] = {}
+    entered: dict[int, tuple[FederatedClient, Border, dict[str, Any], dict[str, np.ndarray]]] = {}
+    with ExitStack() as stack:
+        for place, (message, context) in enumerate(asked):
+            try:
+                entered[place] = stack.enter_context(_at_work(message, context, message_cost.TRAIN))
+                _note_truth(entered[place][0], context)
+            except Exception as error:  # this client's failure alone
+                answers[place] = error
+        works = [worker.round(received, config["version"]) for worker, _, config, received in entered.values()]
+        results = side_by_side([worker for worker, *_ in entered.values()], works)
+        for (place, (worker, border, *_)), result in zip(entered.items(), results, strict=True):
+            failed = isinstance(result, Exception)
+            answers[place] = result if failed else _attempted(partial(_trained, *asked[place], worker, border, result))
+    return [answers[place] for place in range(len(asked))]
+
+
+def _attempted(answer: Callable[[], Message]) -> Message | Exception:
+    try:
+        return answer()
+    except Exception as error:  # as the engine takes it for one client
+        return error
+
+
+def _note_truth(worker: FederatedClient, context: Context) -> None:
+    """Let a client note the examples of its training where an audit needs them."""
+    site = Site.from_config(context.node_config, worker.at.run)
+    gives_all = site.truth is not None and site.volunteered is None
+    worker.noted = [] if gives_all and uploads.is_audited(worker.at.experiment, worker.at.round) else None
+
+
+def _trained(
+    message: Message,
+    context: Context,
+    worker: FederatedClient,
+    border: Border,
+    result: tuple[Tensors, dict[str, Any]],
+) -> Message:
+    """Build the answer to a message that asked for training, and write down the noted examples."""
+    site, at = Site.from_config(context.node_config, worker.at.run), worker.at
+    sent, metrics = result
+    if site.truth is not None and worker.noted is not None:
+        uploads.write_truth(site.truth, at.experiment, at.round, at.partition, worker.noted)
+    return _reply(message, border, sent, metrics)
 
 
 @client.train("probe")
@@ -191,7 +257,7 @@ def _at_work(
         message_cost.require_countable(asked, kind, config)
     experiment = resolved.experiment
     site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
-    with _until(message.metadata.created_at + config["deadline"], context), one_thread():
+    with until(message.metadata.created_at + config["deadline"], context), one_thread():
         at = Workplace(
             experiment=experiment,
             task=Task.load(experiment, site.data_root),
@@ -214,7 +280,7 @@ def _at_work(
         if "check-broadcast" in context.node_config:
             fresh = probe.ladder_net(below, experiment, at.task.build_net) if below else worker.model
             _require_plausible(received, fresh, f"{kind} in round {at.round}")
-        _charge(context, asked, kind, config, at)
+        charge_message(context, asked, kind, config, at)
         yield worker, border, config, received
 
 
@@ -239,36 +305,6 @@ def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:
         raise SharingViolation(f"client {partition} was sent arrays that cannot be read: {error}") from error
 
 
-def _charge(context: Context, asked: Resolved, kind: str, config: dict[str, Any], at: Workplace) -> None:
-    """Append a message to the site's ledger before any work on it, or refuse it; without a budget nothing is entered.
-
-    Args:
-        context: context of this node.
-        asked: the experiment, on no rung of an audit.
-        kind: type of the message.
-        config: the message's scalars.
-        at: the client's data.
-    """
-    if (granted := budgeted(context.node_config)) is None:
-        return
-    budget, ledger = granted
-    split, me = at.task.split, at.partition
-    mine, others = split.train[me], (split.test[me], split.validation[me])
-    entry = MessageEntry(
-        run=str(config["experiment"])[:_SHOWN],
-        round=at.round,
-        kind=kind,
-        method=asked.experiment.method,
-        mechanism=message_cost.cost(asked, kind, config, len(mine)),
-        examples=len(mine),
-        repeated=max(most_repeated(mine), most_repeated(*others)),
-        sends=() if kind == message_cost.EVALUATE else tuple(asked.sharing.uploads),
-        metrics=message_cost.cost_of_metrics(asked, kind),
-        held=sum(map(len, (mine, *others))),
-    )
-    charge(ledger, budget, entry)
-
-
 def _on_rung(resolved: Resolved, rung: str) -> Resolved:
     """Return the experiment as this client carries it out for the probes of a rung."""
     if (changed := on_rung(resolved, rung)) is None:
@@ -281,30 +317,6 @@ def _ladder_border(at: Workplace, rung: str) -> Border:
     with torch.device("meta"):
         net = probe.ladder_net(rung, at.experiment, at.task.build_net)
     return Border(at.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
-
-
-@contextmanager
-def _until(deadline: float, context: Context) -> Iterator[None]:
-    """Refuse work after the deadline, and end this process when the deadline passes during the work.
-
-    A hung client would hold its core for ever. Python itself may hang, so a thread of C code ends the process.
-
-    Args:
-        deadline: seconds since the epoch; the clocks of the machines must differ by less than the time given.
-        context: context of this node; a process that also runs the server is not ended.
-    """
-    own_process = not context.node_config.get("in-process")
-    if (left := deadline - time.time()) <= 0:
-        raise Declined("was asked too late")
-    if own_process:
-        faulthandler.dump_traceback_later(
-            min(left, _LONGEST_S) + _AFTER_DEADLINE_S, exit=True, file=sys.__stderr__ or sys.stderr
-        )
-    try:
-        yield
-    finally:
-        if own_process:
-            faulthandler.cancel_dump_traceback_later()
 
 
 def _reply(message: Message, border: Border, sent: Tensors, metrics: dict[str, Any]) -> Message:

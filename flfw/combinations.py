@@ -125,7 +125,7 @@ def _require_robust(experiment: Experiment, method: type[FederatedStrategy]) -> 
     require(method.averaged, averaging, method=experiment.method)
     fewest = RobustMean(experiment.robust, experiment.byzantine_clients).fewest
     rounds = f"{fewest} clients or more in a round, with byzantine-clients={experiment.byzantine_clients}"
-    require(experiment.cohort >= fewest, f"{rounds} and --robust {experiment.robust}", cohort=experiment.cohort)
+    require(experiment.per_round >= fewest, f"{rounds} and --robust {experiment.robust}", clients=experiment.per_round)
 
 
 def _require_turns(experiment: Experiment, apart: int) -> None:

@@ -14,7 +14,10 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from flwr.client import NumPyClient
+from torch import nn
 
+from flfw.client.descent import LocalDescent
+from flfw.client.phases import Phases, one_by_one
 from flfw.client.probing import Probing
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
@@ -64,6 +67,28 @@ class FederatedClient(Probing, NumPyClient, ABC):
                 factor_names = self._factored_upload.names
         self.border = Border(at.partition, at.experiment.method, self.sharing, forms(state), factor_names)
 
+    def training(self) -> Phases[dict[str, float]]:
+        """Train as `train` does, and yield the phases that clients can go through together: by default none."""
+        yield from ()
+        return self.train()
+
+    @classmethod
+    def apart(cls, model: nn.Module, settings: Any) -> str:
+        """Say what keeps clients from joint steps, as "whose ..."; empty: nothing. See `flfw.client.phases`.
+
+        Args:
+            model: the method's model; it may be without numbers.
+            settings: the method's hyper-parameters.
+        """
+        same = cls.round is FederatedClient.round and cls.fit_named is FederatedClient.fit_named
+        opted_in = same and cls.descend is LocalDescent.descend and cls.training is not FederatedClient.training
+        return "" if opted_in else "whose clients take local steps in a way of their own"
+
+    @classmethod
+    def gains(cls, model: nn.Module) -> bool:
+        """Return whether joint steps with this model are usually faster on a CPU than one client after the other."""
+        return False
+
     def outgoing(self) -> Tensors:
         """Choose the tensors to send after training, by name: by default the method's uploads."""
         return {n: v.detach() for n, v in self.model.state_dict().items() if matches(n, self.sharing.uploads)}
@@ -109,8 +134,12 @@ class FederatedClient(Probing, NumPyClient, ABC):
         Returns:
             The tensors to send, and metrics.
         """
+        return one_by_one(self.round(received, version))
+
+    def round(self, received: Mapping[str, np.ndarray], version: int) -> Phases[tuple[Tensors, dict[str, Any]]]:
+        """Do one round as `fit_named` does, and yield the phases of `training`; arguments and result are the same."""
         started = time.monotonic()
-        metrics = self._between_evaluations(self.train, received, version)
+        metrics = yield from self._between_evaluations(self.training, received, version)
         self._keep_private(version)
         sent = self.leaving()
         examples = len(self.indices("train"))
@@ -126,7 +155,12 @@ class FederatedClient(Probing, NumPyClient, ABC):
         """
         if self.at.experiment.metrics == "none":
             return {}
-        metrics = self._between_evaluations(self.personalise, received, version)
+
+        def personalising() -> Phases[dict[str, float]]:
+            yield from ()
+            return self.personalise()
+
+        metrics = one_by_one(self._between_evaluations(personalising, received, version))
         if len(self.indices("validation")):
             self.install(received, version)
             metrics["acc_global_validation"] = self.accuracy("validation")
@@ -173,11 +207,11 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return self._factored_upload.compress(sent, self.received) if self._factored_upload else sent
 
     def _between_evaluations(
-        self, train: Callable[[], dict[str, float]], received: Mapping[str, np.ndarray], version: int
-    ) -> dict[str, Any]:
+        self, train: Callable[[], Phases[dict[str, float]]], received: Mapping[str, np.ndarray], version: int
+    ) -> Phases[dict[str, Any]]:
         self.install(received, version)
         before = self.accuracy()
-        metrics = train()
+        metrics = yield from train()
         accuracies = {"acc_global": before, "acc_local": self.accuracy()}
         if len(self.indices("validation")):
             accuracies["acc_validation"] = self.accuracy("validation")

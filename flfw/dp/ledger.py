@@ -73,14 +73,14 @@ def least_summed(experiment: Experiment) -> int:
         BadInput: there may be no other client in a sum.
     """
     everybody = experiment.on_client_failure == "fail" and not _is_poisson(experiment)
-    surely, colluding = experiment.cohort if everybody else experiment.min_clients, experiment.colluding_clients
+    surely, colluding = experiment.per_round if everybody else experiment.min_clients, experiment.colluding_clients
     limit = f"colluding-clients < {surely}, the updates that are surely in a round's sum (--sample, --min-clients)"
     require(colluding < surely, limit, colluding_clients=colluding)
     return surely - colluding
 
 
 def _is_poisson(experiment: Experiment) -> bool:
-    return experiment.sampling == "poisson" and experiment.cohort < experiment.clients
+    return experiment.sampling == "poisson" and experiment.per_round < experiment.clients
 
 
 def course(resolved: Resolved, split: Split) -> Course:
@@ -97,7 +97,7 @@ def course(resolved: Resolved, split: Split) -> Course:
         rounds=experiment.rounds,
         participations=most_participations(*drawing, apart),
         clients=experiment.clients,
-        cohort=experiment.cohort,
+        cohort=experiment.per_round,
         poisson=_is_poisson(experiment),
         fewest=min(sizes),
         most=max(sizes),

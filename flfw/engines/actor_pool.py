@@ -26,16 +26,16 @@ from ray.exceptions import (
 )
 
 from flfw.engines.client_actor import ClientActor
-from flfw.engines.errands import Errand, SharedRecords
+from flfw.engines.errands import Errand, SharedRecords, cohort_sizes, join_cohorts
 from flfw.engines.node_software import check_software
 from flfw.engines.pace import Pace
 from flfw.engines.ray_start import first_line
 from flfw.errors import DIED, RunFailed
 from flfw.experiment import Scalar
+from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.parcels import RecordParts, array_bytes, held, unpack_message
 
 _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
-_TRIES = 2  # a client whose process dies is asked once more
 _STARTS = 4  # actors that may die in a row before they came
 _PLACELESS_S = 30.0
 _EXPIRED_S = 10.0  # so long after a message's life its client may go on
@@ -85,8 +85,9 @@ class ActorPool:
         actors: number of actors.
         shares: what Ray reserves for each of them, as ``num_cpus`` and ``num_gpus``.
         answered: function that is called with each job and its reply.
-        told: further configuration of all nodes; None: there is none.
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.
+        told: further configuration of all nodes; None: there is none.
+        cohorts: how some messages are answered together; None: none are.
     """
 
     def __init__(
@@ -99,12 +100,13 @@ class ActorPool:
         answered: Callable[[Errand, Message], None],
         stateful: bool = True,
         told: dict[str, Scalar] | None = None,
+        cohorts: MessageCohorts | None = None,
     ) -> None:
         place = ray.put(app)
         factory: Any = ray.remote(ClientActor).options(max_restarts=0, max_task_retries=0, **shares)
-        self._start = lambda: factory.remote(place, clients, run_config, told or {})
+        self._start = lambda: factory.remote(place, clients, run_config, told or {}, cohorts)
         self._seats = [_Seat(actor, actor.equipment.remote()) for actor in (self._start() for _ in range(actors))]
-        self._answered, self._stateful, self._pace = answered, stateful, Pace()
+        self._answered, self._stateful, self._pace, self._cohorts = answered, stateful, Pace(), cohorts
         self._waiting: deque[Errand] = deque()
         self._stored = SharedRecords()
         self._states: dict[int, RecordParts] = {}
@@ -124,6 +126,8 @@ class ActorPool:
     def add(self, jobs: list[Errand]) -> None:
         """Add jobs behind those that wait."""
         self._stored.note(jobs)
+        if self._cohorts:
+            join_cohorts(jobs, self._cohorts)
         self._waiting += jobs
         self._hand_out()
 
@@ -227,7 +231,9 @@ class ActorPool:
         for chunk in lost:
             for job in chunk.jobs:
                 job.deaths += chunk is lost[0]
-                if job.deaths < _TRIES:
+                if job.deaths >= job.tries - 1:
+                    job.cohort = None  # somebody in it may be the reason
+                if job.deaths < job.tries:
                     again.append(job)
                 else:
                     self._settle(job, Message(Error(ErrorCode.UNKNOWN, DIED), reply_to=job.message))
@@ -268,7 +274,7 @@ class ActorPool:
                     self._send(seat, jobs)
 
     def _next(self, seat: _Seat) -> list[Errand]:
-        """Take the jobs of a seat's next chunk: of one kind; one alone if an actor has died at work on it."""
+        """Take the jobs of a seat's next chunk: of one kind, in whole cohorts; one cohort alone after a death at it."""
         if seat.pinned and not seat.chunks:
             pinned, seat.pinned = seat.pinned, None
             return [pinned]
@@ -285,8 +291,9 @@ class ActorPool:
         most = 1 if first.deaths or not seat.ready else self._pace.length(first.kind, number, len(self._seats))
         busy = self._busy()
         jobs: list[Errand] = []
-        while self._waiting and len(jobs) < most and (job := self._waiting[0]).kind == first.kind:
-            if (jobs and job.deaths) or job.node in busy:
+        while self._waiting and (job := self._waiting[0]).kind == first.kind:
+            inside = bool(jobs) and job.cohort is not None and job.cohort is jobs[-1].cohort
+            if job.node in busy or (not inside and (len(jobs) >= most or (jobs and job.deaths))):
                 break
             jobs.append(self._waiting.popleft())
         return jobs
@@ -300,7 +307,8 @@ class ActorPool:
     def _send(self, seat: _Seat, jobs: list[Errand]) -> None:
         parcels, places = self._stored.parcels(jobs)
         states = {job.node: self._states[job.node] for job in jobs if job.node in self._states}
-        seat.chunks.append(_Chunk(jobs, seat.actor.answer.remote(parcels, states, places), time.monotonic()))
+        reply = seat.actor.answer.remote(parcels, states, places, cohort_sizes(jobs))
+        seat.chunks.append(_Chunk(jobs, reply, time.monotonic()))
 
     def _settle(self, job: Errand, reply: Message | None) -> None:
         """Pass a reply on, and forget arrays that no job needs any more."""

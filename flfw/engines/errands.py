@@ -6,14 +6,19 @@ of arrays cannot be changed, and are not copied.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 import ray
 from flwr.app import ArrayRecord, Message
 
+from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.parcels import ArrayParts, Parcel, RecordParts, inlined, pack_arrays, pack_records
 from flfw.messages.wire import of_kind
+
+_TRIES = 2  # a client whose process dies is asked once more
+_TRIES_TOGETHER = 3  # the second time again with its cohort, so that a process that dies by chance changes no number
 
 _Contents: TypeAlias = list[tuple[str, int]]
 """Names of a record's arrays and identities of their bytes: two that are equal have the same values."""
@@ -50,6 +55,8 @@ class Errand:
         deaths: number of actors that died at work on it, or on others of its chunk.
         parts: its records when it was sent; the arrays are numbers of ``records``.
         records: its arrays.
+        cohort: what is the same object for the messages that one actor answers together; None: it is alone.
+        tries: number of deaths after which it is given up.
     """
 
     message: Message
@@ -57,6 +64,8 @@ class Errand:
     deaths: int = 0
     parts: RecordParts | None = None
     records: tuple[StoredRecord, ...] = ()
+    cohort: object = None
+    tries: int = _TRIES
 
     @property
     def kind(self) -> str:
@@ -67,6 +76,25 @@ class Errand:
     def node(self) -> int:
         """Node that is asked."""
         return self.message.metadata.dst_node_id
+
+
+def join_cohorts(jobs: Sequence[Errand], cohorts: MessageCohorts) -> None:
+    """Note of messages that are sent at once which of them are answered together."""
+    for places in cohorts.divided([job.kind for job in jobs]):
+        cohort = object()
+        for place in places if len(places) > 1 else []:
+            jobs[place].cohort, jobs[place].tries = cohort, _TRIES_TOGETHER
+
+
+def cohort_sizes(jobs: Sequence[Errand]) -> list[int]:
+    """Return the sizes of the cohorts into which consecutive messages fall, 1 for one that is answered by itself."""
+    sizes = list[int]()
+    for job, before in zip(jobs, [None, *jobs], strict=False):
+        if before is not None and job.cohort is not None and job.cohort is before.cohort:
+            sizes[-1] += 1
+        else:
+            sizes.append(1)
+    return sizes
 
 
 @final

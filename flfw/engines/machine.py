@@ -155,7 +155,7 @@ def _that_fit(node: Node, share: float, taken: float) -> int:
 
 
 def object_store_bytes(experiment: Experiment, numbers: int) -> int:
-    """Return room for one message each way for every client at work, and a tenth more.
+    """Return room for the broadcast and the replies of a cohort in every process at work, and a tenth more.
 
     Args:
         experiment: resolved.
@@ -165,4 +165,5 @@ def object_store_bytes(experiment: Experiment, numbers: int) -> int:
     is used from end to end, with a page fault for each page, and stays in every actor's resident memory.
     """
     at_work = at_once(experiment, resources(""))
-    return max(100_000_000, int(2.2 * at_work * 4 * numbers))
+    replies = max(1, min(experiment.together, experiment.per_round))
+    return max(100_000_000, int(1.1 * at_work * (1 + replies) * 4 * numbers))

@@ -23,6 +23,7 @@ from flfw.engines.actor_pool import ActorPool
 from flfw.engines.errands import Errand
 from flfw.engines.introductions import KIND, IntroductionSample, answer_for_all
 from flfw.experiment import Scalar
+from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import WaitingGrid
 
@@ -47,6 +48,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
             all, where that is enough: see `flfw.engines.introductions`.
         one_disk: see `SimulatedGrid`.
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.
+        cohorts: how some messages are answered together; None: none are.
     """
 
     def __init__(
@@ -61,6 +63,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         introduced: bool = False,
         one_disk: bool = False,
         stateful: bool = True,
+        cohorts: MessageCohorts | None = None,
     ) -> None:
         super().__init__(clients, one_disk)
         self._grace, self._introduced = grace, introduced
@@ -69,7 +72,9 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         self._asked: dict[str, Errand] = {}
         self._arrived: dict[str, Message] = {}
         told: dict[str, Scalar] = {FORCED: True} if one_disk else {}
-        self._pool = ActorPool(app, clients, run_config, min(actors, clients), shares, self._keep, stateful, told)
+        self._pool = ActorPool(
+            app, clients, run_config, min(actors, clients), shares, self._keep, stateful, told, cohorts
+        )
 
     @property
     def representatives(self) -> Sequence[int]:

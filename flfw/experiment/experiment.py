@@ -63,8 +63,8 @@ class Experiment(
     def __post_init__(self) -> None:
         for group in _CHECKED:
             group.__post_init__(self)
-        fits = 1 <= self.min_clients <= self.cohort
-        require(fits, f"1 <= min-clients <= {self.cohort}, the clients of a round", min_clients=self.min_clients)
+        fits = 1 <= self.min_clients <= self.per_round
+        require(fits, f"1 <= min-clients <= {self.per_round}, the clients of a round", min_clients=self.min_clients)
         _ = self.audited
 
     @property

@@ -44,6 +44,9 @@ class TrainingSettings:
     """Examples in a local step."""
     lr: float = 0.01
     """Learning rate of the local steps."""
+    cohort: str = "1"
+    """Clients whose local steps one process computes together, a number; auto: as many as usually gain by it, 1 where
+    the method, the network or the engine has no such steps. It changes the rounding of a run's numbers, no more."""
     init: Literal["torch", "glorot"] = "torch"
     """First weights of the network: its own, or Glorot's uniform ones with biases of 0."""
     train: Literal["auto", "full", "adapter", "lora", "fixed"] = "auto"
@@ -84,12 +87,21 @@ class TrainingSettings:
         untrimmed = "byzantine-clients >= 1 with --robust trimmed_mean, which without is a mean"
         require(trims, untrimmed, byzantine_clients=self.byzantine_clients)
         require(0 <= self.ema < 1, "0 <= ema < 1", ema=self.ema)
-        _ = self.defences, self.defended_partitions, self.finally_asked
+        _ = self.defences, self.defended_partitions, self.finally_asked, self.together
 
     @property
-    def cohort(self) -> int:
+    def per_round(self) -> int:
         """Clients in each round."""
         return self.sample or self.clients
+
+    @property
+    def together(self) -> int:
+        """Number of clients whose local steps are computed together; 0: ``auto``, which a run's start replaces."""
+        if self.cohort == "auto":
+            return 0
+        number = int(self.cohort) if self.cohort.isdecimal() and len(self.cohort) <= len(str(MOST)) else 0
+        require(1 <= number <= MOST, f"cohort=auto or a number from 1 to {MOST:,}", cohort=self.cohort)
+        return number
 
     @property
     def finally_asked(self) -> int:

@@ -12,6 +12,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flfw.experiment import Scalar
+from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.reasons import words_of
 from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import GRACE_S
@@ -32,6 +33,7 @@ class InProcessGrid(SimulatedGrid):
         introduced: whether the app answers queries by an `Introduction`; then one node is asked for all, and a Context
             is kept only for nodes for which the app keeps anything in it. Only without ``sites``.
         one_disk: see `SimulatedGrid`.
+        cohorts: how some messages are answered together; None: each is answered by itself.
     """
 
     def __init__(
@@ -43,14 +45,18 @@ class InProcessGrid(SimulatedGrid):
         *,
         introduced: bool = False,
         one_disk: bool = False,
+        cohorts: MessageCohorts | None = None,
     ) -> None:
         super().__init__(clients, one_disk)
         if introduced and sites:
             raise ValueError("Expected sites without introduced, as each site tells something else of itself.")
         self._app, self._clients, self._run_config, self._introduced = app, clients, run_config, introduced
+        self._cohorts = cohorts
         each = [] if introduced else zip(self._nodes, sites or [{}] * clients, strict=True)
         self._contexts = {node: self._new_context(node, more) for node, more in each}
         self._pending: dict[str, Message] = {}
+        self._together: dict[str, list[str]] = {}  # for each message of a cohort the ids of all of them
+        self._answered: dict[str, Message] = {}
 
     @property
     def representatives(self) -> Sequence[int]:
@@ -69,6 +75,10 @@ class InProcessGrid(SimulatedGrid):
             message.metadata.__dict__["_message_id"] = str(uuid4())
             ids.append(message.metadata.message_id)
             self._pending[ids[-1]] = message
+        kinds = [self._pending[one].metadata.message_type for one in ids]
+        for places in self._cohorts.divided(kinds) if self._cohorts else []:
+            members = [ids[place] for place in places]
+            self._together |= dict.fromkeys(members, members)
         return ids
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -79,23 +89,40 @@ class InProcessGrid(SimulatedGrid):
         wanted = message_ids if isinstance(message_ids, set) else set(message_ids)
         if (message_id := next((one for one in self._pending if one in wanted), None)) is None:
             return []
-        message = self._pending.pop(message_id)
-        reply = self._answer(message) if _in_time(message) else None
+        self._answer_with(message_id)
+        message, reply = self._pending.pop(message_id), self._answered.pop(message_id, None)
         return [reply] if reply is not None and _in_time(message) else []
 
-    def _answer(self, message: Message) -> Message:
-        node = message.metadata.dst_node_id
-        context = self._context(node)
-        before = copy.deepcopy(context.state)
+    def _answer_with(self, message_id: str) -> None:
+        """Answer a message and all of its cohort that are not too late, unless that was done."""
+        if message_id in self._answered:
+            return
+        members = self._together.get(message_id, [message_id])
+        for one in members:
+            self._together.pop(one, None)
+        asked = [message for one in members if _in_time(message := self._pending[one])]
+        for message, reply in zip(asked, self._answers(asked), strict=True):
+            self._answered[message.metadata.message_id] = reply
+
+    def _answers(self, messages: list[Message]) -> list[Message]:
+        contexts = [self._context(message.metadata.dst_node_id) for message in messages]
+        before = [copy.deepcopy(context.state) for context in contexts]
+        if self._cohorts and len(messages) > 1:
+            replies = self._cohorts.answer(list(zip(messages, contexts, strict=True)))
+        else:
+            replies = [self._answer(*one) for one in zip(messages, contexts, strict=True)]
+        for reply, context, state in zip(replies, contexts, before, strict=True):
+            if isinstance(reply, Exception):
+                context.state = state  # as in Flower's engines, where a client that raised keeps nothing
+            elif self._introduced and len(context.state):
+                self._contexts[context.node_id] = context
+        return [_as_reply(reply, message) for reply, message in zip(replies, messages, strict=True)]
+
+    def _answer(self, message: Message, context: Context) -> Message | Exception:
         try:
-            reply = self._app(message, context)
-            if self._introduced and len(context.state):
-                self._contexts[node] = context
-            return reply
-        except Exception as error:  # an exception of a client is the client's failure, not the server's
-            logging.getLogger("flwr").debug("a client raised", exc_info=error)
-            context.state = before  # as in Flower's engines, where a client that raised keeps nothing
-            return Message(Error(_CLIENT_APP_RAISED, words_of(error)), reply_to=message)
+            return self._app(message, context)
+        except Exception as error:
+            return error
 
     def _context(self, node: int) -> Context:
         """Return the Context of a node; one that is not kept is made anew."""
@@ -116,6 +143,14 @@ class InProcessGrid(SimulatedGrid):
             state=RecordDict(),
             run_config=dict(self._run_config),
         )
+
+
+def _as_reply(answer: Message | Exception, message: Message) -> Message:
+    """Return a reply, or an exception as one: it is the client's failure, not the server's."""
+    if isinstance(answer, Message):
+        return answer
+    logging.getLogger("flwr").debug("a client raised", exc_info=answer)
+    return Message(Error(_CLIENT_APP_RAISED, words_of(answer)), reply_to=message)
 
 
 def _in_time(message: Message) -> bool:

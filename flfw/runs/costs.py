@@ -140,7 +140,7 @@ def _server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     place = ServerPlace(experiment, method, settings)
     state, sharing = place.model().state_dict(), place.sharing
     arrays, sent = pack(shared(state, sharing.downloads)), shared(state, sharing.uploads)
-    uploads = [Update(p, 1, {n: v.clone() for n, v in sent.items()}) for p in range(experiment.cohort)]
+    uploads = [Update(p, 1, {n: v.clone() for n, v in sent.items()}) for p in range(experiment.per_round)]
 
     def seconds(iterations: int) -> float:
         server = method(replace(settings, iterations=iterations), sample=len(uploads))

@@ -73,7 +73,8 @@ def _run_in_process(resolved: Resolved, site: Site) -> None:
     from flfw.messages.inprocess import InProcessGrid
 
     clients, run_config = resolved.experiment.clients, resolved.experiment.to_run_config()
-    grid = InProcessGrid(apps.client, clients, run_config, introduced=True, one_disk=True)
+    cohorts = apps.cohorts(resolved.experiment)
+    grid = InProcessGrid(apps.client, clients, run_config, introduced=True, one_disk=True, cohorts=cohorts)
     apps.server(grid=grid, context=_server_context(run_config))
 
 
@@ -97,6 +98,7 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
             introduced=True,
             one_disk=not experiment.ray_address,  # a cluster may have actors on other machines
             stateful=False,
+            cohorts=apps.cohorts(experiment),
         )
         federate(grid, resolved)
 

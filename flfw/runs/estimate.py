@@ -87,7 +87,7 @@ def estimate(resolved: Resolved) -> Estimate:
     """
     experiment = resolved.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
-    samples = measured("client", experiment, min(actors, experiment.cohort, _PROCESSES))
+    samples = measured("client", experiment, min(actors, experiment.per_round, _PROCESSES))
     client = {name: fmean(costs[name] for costs in samples) for name in samples[0]}
     trains = isinstance(resolved.settings, ServerTraining)
     server = measured("server", experiment, 1)[0] if trains else {}
@@ -140,8 +140,8 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
         return max(messages * (each + server) / cores, alone) + _RAY_EXCHANGE_S
 
     working = client["fixed_s"] + experiment.local_epochs * client["epoch_s"]
-    one_round = exchange(experiment.cohort, working, client["reply_s"]) + client["server_s"] + client["write_s"]
-    processor = experiment.cohort * (working + client["reply_s"]) + client["server_s"]
+    one_round = exchange(experiment.per_round, working, client["reply_s"]) + client["server_s"] + client["write_s"]
+    processor = experiment.per_round * (working + client["reply_s"]) + client["server_s"]
     whole = experiment.rounds * one_round
     if experiment.metrics != "none" and experiment.finally_asked:  # else nobody is asked; with noise nobody trains
         whole += exchange(experiment.finally_asked, working if experiment.metrics == "all" else client["fixed_s"], 0.0)
@@ -180,7 +180,7 @@ def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> i
     The checkpoint also has the server's own tensors.
     """
     probes = len(tickets_of(experiment, 0)) * experiment.images * (1 + audit.get("beside", 0))
-    probes += experiment.cohort if experiment.audit_source != "probe" else 0
+    probes += experiment.per_round if experiment.audit_source != "probe" else 0
     on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0
     seen = len(experiment.audited) * ((1 + on_clients) * client["down"] + probes * client["up"]) if audit else 0
     ladder = (1 + experiment.images) * audit.get("easy", 0)

@@ -26,7 +26,7 @@ from flfw.method import Method
 from flfw.plugins import short_name
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.runs import audit_again as recorded
-from flfw.runs import engine, results
+from flfw.runs import engine, joining, results
 from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
 from flfw.task import Task
@@ -151,6 +151,8 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     check_names(resolved)
     if (architecture := nets.card(experiment.net).architecture) is not None:
         nets.require_weights(architecture, experiment.weights_sha256)  # a run that goes on names those that it had
+    resolved, joined = joining.settled(resolved)
+    experiment = resolved.experiment
     _require_memory(resolved)
     if experiment.canaries:
         refuse_canaries(experiment.method, resolved.method, resolved.settings, resolved.model)
@@ -171,7 +173,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
         raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
     resolved, settled = settle(resolved, task.split)
     task.check_victims(resolved.experiment)
-    return resolved, task, [*_remarks(resolved.experiment, task), *settled]
+    return resolved, task, [*_remarks(resolved.experiment, task), *joined, *settled]
 
 
 def _check_clients(resolved: Resolved, task: Task) -> None:

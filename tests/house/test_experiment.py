@@ -159,9 +159,20 @@ def test_who_uses_the_defence(fields, defended) -> None:
     assert set(Experiment(clients=4, **fields).defended_partitions) == defended
 
 
-@pytest.mark.parametrize(("sample", "cohort"), [(0, 10), (4, 4)])
-def test_a_cohort_is_the_sample_or_everybody(sample, cohort) -> None:
-    assert Experiment(sample=sample).cohort == cohort
+@pytest.mark.parametrize(("sample", "per_round"), [(0, 10), (4, 4)])
+def test_the_clients_of_a_round_are_the_sample_or_everybody(sample, per_round) -> None:
+    assert Experiment(sample=sample).per_round == per_round
+
+
+@pytest.mark.parametrize(("cohort", "together"), [("1", 1), ("8", 8), ("auto", 0)])
+def test_a_cohort_is_a_number_or_is_chosen_at_the_start(cohort, together) -> None:
+    assert Experiment(cohort=cohort).together == together
+
+
+@pytest.mark.parametrize("cohort", ["0", "-1", "many", "", "1.5", "9" * 30])
+def test_another_cohort_is_refused(cohort) -> None:
+    with pytest.raises(BadInput, match=f"Expected cohort=auto or a number from 1 to .*, got cohort={cohort}"):
+        Experiment(cohort=cohort)
 
 
 # --- hyper-parameters ---------------------------------------------------------------------------------------------

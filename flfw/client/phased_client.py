@@ -1,0 +1,26 @@
+"""Client halves whose training is a sequence of phases, so that some clients can go through each of them together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from flfw.client.federated_client import FederatedClient
+from flfw.client.phases import Phases, one_by_one
+
+
+class PhasedClient(FederatedClient, ABC):
+    """Base of client halves that opt in to training together; `phases` takes the place of `train`."""
+
+    @abstractmethod
+    def phases(self) -> Phases[dict[str, float]]:
+        """Yield each phase of a round's training, and return its metrics, at least ``loss``."""
+
+    def train(self) -> dict[str, float]:
+        """Go through the phases alone."""
+        return one_by_one(self.phases())
+
+    def training(self) -> Phases[dict[str, float]]:
+        """Yield the phases, unless a subclass trains in another way."""
+        if type(self).train is not PhasedClient.train:
+            return (yield from super().training())
+        return (yield from self.phases())

@@ -1,0 +1,155 @@
+"""Phases of a client's training, through which the clients of a cohort go side by side.
+
+A client half that opts in yields its `Phase`s one after the other. Alone it does each by `Phase.alone`. In a cohort all
+clients do the same phase at once by `JointSteps`: step by step, each with its own batches from its own generators. So
+only the order of sums differs from one by one. A client with fewer steps keeps its parameters once it is done.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, final
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from flfw.client.descent import LocalDescent
+
+Result = TypeVar("Result")
+Batch: TypeAlias = tuple[Tensor, Tensor]
+"""Raw inputs (B, ...) and labels (B,)."""
+
+
+class JointSteps(ABC):
+    """Local steps of some clients at once.
+
+    The clients come in the order of their numbers of steps, the largest first, so that those that are not done yet are
+    always the first ones.
+    """
+
+    @abstractmethod
+    def step(self, batches: Sequence[Batch]) -> Tensor:
+        """Do the next step of as many first clients as there are batches; return their mean losses, one for each."""
+
+    @abstractmethod
+    def write(self) -> None:
+        """Bring the clients' own tensors up to their last steps."""
+
+
+@final
+@dataclass(frozen=True)
+class Phase:
+    """Descent in a client's training.
+
+    Attributes:
+        alone: function that does it for this client alone, and returns the mean loss of the last epoch.
+        together: function that makes the joint steps of some clients in this phase.
+        epochs: passes over a client's own data.
+        purpose: name of the generator of the shuffles, see `flfw.client.descent.LocalDescent.descend`.
+    """
+
+    alone: Callable[[], float]
+    together: Callable[[Sequence[Any]], JointSteps]
+    epochs: int
+    purpose: str = "batches"
+
+
+Phases: TypeAlias = Generator[Phase, float, Result]
+"""Work that yields each phase, is sent its loss, and returns a result."""
+
+
+class JointStepsFailed(Exception):
+    """Error in joint steps: nobody can tell which client is at fault."""
+
+
+def one_by_one(work: Phases[Result]) -> Result:
+    """Do the work of a client alone; return its result."""
+    try:
+        phase = next(work)
+        while True:
+            phase = work.send(phase.alone())
+    except StopIteration as end:
+        return end.value
+
+
+def side_by_side(workers: Sequence[LocalDescent], works: Sequence[Phases[Result]]) -> list[Result | Exception]:
+    """Do the work of some clients, each phase together.
+
+    Args:
+        workers: the clients, all of one class.
+        works: the work of each.
+
+    Returns:
+        The result of each; an exception where a client failed by itself, which the others do not notice.
+
+    Raises:
+        JointStepsFailed: joint steps failed.
+    """
+    results: dict[int, Result | Exception] = {}
+    losses: dict[int, float | None] = dict.fromkeys(range(len(works)))
+    while losses:
+        phases: dict[int, Phase] = {}
+        for place, loss in losses.items():
+            try:
+                phases[place] = next(works[place]) if loss is None else works[place].send(loss)
+            except StopIteration as end:
+                results[place] = end.value
+            except Exception as error:  # this client's failure alone
+                results[place] = error
+        try:
+            means = _descend([workers[place] for place in phases], list(phases.values()))
+        except Exception as error:
+            raise JointStepsFailed(str(error)) from error
+        losses = dict(zip(phases, means, strict=True))
+    return [results[place] for place in range(len(works))]
+
+
+def _descend(workers: Sequence[LocalDescent], phases: Sequence[Phase]) -> list[float]:
+    """Do a phase of some clients; return the mean losses of their last epochs."""
+    if len(phases) < 2:
+        return [phase.alone() for phase in phases]
+    first = phases[0]
+    if any((one.purpose, one.epochs) != (first.purpose, first.epochs) for one in phases):
+        raise ValueError("clients in different phases")
+    lengths = [ceil(len(worker.indices("train")) / worker.at.experiment.batch_size) for worker in workers]
+    order = sorted(range(len(workers)), key=lambda place: -lengths[place])
+    streams = [_stream(workers[place], first) for place in order]
+    counts = [first.epochs * lengths[place] for place in order]
+    joint, noted = first.together([workers[place] for place in order]), _LastEpochs([lengths[p] for p in order], counts)
+    for number in range(max(counts)):
+        batches = [next(streams[place]) for place in range(len(order)) if counts[place] > number]
+        noted.note(number, joint.step(batches), batches)
+    if any(next(stream, None) is not None for stream in streams):
+        raise ValueError("more batches in an epoch than its examples fill")
+    joint.write()
+    for place, count in zip(order, counts, strict=True):
+        workers[place].steps_made += count
+    means = noted.means()
+    return [means[order.index(place)] for place in range(len(order))]
+
+
+def _stream(worker: LocalDescent, phase: Phase) -> Iterator[Batch]:
+    rng = worker.generator(phase.purpose)
+    for _ in range(phase.epochs):
+        yield from worker.batches(rng)
+
+
+@final
+class _LastEpochs:
+    """Losses of the last epochs of clients with so many steps in an epoch (``lengths``) and in all (``counts``)."""
+
+    def __init__(self, lengths: Sequence[int], counts: Sequence[int]) -> None:
+        self._lengths, self._counts = lengths, counts
+        self._losses: list[list[Tensor]] = [[] for _ in counts]
+
+    def note(self, number: int, losses: Tensor, batches: Sequence[Batch]) -> None:
+        for place, (_, y) in enumerate(batches):
+            if number >= self._counts[place] - self._lengths[place] and len(y):
+                self._losses[place].append(losses[place])
+
+    def means(self) -> list[float]:
+        return [sum(torch.stack(one).tolist()) / len(one) if one else 0.0 for one in self._losses]

@@ -1,0 +1,178 @@
+"""Descent on the gradient of one loss, for a client alone and for some clients by one network with stacked weights."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn.functional import cross_entropy
+
+from flfw.client.phased_client import PhasedClient
+from flfw.client.phases import Batch, JointSteps, Phase, Phases
+from flfw.errors import require
+from flfw.nets.net import Tensors, running_statistics, targets
+from flfw.training.optimisers import SGD, Adam, LocalTraining, Remembering
+
+_IGNORED = -100  # the label of a row that only fills a batch up; `cross_entropy` leaves it out of its mean
+
+
+class GradientClient(PhasedClient, ABC):
+    """Base of clients with E epochs along the gradient of the loss on all parameters, and of `attraction`."""
+
+    def phases(self) -> Phases[dict[str, float]]:
+        """Train; return the mean loss of the last epoch."""
+        epochs = self.at.experiment.local_epochs
+        loss = yield Phase(lambda: self.descend(self.moving(), epochs, self.optimiser()), StackedDescent, epochs)
+        return {"loss": loss}
+
+    def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        """Compute the loss with the term of `attraction`."""
+        return self.loss(x, y) + self.attraction(dict(self.model.named_parameters()), self.anchor())
+
+    def anchor(self) -> Tensors:
+        """Return the tensors of this client that `attraction` needs, by name; by default none."""
+        return {}
+
+    def attraction(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
+        """Compute a term of the local loss that depends on no example; by default 0.
+
+        Args:
+            parameters: the client's parameters.
+            anchor: its `anchor`.
+        """
+        return 0.0
+
+    @classmethod
+    def apart(cls, model: nn.Module, settings: Any) -> str:
+        """Say what keeps clients from steps of stacked networks; see the base."""
+        if own := super().apart(model, settings):
+            return own
+        if running := running_statistics(model):
+            return f"whose network has running statistics ({running[0]})"
+        if not isinstance(settings, LocalTraining):
+            return "whose optimiser is neither sgd nor adam"
+        lasts = settings.optimiser == "adam" and bool(getattr(settings, "lasting", False))
+        return "whose lasting Adam counts the steps of each client" * lasts
+
+    @classmethod
+    def gains(cls, model: nn.Module) -> bool:
+        """Return whether the network is dense: grouped convolutions are slow on a CPU."""
+        own = (one for one in model.modules() if next(one.parameters(recurse=False), None) is not None)
+        return all(isinstance(one, nn.Linear) for one in own)
+
+
+@final
+class StackedDescent(JointSteps):
+    """Steps of clients whose parameters are stacked (K, ...), with one forward and one backward pass for all.
+
+    Args:
+        workers: the clients; their models differ in numbers alone.
+    """
+
+    def __init__(self, workers: Sequence[GradientClient]) -> None:
+        first = workers[0]
+        self._workers, self._model, self._attraction = workers, first.model, first.attraction
+        self._inputs, self._at_work = first.at.task.inputs, len(workers)
+        own = [worker.moving() for worker in workers]
+        whole = dict(first.model.named_parameters()).keys()
+        require(own[0].keys() == whole, "local steps on all parameters", cohort=len(workers))
+        self._own, self._stacked = own, _stack(own)
+        self._anchors = _stack([worker.anchor() for worker in workers])
+        self._optimisers = [_remembering(worker.optimiser()) for worker in workers]
+        self._lasting = bool(first.lasting())
+        self._optimiser = _like(self._optimisers[0])
+        memory = [one.memory(parameters) for one, parameters in zip(self._optimisers, own, strict=True)]
+        held = self._optimiser.memory(self._stacked)
+        self._optimiser.recall(self._stacked, {n: _joined(value, [m[n] for m in memory]) for n, value in held.items()})
+
+    def step(self, batches: Sequence[Batch]) -> Tensor:
+        """Do the next step of as many first clients as there are batches; return their mean losses."""
+        self._shrink(len(batches))
+        x, y = filled(batches)
+        moving = {n: v[: len(batches)].detach().requires_grad_() for n, v in self._stacked.items()}
+        anchors = {n: v[: len(batches)] for n, v in self._anchors.items()}
+        losses = vmap(self._loss)(moving, anchors, x, y)
+        gradients = torch.autograd.grad(losses.sum(), list(moving.values()))
+        parameters = {n: v.detach() for n, v in moving.items()}  # views of the stack
+        self._optimiser.step(parameters, dict(zip(moving, gradients, strict=True)))
+        return losses.detach()
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Bring the clients' own tensors up to their last steps, and lasting optimisers likewise."""
+        self._keep_memory(0)
+        for place, parameters in enumerate(self._own):
+            for name, value in parameters.items():
+                value.copy_(self._stacked[name][place])
+
+    def _loss(self, parameters: Tensors, anchor: Tensors, x: Tensor, y: Tensor) -> Tensor:
+        scores = functional_call(self._model, parameters, (self._inputs.normalise(x),))
+        labels = targets(scores, x, y)
+        if labels.dim() > 1:  # the places of texts
+            labels = torch.where((y == _IGNORED).unsqueeze(1), _IGNORED, labels)
+        return cross_entropy(scores, labels, ignore_index=_IGNORED) + self._attraction(parameters, anchor)
+
+    def _shrink(self, working: int) -> None:
+        """Leave the clients alone that have done all their steps."""
+        if working == self._at_work:
+            return
+        self._keep_memory(working)
+        before = self._optimiser.memory({n: v[: self._at_work] for n, v in self._stacked.items()})
+        kept = {n: v[:working] if v.dim() else v for n, v in before.items()}
+        self._optimiser, self._at_work = _like(self._optimiser), working
+        self._optimiser.recall({n: v[:working] for n, v in self._stacked.items()}, kept)
+
+    @torch.no_grad()
+    def _keep_memory(self, working: int) -> None:
+        """Write the optimiser's state of clients that are done to their own optimisers, where these last."""
+        if not self._lasting:
+            return
+        held = self._optimiser.memory({n: v[: self._at_work] for n, v in self._stacked.items()})
+        for place in range(working, self._at_work):
+            own = self._optimisers[place].memory(self._own[place])
+            for name, value in own.items():
+                value.copy_(held[name][place])
+
+
+def filled(batches: Sequence[Batch]) -> Batch:
+    """Stack batches of raw inputs (K, B, ...) and labels (K, B); shorter ones are filled up by rows that do not count.
+
+    >>> filled([(torch.ones(2, 1), torch.tensor([3, 4])), (torch.ones(1, 1), torch.tensor([5]))])[1].tolist()
+    [[3, 4], [5, -100]]
+    """
+    most = max(len(y) for _, y in batches)
+    if all(len(y) == most for _, y in batches):
+        return torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
+    first_x, first_y = batches[0]
+    x = first_x.new_zeros(len(batches), most, *first_x.shape[1:])
+    y = first_y.new_full((len(batches), most), _IGNORED)
+    for place, (inputs, labels) in enumerate(batches):
+        x[place, : len(labels)], y[place, : len(labels)] = inputs, labels
+    return x, y
+
+
+def _stack(each: Sequence[Mapping[str, Tensor]]) -> Tensors:
+    return {name: torch.stack([one[name].detach() for one in each]) for name in each[0]}
+
+
+def _joined(like: Tensor, each: Sequence[Tensor]) -> Tensor:
+    """Stack the memory of the clients' optimisers; what is one number for all is taken from the first."""
+    return torch.stack(list(each)) if like.dim() else each[0]
+
+
+def _remembering(optimiser: object) -> Remembering:
+    require(isinstance(optimiser, SGD | Adam), "SGD or Adam for joint steps", optimiser=type(optimiser).__name__)
+    assert isinstance(optimiser, Remembering)
+    return optimiser
+
+
+def _like(optimiser: Remembering) -> Remembering:
+    """Return a new optimiser with the same hyper-parameters."""
+    if isinstance(optimiser, Adam):
+        return Adam(optimiser.lr, optimiser.weight_decay, optimiser.betas)
+    assert isinstance(optimiser, SGD), "others were refused"
+    return SGD(optimiser.lr, optimiser.momentum, optimiser.weight_decay)

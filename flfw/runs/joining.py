@@ -1,0 +1,68 @@
+"""Choice of how many clients of a run compute their local steps together."""
+
+from __future__ import annotations
+
+from math import ceil
+
+import torch
+
+from flfw.engines import machine
+from flfw.errors import require
+from flfw.resolve import Resolved
+
+_ENGINES = ("inproc", "ray")
+_MOST = {"cuda": 16, "cpu": 8}
+"""Clients that ``cohort=auto`` lets compute together at most: each holds its model in the same process."""
+_HOOKS = frozenset({"update"})
+"""Hooks of a defence that joint steps do not touch."""
+
+
+def settled(resolved: Resolved) -> tuple[Resolved, list[str]]:
+    """Replace ``cohort=auto`` by a number, and refuse a number above 1 where no steps are computed together.
+
+    Returns:
+        The experiment, and a note if auto had to be 1.
+
+    Raises:
+        BadInput: naming what keeps the clients apart.
+    """
+    experiment = resolved.experiment
+    if experiment.together == 1:
+        return resolved, []
+    reason = apart(resolved)
+    if experiment.together:
+        require(not reason, f"--cohort 1 with {reason}", cohort=experiment.cohort)
+        return resolved, []
+    if not reason and not _on_gpu(resolved) and not resolved.client.gains(resolved.model):
+        reason = "a method and a network whose joint steps take as long on a CPU"
+    number = 1 if reason else _number(resolved)
+    notes = [f"cohort=auto became 1: {reason}."] if reason else []
+    return resolved.replaced(cohort=str(number)), notes
+
+
+def apart(resolved: Resolved) -> str:
+    """Say what keeps the clients of an experiment from computing their steps together; empty: nothing."""
+    experiment = resolved.experiment
+    if experiment.federation:
+        return "--federation, whose sites are machines of their own"
+    if experiment.engine not in _ENGINES:
+        return f"engine={experiment.engine}, which hands out one message at a time"
+    if own := resolved.client.apart(resolved.model, resolved.settings):
+        return f"method={experiment.method}, {own}"
+    if (defence := resolved.defence) and experiment.defended_partitions and (hooks := defence.acts_at - _HOOKS):
+        return f"defence={experiment.defence}, which acts at the {', '.join(sorted(hooks))} of local steps"
+    if resolved.draws:
+        return f"net={experiment.net}, which draws random numbers in training"
+    return ""
+
+
+def _on_gpu(resolved: Resolved) -> bool:
+    return bool(resolved.experiment.gpus_per_client) and torch.cuda.is_available()
+
+
+def _number(resolved: Resolved) -> int:
+    """Return how many clients to join: no more than leave work for each process."""
+    experiment = resolved.experiment
+    alone = experiment.engine == "inproc" or bool(experiment.ray_address)
+    processes = 1 if alone else max(1, machine.at_once(experiment, machine.resources("")))
+    return min(_MOST["cuda" if _on_gpu(resolved) else "cpu"], ceil(experiment.per_round / processes))

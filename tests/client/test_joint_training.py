@@ -1,0 +1,143 @@
+"""Clients that train together: the numbers of one by one but for rounding, in float64 within 1e-10."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from clients.sgd import SGDClient
+from flfw.client.phases import JointStepsFailed, Phase, side_by_side
+from flfw.client.stacked_descent import StackedDescent
+from flfw.errors import BadInput
+from flfw.messages.wire import pack, views
+from flfw.resolve import resolve
+from flfw.runs.joining import apart as kept_apart
+from flfw.runs.joining import settled
+from tests.support.joint_clients import apart, asked, clients, trained
+from tests.support.rounds import exactly, fresh
+
+EXACT = 1e-10
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"set": ("momentum=0", "weight_decay=0")},
+        {"set": ("lasting=true",)},
+        {"set": ("optimiser=adam",), "lr": 0.001},
+        {"method": "fedprox", "set": ("mu=1",)},
+        {"method": "local_only", "set": ("lasting=true",)},
+        {"method": "fedper"},
+        {"method": "fednova", "set": ("mu=0.5",)},
+        {"net": "lenet", "local_epochs": 1},
+        {"net": "resnet18", "norm": "group", "local_epochs": 1, "batch_size": 25, "lr": 0.01},
+        {"defence": "prune", "defended": "0,2"},
+        {"order": "fixed"},
+    ],
+    ids=lambda changes: " ".join(f"{name}={value}" for name, value in changes.items()) or "plain",
+)
+def test_together_and_alone_are_the_same_but_for_rounding(changes: dict[str, Any], tmp_path: Path) -> None:
+    experiment = asked(**changes)
+    with exactly():
+        assert apart(experiment, tmp_path, rounds=2) <= EXACT
+
+
+def test_the_same_cohort_gives_the_same_bits(tmp_path: Path) -> None:
+    (one, other) = (trained(asked(), tmp_path / name, together=True) for name in ("one", "other"))
+    for (mine, _), (theirs, _) in zip(one, other, strict=True):
+        assert all(torch.equal(value, theirs[name]) for name, value in mine.items())
+
+
+def test_steps_and_optimisers_of_finished_clients_stop(tmp_path: Path) -> None:
+    experiment = asked(local_epochs=3)
+    workers = clients(experiment, tmp_path)
+    received = views(pack(fresh(experiment).state_dict()))
+    side_by_side(workers, [worker.round(received, 0) for worker in workers])
+    assert [worker.steps_made for worker in workers] == [9, 15, 3, 15]
+
+
+# --- failures ---
+
+
+def test_a_client_that_fails_by_itself_fails_alone(tmp_path: Path) -> None:
+    experiment = asked()
+    received = views(pack(fresh(experiment).state_dict()))
+    workers = clients(experiment, tmp_path)
+    works = [worker.round(received, 0 if worker.at.partition != 1 else 7) for worker in workers]
+    workers[1].private_names = ["extractor.1.weight"]  # then it looks for its state of round 7
+    results = side_by_side(workers, works)
+    assert isinstance(results[1], Exception) and "Expected private state of round 7" in str(results[1])
+    others = [results[place] for place in (0, 2, 3)]
+    assert all(isinstance(result, tuple) for result in others)
+
+
+class Stumbling:
+    """Batches of which the second cannot be read."""
+
+    def __init__(self, worker: SGDClient) -> None:
+        self._batches = worker.batches
+
+    def __call__(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+        yield next(self._batches(rng))
+        raise OSError("no second batch")
+
+
+def test_where_joint_steps_fail_nobody_is_accused(tmp_path: Path) -> None:
+    experiment = asked()
+    received = views(pack(fresh(experiment).state_dict()))
+    workers = clients(experiment, tmp_path)
+    assert isinstance(workers[1], SGDClient)
+    workers[1].batches = Stumbling(workers[1])  # type: ignore[method-assign]
+    with pytest.raises(JointStepsFailed, match="no second batch"):
+        side_by_side(workers, [worker.round(received, 0) for worker in workers])
+
+
+def test_clients_in_different_phases_are_not_joined(tmp_path: Path) -> None:
+    workers = clients(asked(), tmp_path)
+
+    def work(purpose: str) -> Iterator[Phase]:
+        yield Phase(lambda: 0.0, StackedDescent, 1, purpose)
+
+    works: Sequence[Any] = [work(f"purpose {place}") for place in range(len(workers))]
+    with pytest.raises(JointStepsFailed, match="clients in different phases"):
+        side_by_side(workers, works)
+
+
+# --- who opts in ---
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"method": "scaffold"}, "method=scaffold, whose clients take local steps in a way of their own"),
+        ({"method": "dssgd"}, "method=dssgd, whose clients take local steps in a way of their own"),
+        ({"net": "resnet18"}, r"method=fedavg, whose network has running statistics \(extractor.bn1.running_mean\)"),
+        ({"set": ("optimiser=adam", "lasting=true")}, "whose lasting Adam counts the steps of each client"),
+        ({"defence": "soteria"}, "defence=soteria, which acts at the step of local steps"),
+        ({"engine": "flwr"}, "engine=flwr, which hands out one message at a time"),
+        ({"engine": "flwr-sim"}, "engine=flwr-sim, which hands out one message at a time"),
+        ({"federation": Path("fed")}, "--federation, whose sites are machines of their own"),
+    ],
+    ids=str,
+)
+def test_who_does_not_opt_in_is_refused_above_1_and_auto_says_so(changes: dict[str, Any], reason: str) -> None:
+    with pytest.raises(BadInput, match=f"^Expected --cohort 1 with .*{reason}.*, got cohort=3.$"):
+        settled(resolve(asked(cohort="3", **changes)))
+    resolved, (note,) = settled(resolve(asked(cohort="auto", **changes)))
+    assert resolved.experiment.cohort == "1" and note.startswith("cohort=auto became 1: ")
+    assert not settled(resolve(asked(**changes)))[1]
+
+
+def test_auto_joins_dense_networks_on_a_cpu_and_no_convolutions() -> None:
+    resolved, notes = settled(resolve(asked(cohort="auto")))
+    assert (resolved.experiment.cohort, notes) == ("4", [])
+    resolved, notes = settled(resolve(asked(cohort="auto", net="cnn1")))
+    assert resolved.experiment.cohort == "1"
+    assert notes == ["cohort=auto became 1: a method and a network whose joint steps take as long on a CPU."]
+    assert not kept_apart(resolve(asked(net="cnn1")))
