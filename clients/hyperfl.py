@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TypeGuard, final
+from collections.abc import Mapping, Sequence
+from math import ceil
+from typing import Any, TypeGuard, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from flfw.client.federated_client import FederatedClient
+from flfw.client.phased_client import PhasedClient
+from flfw.client.phases import Batch, JointSteps, Phase, Phases
 from flfw.client.workplace import Workplace
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
+from flfw.training.joint_low_rank import MOST_STEPS, JointLowRankSGD
 from flfw.training.low_rank import LowRankSGD
 from flfw.training.optimisers import SGD, Optimiser, along
 
+_STEP_B = "hypernetwork"  # name of its shuffles
 _MOST_MOMENTUM = 0.95  # above it the factors hold so many steps that dense steps are faster
 
 
 @final
-class HyperFLClient(FederatedClient):
+class HyperFLClient(PhasedClient):
     """Client with steps A and B of the paper's algorithm 1.
 
     Step B follows the hypernetwork's gradient in factors (`flfw.training.low_rank`), unless the settings say ``dense``.
     It is dense as well where factors do not work: for Adam, for a momentum above 0.95, and under a defence that acts on
     the gradients of local steps, because that defence needs the whole gradient.
+
+    Clients that train together do step A one after the other, and step B by `JointHypernetworks`.
     """
 
     def __init__(self, at: Workplace) -> None:
@@ -35,7 +41,7 @@ class HyperFLClient(FederatedClient):
         """Return the tensors kept between rounds; with ``keep_theta`` also theta after this client's last round."""
         return super().private() | ({} if self._last is None else {"last_theta": self._last})
 
-    def train(self) -> dict[str, float]:
+    def phases(self) -> Phases[dict[str, float]]:
         """Run both steps; return the mean losses of their last epochs, and measures of the hypernetwork.
 
         The measures are the share of hidden units that are dead afterwards, and the change of theta over its length:
@@ -43,7 +49,8 @@ class HyperFLClient(FederatedClient):
         """
         before = self._theta()
         classifier_loss = self.train_classifier()
-        loss = self.train_hypernetwork()
+        epochs = self.at.experiment.local_epochs
+        loss = yield Phase(self.train_hypernetwork, joint_hypernetworks, epochs, _STEP_B)
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
         theta = self._theta()
@@ -78,19 +85,34 @@ class HyperFLClient(FederatedClient):
 
     def train_hypernetwork(self) -> float:
         """Run step B; return the mean loss of the last epoch."""
-        epochs, plain, purpose = self.at.experiment.local_epochs, self.optimiser(), "hypernetwork"
+        epochs, plain, purpose = self.at.experiment.local_epochs, self.optimiser(), _STEP_B
         if not self._low_rank(plain):
             return self.descend(self.moving(), epochs, plain, purpose=purpose, clips=self.clips())
         bound = self.at.settings.clip
         optimiser = LowRankSGD(self.net, plain, clip=bound, embedding_clip=bound)
 
-        def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
-            features = self.net.features(self.at.task.inputs.normalise(x), optimiser.generated)
-            return along(self.penalised(self.net.classifier(features), y), parameters)
-
-        mean = self.descend(optimiser.generated, epochs, optimiser, purpose=purpose, follow=follow)
+        mean = self.descend(optimiser.generated, epochs, optimiser, purpose=purpose, follow=self.slope)
         optimiser.write()
         return mean
+
+    def slope(self, generated: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
+        """Compute the mean loss of a batch, and its gradient in the generated tensors."""
+        features = self.net.features(self.at.task.inputs.normalise(x), dict(generated))
+        return along(self.penalised(self.net.classifier(features), y), generated)
+
+    @classmethod
+    def apart(cls, model: nn.Module, settings: Any) -> str:
+        """Say what keeps clients from joint steps on their hypernetworks; see the base."""
+        if own := super().apart(model, settings):
+            return own
+        if settings.step == "dense" or settings.optimiser == "adam" or settings.momentum > _MOST_MOMENTUM:
+            return f"whose step B is in no factors (step=dense, optimiser=adam or momentum > {_MOST_MOMENTUM})"
+        return ""
+
+    @classmethod
+    def gains(cls, model: nn.Module) -> bool:
+        """Return True: a step is bounded by the memory that holds the hypernetwork, which joint steps share."""
+        return True
 
     def moving(self) -> dict[str, Tensor]:
         """Return the parameters of step B: the hypernetwork and the embedding."""
@@ -121,3 +143,37 @@ class HyperFLClient(FederatedClient):
         """Model, which the method builds as a `GeneratedNet`."""
         assert isinstance(self.model, GeneratedNet)
         return self.model
+
+
+@final
+class JointHypernetworks(JointSteps):
+    """Step B of some clients, whose hypernetworks start from the same numbers.
+
+    Args:
+        workers: the clients.
+    """
+
+    def __init__(self, workers: Sequence[HyperFLClient]) -> None:
+        bound = workers[0].at.settings.clip
+        plains = [plain for worker in workers if isinstance(plain := worker.optimiser(), SGD)]
+        self._workers = workers
+        self._steps = JointLowRankSGD([one.net for one in workers], plains, clip=bound, embedding_clip=bound)
+
+    def step(self, batches: Sequence[Batch]) -> Tensor:
+        """Do the next step of as many first clients as there are batches; return their mean losses."""
+        each = zip(self._workers, self._steps.generated, batches, strict=False)
+        losses, slopes = zip(*[worker.slope(generated, *batch) for worker, generated, batch in each], strict=True)
+        self._steps.step(slopes)
+        return torch.tensor(losses, dtype=torch.float64)
+
+    def write(self) -> None:
+        """Bring the clients' own hypernetworks up to their last steps."""
+        self._steps.write()
+
+
+def joint_hypernetworks(workers: Sequence[HyperFLClient]) -> JointSteps | None:
+    """Return joint steps, unless there are so many that one client after the other is faster."""
+    first = workers[0].at.experiment
+    longest = max(len(worker.indices("train")) for worker in workers)
+    most = first.local_epochs * ceil(longest / first.batch_size)
+    return JointHypernetworks(workers) if most <= MOST_STEPS else None

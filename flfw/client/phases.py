@@ -47,13 +47,14 @@ class Phase:
 
     Attributes:
         alone: function that does it for this client alone, and returns the mean loss of the last epoch.
-        together: function that makes the joint steps of some clients in this phase.
+        together: function that makes the joint steps of some clients in this phase; None: for these clients, one after
+            the other is faster.
         epochs: passes over a client's own data.
         purpose: name of the generator of the shuffles, see `flfw.client.descent.LocalDescent.descend`.
     """
 
     alone: Callable[[], float]
-    together: Callable[[Sequence[Any]], JointSteps]
+    together: Callable[[Sequence[Any]], JointSteps | None]
     epochs: int
     purpose: str = "batches"
 
@@ -117,9 +118,12 @@ def _descend(workers: Sequence[LocalDescent], phases: Sequence[Phase]) -> list[f
         raise ValueError("clients in different phases")
     lengths = [ceil(len(worker.indices("train")) / worker.at.experiment.batch_size) for worker in workers]
     order = sorted(range(len(workers)), key=lambda place: -lengths[place])
-    streams = [_stream(workers[place], first) for place in order]
     counts = [first.epochs * lengths[place] for place in order]
-    joint, noted = first.together([workers[place] for place in order]), _LastEpochs([lengths[p] for p in order], counts)
+    joint = first.together([workers[place] for place in order])
+    if joint is None:
+        return [phase.alone() for phase in phases]
+    streams = [_stream(workers[place], first) for place in order]
+    noted = _LastEpochs([lengths[place] for place in order], counts)
     for number in range(max(counts)):
         batches = [next(streams[place]) for place in range(len(order)) if counts[place] > number]
         noted.note(number, joint.step(batches), batches)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from clients.hyperfl import JointHypernetworks, joint_hypernetworks
 from clients.sgd import SGDClient
 from flfw.client.phases import JointStepsFailed, Phase, side_by_side
 from flfw.client.stacked_descent import StackedDescent
@@ -22,6 +23,7 @@ from tests.support.joint_clients import apart, asked, clients, trained
 from tests.support.rounds import exactly, fresh
 
 EXACT = 1e-10
+SMALL = ("hidden=16", "embedding=8")
 
 
 @pytest.mark.parametrize(
@@ -39,6 +41,9 @@ EXACT = 1e-10
         {"net": "resnet18", "norm": "group", "local_epochs": 1, "batch_size": 25, "lr": 0.01},
         {"defence": "prune", "defended": "0,2"},
         {"order": "fixed"},
+        {"method": "hyperfl", "net": "lenet", "set": SMALL},
+        {"method": "hyperfl", "net": "lenet", "set": (*SMALL, "clip=0.01", "momentum=0.9", "keep_theta=true")},
+        {"method": "hyperfl", "net": "mlp", "set": (*SMALL, "weight_decay=0", "head_init=torch")},
     ],
     ids=lambda changes: " ".join(f"{name}={value}" for name, value in changes.items()) or "plain",
 )
@@ -60,6 +65,15 @@ def test_steps_and_optimisers_of_finished_clients_stop(tmp_path: Path) -> None:
     received = views(pack(fresh(experiment).state_dict()))
     side_by_side(workers, [worker.round(received, 0) for worker in workers])
     assert [worker.steps_made for worker in workers] == [9, 15, 3, 15]
+
+
+def test_of_many_steps_each_client_does_its_own(tmp_path: Path) -> None:
+    """Of 26 epochs the largest client has 130 steps: then old factors are added to a start of its own."""
+    few, many = (asked(method="hyperfl", net="mlp", local_epochs=epochs, set=SMALL) for epochs in (25, 26))
+    assert isinstance(joint_hypernetworks(clients(few, tmp_path)), JointHypernetworks)  # type: ignore[arg-type]
+    assert joint_hypernetworks(clients(many, tmp_path)) is None  # type: ignore[arg-type]
+    (one, other) = (trained(many, tmp_path / str(both), together=both) for both in (False, True))
+    assert all(torch.equal(one[2][0][name], value) for name, value in other[2][0].items())
 
 
 # --- failures ---
@@ -119,6 +133,11 @@ def test_clients_in_different_phases_are_not_joined(tmp_path: Path) -> None:
         ({"method": "dssgd"}, "method=dssgd, whose clients take local steps in a way of their own"),
         ({"net": "resnet18"}, r"method=fedavg, whose network has running statistics \(extractor.bn1.running_mean\)"),
         ({"set": ("optimiser=adam", "lasting=true")}, "whose lasting Adam counts the steps of each client"),
+        (
+            {"method": "hyperfl", "set": ("step=dense",)},
+            r"method=hyperfl, whose step B is in no factors \(step=dense, .*",
+        ),
+        ({"method": "hyperfl", "set": ("momentum=0.96",)}, "method=hyperfl, whose step B is in no factors"),
         ({"defence": "soteria"}, "defence=soteria, which acts at the step of local steps"),
         ({"engine": "flwr"}, "engine=flwr, which hands out one message at a time"),
         ({"engine": "flwr-sim"}, "engine=flwr-sim, which hands out one message at a time"),
@@ -137,6 +156,7 @@ def test_who_does_not_opt_in_is_refused_above_1_and_auto_says_so(changes: dict[s
 def test_auto_joins_dense_networks_on_a_cpu_and_no_convolutions() -> None:
     resolved, notes = settled(resolve(asked(cohort="auto")))
     assert (resolved.experiment.cohort, notes) == ("4", [])
+    assert settled(resolve(asked(cohort="auto", method="hyperfl", net="cnn1")))[0].experiment.cohort == "4"
     resolved, notes = settled(resolve(asked(cohort="auto", net="cnn1")))
     assert resolved.experiment.cohort == "1"
     assert notes == ["cohort=auto became 1: a method and a network whose joint steps take as long on a CPU."]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,17 +59,15 @@ def trained(
     model = fresh(experiment)
     cls = resolve(experiment).method
     received = views(pack(shared(model.state_dict(), cls.shared(model, resolve(experiment).settings).downloads)))
-    results: Sequence[Any] = []
+    results: list[Any] = []
     workers: list[FederatedClient] = []
     for now in range(1, rounds + 1):
         workers = clients(experiment, folder, now)
         if together:
-            results = side_by_side(workers, [worker.round(received, now - 1) for worker in workers])
+            results = list(side_by_side(workers, [worker.round(received, now - 1) for worker in workers]))
         else:
             results = [worker.fit_named(received, now - 1) for worker in workers]
-    for result in results:
-        if isinstance(result, Exception):
-            raise result
+    assert not [result for result in results if isinstance(result, Exception)]
     held = [{**worker.private(), **worker.model.state_dict()} for worker in workers]
     sent = [{f"sent {name}": value for name, value in one[0].items()} for one in results]
     return [
