@@ -1,8 +1,10 @@
-"""Cost of a simulation's messages: ``python -m benchmarks.scale [--json] [--quick] [--only P6 P7] [--rounds N]``.
+"""Cost of a simulation's messages, and of cohorts: ``python -m benchmarks.scale [--json] [--quick] [--only P6 P7]``.
 
 - P6: the processor's milliseconds for a client in a round, over all processes of a simulation, with a client that does
   nothing, 117 thousand numbers and 100 clients.
 - P7: the same with 14.9 million numbers, as many as a hypernetwork has, and 10 clients.
+- cohort: clients that take their local steps together over one after the other (`benchmarks.cohort_speed`), by network
+  and size of the cohort; and for HyperFL the steps of one client over FedAvg's, as P3 of `benchmarks.hyperfl` has them.
 
 ``stock`` is Flower's FedAvg on Flower's simulation engine, ``ray`` and ``inproc`` are this project's averaging on its
 engines, with all checks and the checkpoint of each round. Times are read from /proc after each round; the first two
@@ -24,7 +26,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from benchmarks import output
+from benchmarks import cohort_speed, output
 
 _ROOT = Path(__file__).parent.parent
 SIDES = ("stock", "ray", "inproc")
@@ -32,11 +34,13 @@ _NET = {"P6": "small", "P7": "large"}
 _CLIENTS = {"P6": (100, 10), "P7": (10, 2)}  # usual, and quick
 _GOAL = {"P6": 0.2, "P7": 0.35}
 """Goals: this project's milliseconds on Ray over Flower's."""
+SIMULATED = ("P6", "P7")
 _NOT_COUNTED = 2
 _CLOSE = 1e-5
 PARTS = {
     "P6": output.BenchmarkPart("117 thousand numbers, 100 clients", 240, 55),
     "P7": output.BenchmarkPart("14.9 million numbers, 10 clients", 240, 0),
+    "cohort": output.BenchmarkPart("clients that take their steps together", 300, 4),
 }
 
 
@@ -90,7 +94,7 @@ def main() -> None:
     flags.add_argument("--rounds", type=output.whole(), help="rounds that are counted (5; quick: 2)")
     run = output.start(flags, PARTS)
     rounds, load, rows = run.amount(5, 2, run.asked.rounds), os.getloadavg()[0], dict[str, Any]()
-    for part in run.parts():
+    for part in run.parts(*SIMULATED):
         rows[part] = compared(part, run.amount(*_CLIENTS[part]), rounds)
     lines = [
         f"{part}: stock {row['stock']} ms, ray {row['ray']} ms ({row['ray_over_stock']}; goal <= {_GOAL[part]}), "
@@ -99,6 +103,12 @@ def main() -> None:
     ]
     goals = {part: _GOAL[part] for part in rows}
     met = {part: row["ray_over_stock"] <= goals[part] for part, row in rows.items()}
+    for part in run.parts("cohort"):
+        rows[part], more = cohort_speed.compared(run.asked.quick)
+        lines += more
+        if (one := rows[part].get("hyperfl_cnn1")) is not None:
+            goals["P3_cohort"], figure = cohort_speed.P3_GOAL, one[str(cohort_speed.P3_COHORT)]["over_fedavg"]
+            met["P3_cohort"] = figure <= cohort_speed.P3_GOAL
     run.report({**rows, "rounds": rounds, "goal": goals, "met": met, "load_before": load}, lines)
 
 

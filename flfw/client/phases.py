@@ -102,14 +102,14 @@ def side_by_side(workers: Sequence[LocalDescent], works: Sequence[Phases[Result]
             except Exception as error:  # this client's failure alone
                 results[place] = error
         try:
-            means = _descend([workers[place] for place in phases], list(phases.values()))
+            means = descend_together([workers[place] for place in phases], list(phases.values()))
         except Exception as error:
             raise JointStepsFailed(str(error)) from error
         losses = dict(zip(phases, means, strict=True))
     return [results[place] for place in range(len(works))]
 
 
-def _descend(workers: Sequence[LocalDescent], phases: Sequence[Phase]) -> list[float]:
+def descend_together(workers: Sequence[LocalDescent], phases: Sequence[Phase]) -> list[float]:
     """Do a phase of some clients; return the mean losses of their last epochs."""
     if len(phases) < 2:
         return [phase.alone() for phase in phases]

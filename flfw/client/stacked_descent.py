@@ -15,8 +15,9 @@ from flfw.client.phased_client import PhasedClient
 from flfw.client.phases import Batch, JointSteps, Phase, Phases
 from flfw.errors import require
 from flfw.nets.net import Tensors, running_statistics, targets
-from flfw.training.optimisers import SGD, Adam, LocalTraining, Remembering
+from flfw.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, Remembering
 
+_VELOCITY = "velocity/"  # before a parameter's name, in the memory of `flfw.training.optimisers.SGD`
 _IGNORED = -100  # the label of a row that only fills a batch up; `cross_entropy` leaves it out of its mean
 
 
@@ -69,6 +70,9 @@ class GradientClient(PhasedClient, ABC):
 class StackedDescent(JointSteps):
     """Steps of clients whose parameters are stacked (K, ...), with one forward and one backward pass for all.
 
+    Matrices are stacked as their transposes (K, in, out), in the order in which their gradients lie in memory: else
+    each step would copy these.
+
     Args:
         workers: the clients; their models differ in numbers alone.
     """
@@ -80,14 +84,15 @@ class StackedDescent(JointSteps):
         own = [worker.moving() for worker in workers]
         whole = dict(first.model.named_parameters()).keys()
         require(own[0].keys() == whole, "local steps on all parameters", cohort=len(workers))
-        self._own, self._stacked = own, _stack(own)
-        self._anchors = _stack([worker.anchor() for worker in workers])
+        self._turned = frozenset(name for name, value in own[0].items() if value.dim() == 2)
+        self._own, self._stacked = own, self._stack(own)
+        self._anchors = self._stack([worker.anchor() for worker in workers])
         self._optimisers = [_remembering(worker.optimiser()) for worker in workers]
         self._lasting = bool(first.lasting())
         self._optimiser = _like(self._optimisers[0])
-        memory = [one.memory(parameters) for one, parameters in zip(self._optimisers, own, strict=True)]
-        held = self._optimiser.memory(self._stacked)
-        self._optimiser.recall(self._stacked, {n: _joined(value, [m[n] for m in memory]) for n, value in held.items()})
+        if self._lasting:
+            memory = [one.memory(parameters) for one, parameters in zip(self._optimisers, own, strict=True)]
+            self._optimiser.recall(self._stacked, self._stack(memory))
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """Do the next step of as many first clients as there are batches; return their mean losses."""
@@ -107,9 +112,17 @@ class StackedDescent(JointSteps):
         self._keep_memory(0)
         for place, parameters in enumerate(self._own):
             for name, value in parameters.items():
-                value.copy_(self._stacked[name][place])
+                value.copy_(self._turn(name, self._stacked[name][place]))
+
+    def _turn(self, name: str, value: Tensor) -> Tensor:
+        """Turn a matrix, or an optimiser's memory of one; other tensors stay."""
+        return value.t() if name.removeprefix(_VELOCITY) in self._turned else value
+
+    def _stack(self, each: Sequence[Mapping[str, Tensor]]) -> Tensors:
+        return {name: torch.stack([self._turn(name, one[name].detach()) for one in each]) for name in each[0]}
 
     def _loss(self, parameters: Tensors, anchor: Tensors, x: Tensor, y: Tensor) -> Tensor:
+        parameters, anchor = ({n: self._turn(n, v) for n, v in held.items()} for held in (parameters, anchor))
         scores = functional_call(self._model, parameters, (self._inputs.normalise(x),))
         labels = targets(scores, x, y)
         if labels.dim() > 1:  # the places of texts
@@ -135,7 +148,7 @@ class StackedDescent(JointSteps):
         for place in range(working, self._at_work):
             own = self._optimisers[place].memory(self._own[place])
             for name, value in own.items():
-                value.copy_(held[name][place])
+                value.copy_(self._turn(name, held[name][place]))
 
 
 def filled(batches: Sequence[Batch]) -> Batch:
@@ -155,15 +168,6 @@ def filled(batches: Sequence[Batch]) -> Batch:
     return x, y
 
 
-def _stack(each: Sequence[Mapping[str, Tensor]]) -> Tensors:
-    return {name: torch.stack([one[name].detach() for one in each]) for name in each[0]}
-
-
-def _joined(like: Tensor, each: Sequence[Tensor]) -> Tensor:
-    """Stack the memory of the clients' optimisers; what is one number for all is taken from the first."""
-    return torch.stack(list(each)) if like.dim() else each[0]
-
-
 def _remembering(optimiser: object) -> Remembering:
     require(isinstance(optimiser, SGD | Adam), "SGD or Adam for joint steps", optimiser=type(optimiser).__name__)
     assert isinstance(optimiser, Remembering)
@@ -174,5 +178,5 @@ def _like(optimiser: Remembering) -> Remembering:
     """Return a new optimiser with the same hyper-parameters."""
     if isinstance(optimiser, Adam):
         return Adam(optimiser.lr, optimiser.weight_decay, optimiser.betas)
-    assert isinstance(optimiser, SGD), "others were refused"
-    return SGD(optimiser.lr, optimiser.momentum, optimiser.weight_decay)
+    assert isinstance(optimiser, SGD | FusedSGD), "others were refused"
+    return FusedSGD(optimiser.lr, optimiser.momentum, optimiser.weight_decay)

@@ -95,9 +95,7 @@ class JointLowRankSGD:
         scaled = torch.stack(
             [factors.weights(0)[0] * one for factors, one in zip(self._factors, self._hidden, strict=False)]
         )
-        flat = self._flat[:working]
-        for part, weight in zip(start.parts, start.weights, strict=True):
-            flat[:, part] = scaled[:, 1:] @ weight.t()
-        flat.addr_(scaled[:, 0], torch.cat(start.biases))
+        for part, weight, bias in zip(start.parts, start.weights, start.biases, strict=True):
+            torch.addmm(torch.outer(scaled[:, 0], bias), scaled[:, 1:], weight.t(), out=self._flat[:working, part])
         for place, hidden in enumerate(self._hidden):
             self._factors[place].add_generated(hidden, self._flat[place])

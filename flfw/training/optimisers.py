@@ -122,6 +122,45 @@ class SGD(Remembering):
 
 
 @final
+class FusedSGD(Remembering):
+    """SGD in one operation on all parameters, for large ones: as `SGD` but for rounding; the start has velocity 0.
+
+    Args:
+        lr: see `SGD`, as for the others.
+        momentum: in [0, 1).
+        weight_decay: multiple of the parameter added to its gradient.
+    """
+
+    def __init__(self, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
+        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
+        self._velocity: Tensors = {}
+
+    @torch.no_grad()
+    def step(self, parameters: Mapping[str, Tensor], gradients: Tensors) -> None:
+        """Change the parameters in place; gradients may be overwritten."""
+        torch.ops.aten._fused_sgd_(
+            list(parameters.values()),
+            [gradients[name].contiguous() for name in parameters],
+            list(self.memory(parameters).values()),
+            weight_decay=self.weight_decay,
+            momentum=self.momentum,
+            lr=self.lr,
+            dampening=0.0,
+            nesterov=False,
+            maximize=False,
+            is_first_step=False,
+        )
+
+    def memory(self, parameters: Mapping[str, Tensor]) -> Tensors:
+        """Return the velocities; an empty dictionary without momentum."""
+        moved = parameters if self.momentum else {}
+        for name, value in moved.items():
+            if name not in self._velocity:
+                self._velocity[name] = torch.zeros_like(value.detach())
+        return {f"velocity/{name}": self._velocity[name] for name in moved}
+
+
+@final
 class Adam(Remembering):
     """Adam (Kingma and Ba, ICLR 2015), weight decay in the gradient; the same arithmetic as ``torch.optim.Adam``.
 
