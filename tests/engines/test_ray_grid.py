@@ -19,10 +19,11 @@ from flfw.client.site import Site
 from flfw.engines import ray_start
 from flfw.errors import DIED, RunFailed
 from flfw.experiment import Experiment
+from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.reasons import in_one_line
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack
-from tests.support.actor_app import app
+from tests.support.actor_app import app, together
 
 pytestmark = [pytest.mark.early, pytest.mark.slow]
 
@@ -188,6 +189,50 @@ def test_clients_may_be_asked_from_several_threads(grid: Any) -> None:
 def test_nothing_is_kept_of_what_was_answered(grid: Any) -> None:
     grid.send_and_receive(asked(range(CLIENTS)))
     assert not grid._asked and not grid._arrived and not grid._pool._stored
+
+
+@pytest.fixture(scope="module")
+def joining() -> Any:
+    """A grid whose messages are answered in cohorts of five: of twelve the last has two."""
+    from flfw.engines.ray_grid import RayGrid
+
+    cohorts = MessageCohorts("train", 5, together)
+    ready = RayGrid(app, CLIENTS, {"seed": 17}, actors=2, shares={"num_cpus": 0.25}, cohorts=cohorts)
+    warm(ready)
+    return ready
+
+
+def sizes(replies: Iterable[Message]) -> list[int]:
+    """How many messages were answered together with each reply; 1: it was alone."""
+    records = [reply.content.metric_records for reply in replies]
+    return [int(one["cohort"]["size"]) if "cohort" in one else 1 for one in records]  # type: ignore[arg-type]
+
+
+WHOLE = [5] * 10 + [2] * 2
+
+
+def test_cohorts_are_those_of_the_messages_whatever_the_pace(joining: Any) -> None:
+    replies = list(StreamingGrid(joining).send_and_receive(asked(range(CLIENTS)), timeout=240))
+    assert (partitions(replies), sizes(replies)) == (list(range(CLIENTS)), WHOLE)
+    assert sizes(joining.send_and_receive(asked([4]))) == [1]
+
+
+def test_a_client_that_raises_fails_alone_in_its_cohort(joining: Any) -> None:
+    replies = joining.send_and_receive(asked(range(CLIENTS), "raises", [2]))
+    assert [reply.has_error() for reply in replies] == [p == 2 for p in range(CLIENTS)]
+    assert (replies[2].error.code, replies[2].error.reason) == (2, "client 2 cannot")
+
+
+def test_a_cohort_whose_process_dies_once_is_asked_as_a_whole_again(joining: Any, tmp_path: Path) -> None:
+    replies = joining.send_and_receive(asked(range(CLIENTS), "dies_once", [3], tmp_path), timeout=240)
+    assert (partitions(replies), sizes(replies)) == (list(range(CLIENTS)), WHOLE)
+
+
+def test_a_client_that_dies_takes_nobody_of_its_cohort_with_it(joining: Any, tmp_path: Path) -> None:
+    replies = joining.send_and_receive(asked(range(CLIENTS), "dies", [3], tmp_path), timeout=240)
+    assert [reply.has_error() for reply in replies] == [p == 3 for p in range(CLIENTS)]
+    assert len(list(tmp_path.glob("died-3-*"))) == 3, "twice with the others, then alone"
+    assert sizes(replies[:3] + replies[4:]) == [1] * 4 + WHOLE[5:]
 
 
 class Unloadable(ClientApp):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -77,3 +78,15 @@ def sleeps(folder: str, partition: int) -> None:
 
 DEEDS = {"adds": lambda folder, partition: None, "raises": raises, "dies": dies, "dies_once": dies_once}
 DEEDS |= {"hangs": hangs, "sleeps": sleeps}
+
+
+def together(asked: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
+    """Answer the messages of a cohort one after the other; each reply tells of how many there are."""
+    answers: list[Message | Exception] = []
+    for message, context in asked:
+        try:
+            answers.append(app(message, context))
+            answers[-1].content["cohort"] = MetricRecord({"size": len(asked)})  # type: ignore[union-attr]
+        except ValueError as error:
+            answers.append(error)
+    return answers
