@@ -26,7 +26,7 @@ from attacks.adaptations.low_precision import LowPrecisionAdaptation
 from attacks.adaptations.prune import PruneAdaptation
 from attacks.ig import IG, IGSettings
 from benchmarks import output
-from benchmarks.attack_problems import Victims, pictures, victims
+from benchmarks.attack_victims import Victims, pictures, victims
 from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from clients.defences.prune import Prune, PruneSettings

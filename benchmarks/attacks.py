@@ -1,7 +1,7 @@
 """Speed of gradient inversion beside `breaching`: ``python -m benchmarks.attacks [--json] [--quick] [--only NAME]``.
 
 P10 is our image-iterations per second over those of the public framework on identical work
-(`benchmarks.attack_problems`), given only where both sides have the same objective (1e-6) and gradient (1e-5, relative)
+(`benchmarks.our_search`), given only where both sides have the same objective (1e-6) and gradient (1e-5, relative)
 at the first guesses; else this exits with 1. Uncompiled, every victim must pass. Compiled, the same operations are
 rounded otherwise, and a few victims of a LeNet magnify that beyond the limit (theirs does, too, against float64): there
 the median must pass, and `compiled_worst` has the worst. The framework needs its environment, of 3 GB, that
@@ -42,7 +42,9 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import breaching_env, output
-from benchmarks.attack_problems import Ours, Theirs, Victims, errors, objective_of, pictures, victims
+from benchmarks.attack_victims import Victims, pictures, victims
+from benchmarks.our_search import Ours, errors, objective_of
+from benchmarks.their_search import Theirs
 from flfw.inversion.compute import Compute
 from flfw.inversion.evaluation import stacked, stacked_given
 from flfw.inversion.graph import LIGHT, Graph

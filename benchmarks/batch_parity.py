@@ -43,7 +43,9 @@ from attacks.gradinversion import GradInversion, GradInversionSettings
 from attacks.ig import IG, IGSettings
 from attacks.imprint import Imprint, ImprintSettings
 from benchmarks import breaching_env, output
-from benchmarks.attack_problems import TV, Theirs, Victims, matched_psnrs, pictures, victims
+from benchmarks.attack_victims import Victims, matched_psnrs, pictures, victims
+from benchmarks.our_search import TV
+from benchmarks.their_search import Theirs
 from flfw import nets
 from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.inversion.closed_form.imprint import expected_alone

@@ -27,7 +27,9 @@ from torch import Tensor
 
 from attacks.ig import IG, IGSettings
 from benchmarks import breaching_env, output
-from benchmarks.attack_problems import TV, Theirs, Victims, pictures, victims
+from benchmarks.attack_victims import Victims, pictures, victims
+from benchmarks.our_search import TV
+from benchmarks.their_search import Theirs
 from flfw.inversion.search import Target, invert
 
 THEIR_TV = 0.2

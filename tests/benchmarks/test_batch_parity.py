@@ -11,9 +11,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from attacks.imprint import Imprint, ImprintSettings
-from benchmarks import attack_problems, batch_parity, breaching_env
-from benchmarks.attack_problems import Theirs, matched_psnrs, pictures, trained, victims
+from benchmarks import attack_victims, batch_parity, breaching_env
+from benchmarks.attack_victims import matched_psnrs, pictures, trained, victims
 from benchmarks.batch_parity import CASES, compared, imprint, imprinted, lines, searched, shallow
+from benchmarks.their_search import Theirs
 from flfw import nets
 from flfw.data.files.cache import user_cache
 from flfw.nets.net import Tensors
@@ -40,7 +41,7 @@ def crafted(attack: Imprint) -> Tensors:
     """A module whose quantiles are those of random images."""
     plain = victims("cnn2", 1)
     named = dict(attack.network(plain.net).named_parameters())
-    public = plain.inputs.normalise(attack_problems.pictures(400, first=0)[0])
+    public = plain.inputs.normalise(attack_victims.pictures(400, first=0)[0])
     return attack.crafted({name: value.detach() for name, value in named.items()}, public)
 
 
@@ -114,7 +115,7 @@ def test_our_search_begins_at_the_first_guess_and_comes_nearer() -> None:
     assert 0 < float(moved.abs().max()) < 0.11  # one step of at most 0.1, or none for the best
 
 
-def _ends(attacked: attack_problems.Victims) -> tuple[torch.Tensor, torch.Tensor]:
+def _ends(attacked: attack_victims.Victims) -> tuple[torch.Tensor, torch.Tensor]:
     low, high = (attacked.inputs.normalise(torch.full(attacked.inputs.shape, end)) for end in (0.0, 1.0))
     return low, high
 

@@ -12,8 +12,10 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks import attack_problems, attacks, breaching_env
-from benchmarks.attack_problems import Ours, Theirs, Trace, Victims, descent, errors, padded_variation, victims, write
+from benchmarks import attacks, breaching_env, our_search
+from benchmarks.attack_victims import Victims, victims
+from benchmarks.our_search import Ours, Trace, descent, errors, padded_variation
+from benchmarks.their_search import Theirs, write
 from flfw.data.files.cache import user_cache
 from flfw.inversion.closed_form.linear import linear_inputs
 
@@ -201,4 +203,4 @@ def test_our_objective_is_breachings(three: Victims, tmp_path: Path) -> None:
     assert float(apart["objective"].max()) <= 1e-6 and float(apart["gradient"].max()) <= 1e-5
     informed, traced = Theirs(BREACHING / "bin" / "python", 1)(three, tmp_path, "attack", 4, every=2)
     assert informed["trace_iterations"] == [0, 2] and torch.equal(traced["trace"][:, 0], three.start)
-    assert attack_problems.TV > 0, "else total variation is not compared"
+    assert our_search.TV > 0, "else total variation is not compared"
