@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import numpy as np
@@ -63,6 +63,21 @@ class Victims:
     def model(self, precision: torch.dtype = torch.float32) -> PlainVictim:
         """Return the victim model of an attacker that holds the whole network."""
         return victim_model(self.net, self.inputs, self.training, precision)
+
+    def to(self, device: torch.device, precision: torch.dtype = torch.float32) -> Victims:
+        """Return the same victims on another device, all their numbers in a floating-point type."""
+        moved = lambda tensors: {name: _moved(value, device, precision) for name, value in tensors.items()}  # noqa: E731
+        mean, std = (_moved(constant, device, precision) for constant in (self.inputs.mean, self.inputs.std))
+        return replace(
+            self,
+            net=deepcopy(self.net).to(device, precision),
+            inputs=Inputs(self.inputs.shape, mean, std),
+            truth=_moved(self.truth, device, precision),
+            labels=self.labels.to(device),
+            start=_moved(self.start, device, precision),
+            observed=[moved(sent) for sent in self.observed],
+            revealed=[moved(statistics) for statistics in self.revealed],
+        )
 
     def psnr(self, guess: Tensor) -> float:
         """Compute the mean PSNR over the victims in dB, of normalised images (V, B, C, H, W)."""
@@ -199,8 +214,13 @@ def buffers_of(net: Net, x: Tensor) -> Tensors:
 
 def matched_psnrs(truth: Tensor, images: Tensor) -> list[float]:
     """Compute the PSNR in dB of each image of a batch (B, C, H, W) in [0, 1], matched one to one."""
-    true, guesses = truth.numpy(), images.numpy()
+    true, guesses = truth.cpu().numpy(), images.cpu().numpy()
     return [psnr(a, b) for a, b in zip(true, guesses[assign(true, guesses)], strict=True)]
+
+
+def _moved(value: Tensor, device: torch.device, precision: torch.dtype) -> Tensor:
+    """Return a tensor on a device; whole numbers, such as counters, keep their type."""
+    return value.to(device, precision if value.is_floating_point() else value.dtype)
 
 
 def _detached(tensors: Tensors) -> Tensors:

@@ -40,11 +40,17 @@ def packages() -> list[str]:
 
 def required() -> Path:
     """Return the environment's Python; refuse, and install nothing, if there is none for these versions."""
-    python, made_for, wanted = _places()
-    if not made_for.exists() or made_for.read_text() != wanted:
+    python = installed()
+    if python is None:
         command = "python -m benchmarks.breaching_env"
         output.refuse(f"Expected an environment with breaching {VERSION}, found none; `{command}` installs it (3 GB).")
     return python
+
+
+def installed() -> Path | None:
+    """Return the environment's Python; None: there is none for these versions."""
+    python, made_for, wanted = _places()
+    return python if made_for.exists() and made_for.read_text() == wanted else None
 
 
 def interpreter() -> Path:
@@ -53,9 +59,9 @@ def interpreter() -> Path:
     Raises:
         subprocess.CalledProcessError: a package could not be installed; uv has written the reason to stderr.
     """
+    if there := installed():
+        return there
     python, made_for, wanted = _places()
-    if made_for.exists() and made_for.read_text() == wanted:
-        return python
     folder = made_for.parent
     print(f"Installing breaching {VERSION} into {folder}: 3 GB, some minutes.", file=sys.stderr, flush=True)
     shutil.rmtree(folder, ignore_errors=True)

@@ -26,6 +26,7 @@ problem.json (every field is needed)
     box             whether each step ends with a projection onto the box; the start itself is not projected.
     training        whether the network normalises a guess by its own batch; else by the buffers.
     threads         of PyTorch within an operation.
+    device          "cpu" or "cuda", where TensorFloat-32 is off, as on the other side.
     warmup          iterations of an attack on the first victim that are not timed ("speed").
     every           keep the guess before every so many iterations ("attack"); 0 keeps none.
 
@@ -100,6 +101,7 @@ class BreachingProblem:
     config: str
     training: bool
     scale: float | None
+    device: str
 
     def __post_init__(self) -> None:
         _require(self.mode in ("objective", "speed", "attack"), "mode objective, speed or attack", mode=self.mode)
@@ -114,6 +116,7 @@ class BreachingProblem:
         _require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
         _require(self.tv >= 0, "tv >= 0", tv=self.tv)
         _require(self.threads >= 1, "threads >= 1", threads=self.threads)
+        _require(self.device in ("cpu", "cuda"), "device cpu or cuda", device=self.device)
         _require(self.every >= 0, "every >= 0", every=self.every)
 
 
@@ -122,12 +125,12 @@ class Watched(OptimizationBasedAttacker):
     """Their attacker, unchanged, with notes of its guesses, seconds and first gradient.
 
     Args:
-        model, loss, config: as `OptimizationBasedAttacker` takes them.
+        model, loss, config, setup: as `OptimizationBasedAttacker` takes them.
         every: keep the guess before every so many iterations.
     """
 
-    def __init__(self, model: nn.Module, loss: nn.Module, config: Any, every: int) -> None:
-        super().__init__(model, loss, config)
+    def __init__(self, model: nn.Module, loss: nn.Module, config: Any, setup: dict[str, Any], every: int) -> None:
+        super().__init__(model, loss, config, setup)
         self._every = every
         self._started = time.perf_counter()
         self.guesses: list[Tensor] = []
@@ -205,19 +208,23 @@ def shallow(shape: list[int], classes: int) -> nn.Module:
 def attacker(problem: BreachingProblem, model: nn.Module, loss: nn.Module, iterations: int) -> Any:
     """Return their attacker for the problem; a `Watched` one if its guesses or its gradient are needed."""
     config = breaching.get_attack_config(problem.config)
+    setup = {"dtype": torch.float, "device": torch.device(problem.device)}
     config.optim.max_iterations = iterations
     if problem.config == "seethroughgradients":
         torch.manual_seed(0)  # of its Langevin noise
         if problem.scale is not None:
             config.objective.scale = problem.scale
-        return breaching.attacks.prepare_attack(model, loss, config)
+        return breaching.attacks.prepare_attack(model, loss, config, setup)
     config.optim.step_size = problem.lr
     config.optim.signed = "hard" if problem.signed and problem.mode != "objective" else None
     config.optim.step_size_decay = "step-lr" if problem.decay else None
     config.optim.boxed = problem.box
     config.regularization.total_variation.scale = problem.tv
     every = 1 if problem.mode == "objective" else problem.every if problem.mode == "attack" else 0
-    made = Watched(model, loss, config, every) if every else breaching.attacks.prepare_attack(model, loss, config)
+    if every:
+        made = Watched(model, loss, config, setup, every)
+    else:
+        made = breaching.attacks.prepare_attack(model, loss, config, setup)
     for variation in made.regularizers:
         channels = problem.shape[0]
         variation.groups, variation.weight = channels, variation.weight[: 2 * channels]
@@ -234,6 +241,8 @@ class BreachingVictims:
     """
 
     def __init__(self, problem: BreachingProblem, tensors: dict[str, Tensor]) -> None:
+        # They move the network and the guess to their device, but neither gradients nor labels.
+        tensors = {name: value.to(problem.device) for name, value in tensors.items()}
         self._problem, self._tensors = problem, tensors
         self.batch = tensors["labels"].shape[1]
         self._reveals = any(name.startswith("revealed.") for name in tensors)
@@ -258,11 +267,13 @@ class BreachingVictims:
         shared = {"gradients": gradients, "buffers": sent, "metadata": metadata}
         started = time.perf_counter()
         result, figures = attacker.reconstruct([self._payload], [shared], {}, initial_data=self.start(victim))
+        if self._problem.device == "cuda":
+            torch.cuda.synchronize()
         seconds = time.perf_counter() - started
         done, asked = len(figures["Trial_0_Val"]), attacker.cfg.optim.max_iterations
         if done != asked:
             raise RuntimeError(f"The objective of victim {victim} was not finite after {done} of {asked} iterations.")
-        return result["data"], seconds, figures
+        return result["data"].cpu(), seconds, figures
 
 
 def objective(victims: BreachingVictims, attacker: Any) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -272,7 +283,7 @@ def objective(victims: BreachingVictims, attacker: Any) -> tuple[dict[str, Any],
         _, _, figures = victims.attack(attacker, victim)
         values.append(figures["Trial_0_Val"][0])
         priors.append(float(sum(variation(victims.start(victim)) for variation in attacker.regularizers)))
-        gradients.append(attacker.gradient)
+        gradients.append(attacker.gradient.cpu())
     tensors = {"objective": torch.tensor(values), "prior": torch.tensor(priors), "gradient": torch.stack(gradients)}
     return {}, tensors
 
@@ -286,7 +297,7 @@ def attack(victims: BreachingVictims, attacker: Any) -> tuple[dict[str, Any], di
         seconds.append(spent)
         distances.append(figures["opt_value"])
         if isinstance(attacker, Watched):
-            traces.append(torch.stack(attacker.guesses))
+            traces.append(torch.stack(attacker.guesses).cpu())
             times.append(attacker.seconds)
     iterations = attacker.cfg.optim.max_iterations
     rate = len(victims) * victims.batch * iterations / sum(seconds)
@@ -301,6 +312,7 @@ def attack(victims: BreachingVictims, attacker: Any) -> tuple[dict[str, Any], di
 def solve(problem: BreachingProblem, tensors: dict[str, Tensor]) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Return the contents of answer.json and answer.safetensors."""
     torch.set_num_threads(problem.threads)
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
     state = {name.removeprefix("weights."): value for name, value in tensors.items() if name.startswith("weights.")}
     model, loss = network(problem, state)
     victims = BreachingVictims(problem, tensors)

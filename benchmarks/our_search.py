@@ -83,14 +83,17 @@ class Ours:
         self.evaluate = fused.prepare(stacked_given(given), [])
         self._guess = stacked([problem.guess for problem in problems])
         self.first = self.evaluate(self._guess)  # compiles
+        wait(self._guess["x"].device)
         self.built_s = time.perf_counter() - started
-        low, high = (victims.inputs.normalise(torch.full(victims.inputs.shape, end)) for end in (0.0, 1.0))
+        ends = (torch.full_like(victims.start[0, 0], end) for end in (0.0, 1.0))
+        low, high = (victims.inputs.normalise(end) for end in ends)
         self._box = low, high
 
     def seconds(self, iterations: int) -> float:
         """Measure the seconds of a search."""
         started = time.perf_counter()
         descent(iterations).descend(self.evaluate, self._guess, self._box, 0.0)
+        wait(self._guess["x"].device)
         return time.perf_counter() - started
 
     def rate(self, iterations: int) -> float:
@@ -116,6 +119,12 @@ class Ours:
         return Trace([self._victims.psnr(x) for x in [*kept, best.guess["x"]]], seconds)
 
 
+def wait(device: torch.device) -> None:
+    """Wait until a device has done what it was given: a GPU computes beside the processor."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def objective_of(victims: Victims, precision: torch.dtype = torch.float32) -> tuple[Objective, list[Problem]]:
     """Return our objective, and a problem for each victim."""
     model, observed = cropped(victims.model(precision), victims.observed)
@@ -138,5 +147,6 @@ def errors(ours: Ours, theirs: Tensors) -> dict[str, Tensor]:
         ``objective``, absolute, and ``gradient``, the norm of the difference over the norm of theirs.
     """
     gradients, objectives, _ = ours.first
-    apart, norms = (x.flatten(1).norm(dim=1) for x in (gradients["x"] - theirs["gradient"], theirs["gradient"]))
-    return {"objective": (objectives - theirs["objective"]).abs(), "gradient": apart / norms}
+    gradient, objective = gradients["x"].cpu(), objectives.cpu()
+    apart, norms = (x.flatten(1).norm(dim=1) for x in (gradient - theirs["gradient"], theirs["gradient"]))
+    return {"objective": (objective - theirs["objective"]).abs(), "gradient": apart / norms}

@@ -49,12 +49,14 @@ class BenchmarkRun:
         asked: the parsed flags.
         gate: the part that comes first; None: there is none.
         names: the chosen parts, in the benchmark's order.
+        machine: the one that the parts' rough times are of.
     """
 
     def __init__(
         self, asked: argparse.Namespace, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart | None
     ) -> None:
         self.asked, self._parts, self.gate, self._started = asked, parts, gate, 0.0
+        self.machine = "two cores of 2026"
         chosen = asked.only or [name for name, part in parts.items() if part.quick or not asked.quick]
         self.names = [name for name in parts if name in chosen]
 
@@ -88,7 +90,7 @@ class BenchmarkRun:
         times = [part.quick if self.asked.quick else part.seconds for _, part in rows]
         mark = f" ({MARK})" if self.asked.quick else ""
         lines = [f"{name}: {part.description}, {_about(each)}" for (name, part), each in zip(rows, times, strict=True)]
-        return [f"{_about(sum(times))} on two cores of 2026{mark}:", *lines]
+        return [f"{_about(sum(times))} on {self.machine}{mark}:", *lines]
 
     def report(self, results: Mapping[str, Any], lines: Iterable[str]) -> None:
         """Print the lines, unless only JSON was asked for, and the results with the hardware as one JSON object."""

@@ -26,10 +26,11 @@ class Theirs:
     Args:
         python: of the environment with breaching.
         threads: of PyTorch.
+        device: that computes, ``cpu`` or ``cuda``.
     """
 
-    def __init__(self, python: Path, threads: int) -> None:
-        self._python, self._threads = python, threads
+    def __init__(self, python: Path, threads: int, device: str = "cpu") -> None:
+        self._python, self._threads, self._device = python, threads, device
 
     def __call__(
         self,
@@ -49,7 +50,7 @@ class Theirs:
             subprocess.CalledProcessError: it failed; the reason is on stderr.
         """
         work = {"mode": mode, "iterations": iterations, "warmup": warmup, "every": every, "tv": tv, "config": config}
-        write(victims, folder, {**work, "scale": scale, "threads": self._threads})
+        write(victims, folder, {**work, "scale": scale, "threads": self._threads, "device": self._device})
         subprocess.run(
             [str(self._python), "-W", "ignore", str(_OTHER_SIDE), str(folder)], check=True, stdout=sys.stderr
         )
@@ -91,6 +92,7 @@ def write(victims: Victims, folder: Path, work: dict[str, Any]) -> None:
         "tv": TV,
         "box": True,
         "scale": None,
+        "device": "cpu",
     }
     tensors = {f"weights.{name}": value for name, value in nets.tensors(victims.net).items()}
     tensors |= {f"observed.{name}": value for name, value in stacked(victims.observed).items()}

@@ -15,6 +15,8 @@ from dataclasses import replace
 from math import ceil
 from typing import Any, final
 
+from torch import Tensor
+
 from flfw.client.workplace import Workplace
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
@@ -53,6 +55,11 @@ class Trainee:
         self._client.train()
         self._client.outgoing()
         return 1000 * (time.process_time() - started) / self.steps
+
+    def update(self) -> dict[str, Tensor]:
+        """Return what the last turn changed, on the processor."""
+        now = self._client.model.state_dict()
+        return {name: now[name].cpu() - value for name, value in self._start.items() if value.is_floating_point()}
 
 
 def in_turns(trainees: Sequence[Trainee], turns: int) -> list[list[float]]:

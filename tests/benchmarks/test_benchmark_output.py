@@ -19,6 +19,7 @@ from benchmarks import (
     breaching_env,
     deploy,
     flow_prior,
+    gpu,
     hyperfl_upload,
     output,
     parity,
@@ -107,7 +108,8 @@ def test_it_says_on_stderr_what_it_will_do_before_it_begins(
         monkeypatch.setattr(benchmark, "pictures", lambda *_: (None, None, "as if they were there"))
     if benchmark in (flow_prior, hyperfl_upload, spear):
         monkeypatch.setattr(data, "load", lambda *_: None)
-    needed = ["--against", str(ROOT)] if benchmark is same_results else []
+    others = {same_results: ["--against", str(ROOT)], gpu: ["--device", "cpu", "--out", str(tmp_path / "gpu.json")]}
+    needed = others.get(benchmark, [])
     monkeypatch.setattr(sys, "argv", [benchmark.__name__, "--quick", "--json", *needed])
     with pytest.raises(Stopped):
         benchmark.main()
