@@ -105,24 +105,32 @@ class InProcessGrid(SimulatedGrid):
             self._answered[message.metadata.message_id] = reply
 
     def _answers(self, messages: list[Message]) -> list[Message]:
+        if not self._cohorts or len(messages) < 2:
+            return [self._answer(message) for message in messages]
         contexts = [self._context(message.metadata.dst_node_id) for message in messages]
         before = [copy.deepcopy(context.state) for context in contexts]
-        if self._cohorts and len(messages) > 1:
-            replies = self._cohorts.answer(list(zip(messages, contexts, strict=True)))
-        else:
-            replies = [self._answer(*one) for one in zip(messages, contexts, strict=True)]
-        for reply, context, state in zip(replies, contexts, before, strict=True):
-            if isinstance(reply, Exception):
-                context.state = state  # as in Flower's engines, where a client that raised keeps nothing
-            elif self._introduced and len(context.state):
-                self._contexts[context.node_id] = context
-        return [_as_reply(reply, message) for reply, message in zip(replies, messages, strict=True)]
+        replies = self._cohorts.answer(list(zip(messages, contexts, strict=True)))
+        return [self._taken(*one) for one in zip(messages, contexts, before, replies, strict=True)]
 
-    def _answer(self, message: Message, context: Context) -> Message | Exception:
+    def _answer(self, message: Message) -> Message:
+        """Let the app answer one message."""
+        context = self._context(message.metadata.dst_node_id)
+        before = copy.deepcopy(context.state)
         try:
-            return self._app(message, context)
+            reply = self._app(message, context)
         except Exception as error:
-            return error
+            reply = error
+        return self._taken(message, context, before, reply)
+
+    def _taken(self, message: Message, context: Context, before: RecordDict, reply: Message | Exception) -> Message:
+        """Return a reply, or an exception as one: it is the client's failure, not the server's."""
+        if isinstance(reply, Message):
+            if self._introduced and len(context.state):
+                self._contexts[context.node_id] = context
+            return reply
+        context.state = before  # as in Flower's engines, where a client that raised keeps nothing
+        logging.getLogger("flwr").debug("a client raised", exc_info=reply)
+        return Message(Error(_CLIENT_APP_RAISED, words_of(reply)), reply_to=message)
 
     def _context(self, node: int) -> Context:
         """Return the Context of a node; one that is not kept is made anew."""
@@ -143,14 +151,6 @@ class InProcessGrid(SimulatedGrid):
             state=RecordDict(),
             run_config=dict(self._run_config),
         )
-
-
-def _as_reply(answer: Message | Exception, message: Message) -> Message:
-    """Return a reply, or an exception as one: it is the client's failure, not the server's."""
-    if isinstance(answer, Message):
-        return answer
-    logging.getLogger("flwr").debug("a client raised", exc_info=answer)
-    return Message(Error(_CLIENT_APP_RAISED, words_of(answer)), reply_to=message)
 
 
 def _in_time(message: Message) -> bool:
