@@ -252,7 +252,7 @@ def test_what_the_server_keeps_for_itself_is_resumed(
     cut_short(experiment, 2)
     run.resume(experiment)
     models = [load_file(next((tmp_path / name / "checkpoint").glob("round-00003-*"))) for name in ("whole", "run")]
-    assert {name.partition("/")[0] for name in models[0]} == {"model", "server"}
+    assert {name.partition("/")[0] for name in models[0]} == {"model", "server", "versions"}
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
 
 
