@@ -75,7 +75,7 @@ class Task:
         dataset = _normalised(_dataset(experiment.dataset, data_root, _side(experiment)), experiment)
         at_site = _only_at_sites(experiment)
         clients = 1 if at_site else experiment.clients
-        cut = (dataset.name, data_root, _side(experiment), scheme, clients, experiment.seed)
+        cut = (dataset.name, data_root, _side(experiment), scheme, clients, experiment.seed, experiment.test)
         augment = "none" if experiment.augment == "auto" else experiment.augment
         if not experiment.canaries:
             split = partition.for_each(_split(*cut), experiment.clients) if at_site else _split(*cut)
@@ -216,6 +216,8 @@ def _only_at_sites(experiment: Experiment) -> bool:
         return False
     whole = data.describe(name).split
     require(experiment.split == whole, f"split={whole} for {name}, as each site has its own", split=experiment.split)
+    own = f"test=own for {name}, as each site has its own"
+    require(experiment.test == "own", own, test=experiment.test)
     elsewhere = f"canaries=0 for {name}, as the server would need the data to find canaries"
     require(not experiment.canaries, elsewhere, canaries=experiment.canaries)
     return True
@@ -246,8 +248,9 @@ def _split(
     scheme: partition.AnyScheme,
     clients: int,
     seed: int,
+    test: partition.TestParts,
 ) -> partition.Split:
-    return partition.split(_dataset(name, root, side), scheme, clients, seed)
+    return partition.split(_dataset(name, root, side), scheme, clients, seed, test)
 
 
 @lru_cache(maxsize=4)
@@ -258,10 +261,11 @@ def _with_canaries(
     scheme: partition.AnyScheme,
     clients: int,
     seed: int,
+    test: partition.TestParts,
     count: int,
 ) -> tuple[Canaries, partition.Split, np.ndarray]:
     """Return the canaries, the split without those that are left out, and the training labels with theirs."""
-    dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed)
+    dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed, test)
     chosen = canaries.draw(split, dataset.train_y, dataset.classes, count, seed)
     return chosen, canaries.without_left_out(split, chosen), canaries.relabelled(dataset.train_y, chosen)
 

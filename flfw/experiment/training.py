@@ -144,6 +144,9 @@ class DataSettings:
     hf:NAME for the Hugging Face Hub; site:CxHxW:CLASSES for what only the sites of a federation have."""
     split: str = "auto"
     """How the data are cut into clients; auto: the data set's usual way. See --list and --show-split."""
+    test: Literal["own", "shared"] = "own"
+    """Test examples of a client: its own, or for all clients the same, at most 1000, where there are too few to
+    divide."""
     side: int = 0
     """Height and width in pixels that images are resized to; 0: what the network takes, else as published."""
     augment: Literal["auto", "none", "flip", "crop_flip"] = "auto"
@@ -156,6 +159,7 @@ class DataSettings:
 
     def __post_init__(self) -> None:
         require_at_least(self, 0, ("side",))
+        require(self.test in ("own", "shared"), "test=own or shared", test=self.test)
         require_at_most(self, 4096, ("side",))
 
 

@@ -35,6 +35,7 @@ from flfw.audit.rungs import tickets_beside
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
+from flfw.data.splits import on_demand
 from flfw.engines import machine
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
@@ -94,7 +95,7 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     """
     torch.set_num_threads(1)
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
-    sizes = [len(indices) for indices in Task.load(experiment, experiment.data_root).split.train]
+    sizes = on_demand.sizes(Task.load(experiment, experiment.data_root).split.train)
     partition = min(range(len(sizes)), key=lambda p: abs(sizes[p] - fmean(sizes)))
     fresh = _client(resolved, partition, folder)
     arrays = pack(shared(fresh.model.state_dict(), fresh.sharing.downloads))
@@ -215,7 +216,7 @@ def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
 
 def _uploads_over_target(experiment: Experiment, task: Task) -> float:
     """Estimate the time of attacks on a round's uploads over that on its probes; 0 where a search is refused."""
-    examples, passes = fmean(len(indices) for indices in task.split.train), experiment.local_epochs
+    examples, passes = fmean(on_demand.sizes(task.split.train)), experiment.local_epochs
     if experiment.audit_source == "probe" or examples > MOST_SEARCHED:
         return 0.0
     stepped = examples * (passes if examples * passes <= MOST_STEPPED else 1)

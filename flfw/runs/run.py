@@ -17,6 +17,7 @@ from flfw.adversary.malicious_server import require_public
 from flfw.audit.auditor import auditing
 from flfw.client.site import Site
 from flfw.combinations import check as check_names
+from flfw.data.splits.on_demand import looked_at
 from flfw.dp.canary_audit import refuse_canaries
 from flfw.dp.settlement import settle
 from flfw.errors import BadInput, require
@@ -30,8 +31,6 @@ from flfw.runs import engine, joining, results
 from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
 from flfw.task import Task
-
-_CHECKED = 10_000  # clients; their data may be drawn on demand, and there may be a million
 
 
 def run(experiment: Experiment) -> Path:
@@ -164,7 +163,9 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
         require_public(task)
     resolved.method.check_task(task, resolved.settings)
     if resolved.defence and experiment.defended_partitions:
-        resolved.defence.check_data(task.held(sorted(experiment.defended_partitions), experiment.batch_size))
+        defended = (one for one in looked_at(task.split.train) if one in experiment.defended_partitions)
+        held = task.held(defended, experiment.batch_size)
+        resolved.defence.check_data(held)
     _check_clients(resolved, task)
     _require_metrics(resolved)
     _require_average(resolved)
@@ -177,13 +178,13 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
 
 
 def _check_clients(resolved: Resolved, task: Task) -> None:
-    """Refuse a run with a client whose data the method cannot use; the first ten thousand are looked at.
+    """Refuse a run with a client whose data the method cannot use; each client checks itself, too, in its first round.
 
-    Each client checks itself in its first round, also those beyond them and those whose data are not here.
+    That must be enough for data that are not here, and for those of clients beyond `looked_at`.
     """
     method = resolved.method
     if task.has_data and method.check_client.__func__ is not Method.check_client.__func__:  # type: ignore[attr-defined]
-        for partition in range(min(resolved.experiment.clients, _CHECKED)):
+        for partition in looked_at(task.split.train):
             method.check_client(task, partition, resolved.settings)
 
 

@@ -11,23 +11,21 @@ import numpy as np
 
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits import dominant
-from flfw.data.splits.cut import Cut, at_most, trainable
+from flfw.data.splits.cut import Cut, at_most, even, trainable
 from flfw.data.splits.schemes import IID, Dirichlet, Pathological
 
 
 def iid(dataset: Dataset, scheme: IID, clients: int, rng: np.random.Generator) -> Cut:
     """Shuffle both parts and cut them evenly."""
     pool = _pool(dataset, clients)
-    from flfw.data.splits import partitioners  # imports flwr_datasets, 6 s and 250 MB
-
-    train = partitioners.iid(dataset.train_y[pool], clients, rng)
-    return Cut([pool[rows] for rows in train], partitioners.iid(np.asarray(dataset.test_y), clients, rng))
+    train = even(len(pool), clients, rng)  # as Flower's IidPartitioner cuts a shuffled table
+    return Cut([pool[rows] for rows in train], even(len(dataset.test_y), clients, rng))
 
 
 def dirichlet(dataset: Dataset, scheme: Dirichlet, clients: int, rng: np.random.Generator) -> Cut:
     """Divide each class in proportions drawn from Dir(alpha); a client may be left empty."""
     pool = _pool(dataset, clients)
-    from flfw.data.splits import partitioners
+    from flfw.data.splits import partitioners  # imports flwr_datasets, 6 s and 250 MB
 
     train = [pool[rows] for rows in partitioners.dirichlet(dataset.train_y[pool], clients, scheme.alpha, rng)]
     return Cut(train, _alike(dataset, train))

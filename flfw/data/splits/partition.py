@@ -10,14 +10,15 @@ from dataclasses import dataclass, fields, replace
 from functools import partial
 from mmap import mmap
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from flfw.data.files import cache
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits import domains, dominant, mixtures, pools, sampled, shards, whole
+from flfw.data.splits import domains, dominant, drawn, mixtures, pools, sampled, shards, whole
 from flfw.data.splits.cut import Cut, at_most
+from flfw.data.splits.on_demand import OnDemand
 from flfw.data.splits.outside import SplitScheme, source_of
 from flfw.data.splits.schemes import (
     IID,
@@ -25,6 +26,7 @@ from flfw.data.splits.schemes import (
     Dirichlet,
     Domains,
     Dominant,
+    Drawn,
     Everything,
     Pathological,
     Pools,
@@ -35,7 +37,7 @@ from flfw.data.splits.schemes import (
     scheme,
     schemes,
 )
-from flfw.errors import BadInput
+from flfw.errors import BadInput, require
 from flfw.rng import numpy_generator
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "Dirichlet",
     "Domains",
     "Dominant",
+    "Drawn",
     "Everything",
     "Pathological",
     "Pools",
@@ -66,8 +69,8 @@ class Split:
     """Indices (int64) of the examples that each party holds.
 
     Attributes:
-        train: for each client indices into ``train_x``, none twice, never a victim.
-        test: for each client indices into ``test_x``, none twice.
+        train: for each client indices into ``train_x``, none twice, never a victim; perhaps computed on demand.
+        test: for each client indices into ``test_x``, none twice; the same for all with a shared test set.
         validation: for each client other indices into ``test_x``; empty if the scheme has no validation data.
         distillation: indices into ``train_x`` that the server may use without labels; none is a client's or a victim.
             Empty if the scheme has none.
@@ -78,9 +81,9 @@ class Split:
             test on them.
     """
 
-    train: tuple[np.ndarray, ...]
-    test: tuple[np.ndarray, ...]
-    validation: tuple[np.ndarray, ...]
+    train: Sequence[np.ndarray]
+    test: Sequence[np.ndarray]
+    validation: Sequence[np.ndarray]
     distillation: np.ndarray
     proxy: np.ndarray
     public: np.ndarray
@@ -97,19 +100,69 @@ _DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator]
     Everything: shards.everything,
     Pools: pools.divide,
     Whole: whole.divide,
+    Drawn: drawn.pools,
 }
+TestParts: TypeAlias = Literal["own", "shared"]
+"""Whether each client has test examples of its own, or all have the same."""
+_SHARED = 1000  # test examples, and as many for validation
 
 
-def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split:
+def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: TestParts = "own") -> Split:
     """Split the data set over ``clients`` clients; the same arguments give the same split in any process.
+
+    With ``test="shared"`` all clients test on the same examples: at most 1000 that are drawn by the seed, and as many
+    others for validation where the scheme has it. What they train on is as without.
 
     Raises:
         BadInput: no clients, a client without training, test or validation data, or too few data for the scheme.
     """
     if clients < 1:
         raise BadInput(f"Expected clients >= 1, got clients={clients}; pass --clients.")
-    examples = len(dataset.train_y)
-    at_most(examples, clients, f"{dataset.name} has {examples} training examples")  # though schemes may share them
+    if isinstance(scheme, Drawn):
+        pool = _kept(dataset, Drawn(), 1, 0)
+        train = drawn.parts(dataset, scheme, pool.train[0], "train", clients, seed)
+        tested = drawn.parts(dataset, scheme, pool.test[0], "test", clients, seed)
+        one = replace(pool, train=train, test=tested, validation=OnDemand.same(clients, pool.validation[0]))
+    else:
+        examples = len(dataset.train_y)
+        at_most(examples, clients, f"{dataset.name} has {examples} training examples")  # though schemes may share them
+        one = _kept(_with_tests_for(dataset, scheme, clients) if test == "shared" else dataset, scheme, clients, seed)
+    return _with_shared_tests(one, len(dataset.test_y), seed) if test == "shared" else one
+
+
+def _with_shared_tests(one: Split, tests: int, seed: int) -> Split:
+    """Return a split whose clients all have the same test examples, and the same for validation if they have any.
+
+    Args:
+        one: the split; its ``public`` may name positions in a longer test part, see `_with_tests_for`.
+        tests: number of test examples there are.
+        seed: seed of the draw.
+    """
+    order, clients = numpy_generator(seed, "shared test").permutation(tests), len(one.train)
+    validated = len(one.validation[0]) > 0
+    size = min(_SHARED, tests // 2 if validated else tests)
+    test, validation = np.sort(order[:size]), np.sort(order[size : 2 * size] if validated else order[:0])
+    same = {"test": OnDemand.same(clients, test), "validation": OnDemand.same(clients, validation)}
+    return replace(one, **same, public=one.public[one.public < tests])
+
+
+def _with_tests_for(dataset: Dataset, scheme: AnyScheme, clients: int) -> Dataset:
+    """Repeat the test part until there are two examples for each client: schemes refuse to divide a shorter one.
+
+    What a scheme makes of them is not used. Only a user's own scheme may look at the inputs.
+    """
+    alternate = getattr(scheme, "halves", "") == "alternate"
+    require(not alternate, "--test own for sampled.halves=alternate, whose halves are apart", test="shared")
+    tests = len(dataset.test_y)
+    places = np.arange(max(tests, -(-2 * clients // tests) * tests)) % tests
+    domain = dataset.test_domain[places] if len(dataset.test_domain) else dataset.test_domain
+    return replace(
+        dataset, test_x=dataset.test_x[places], test_y=np.asarray(dataset.test_y)[places], test_domain=domain
+    )
+
+
+def _kept(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split:
+    """Return what a scheme makes of the data, computed once and kept in the user's cache."""
     family = dataset.name.partition(":")[0]  # the rest may be a path
     file = cache.user_cache() / "splits" / f"{family}-{_key(dataset, scheme, clients, seed)}.npz"
     if not file.exists():
@@ -133,7 +186,12 @@ def for_each(one: Split, clients: int) -> Split:
 
     Nothing is copied: all clients have the same arrays.
     """
-    return replace(one, train=one.train * clients, test=one.test * clients, validation=one.validation * clients)
+    return replace(
+        one,
+        train=tuple(one.train) * clients,
+        test=tuple(one.test) * clients,
+        validation=tuple(one.validation) * clients,
+    )
 
 
 def nobodys(clients: int) -> Split:

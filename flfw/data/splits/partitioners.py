@@ -13,7 +13,7 @@ from typing import final
 
 import numpy as np
 from datasets import Dataset as Table
-from flwr_datasets.partitioner import DirichletPartitioner, IidPartitioner, Partitioner, PathologicalPartitioner
+from flwr_datasets.partitioner import DirichletPartitioner, Partitioner, PathologicalPartitioner
 
 from flfw.data.splits import domains, dominant, pools, sampled, shards
 from flfw.errors import BadInput
@@ -173,12 +173,6 @@ def _rows(partitioner: Partitioner, labels: np.ndarray) -> list[np.ndarray]:
         np.asarray(partitioner.load_partition(client)["index"][:], dtype=np.int64)
         for client in range(partitioner.num_partitions)
     ]
-
-
-def iid(labels: np.ndarray, clients: int, rng: np.random.Generator) -> list[np.ndarray]:
-    """Return each client's positions in ``labels`` (N,): shuffled, then cut into nearly equal parts."""
-    order = rng.permutation(len(labels))  # Flower's partitioner cuts the table as it is
-    return [order[rows] for rows in _rows(IidPartitioner(clients), labels[order])]
 
 
 def dirichlet(labels: np.ndarray, clients: int, alpha: float, rng: np.random.Generator) -> list[np.ndarray]:

@@ -113,12 +113,28 @@ class Whole:
     """Whole data set for each client, on data that differ from client to client, see ``flfw.data.splits.whole``."""
 
 
+@dataclass(frozen=True)
+class Drawn:
+    """Examples drawn for each client by the seed and its number, on demand, see ``flfw.data.splits.drawn``."""
+
+    train: int = 20  # examples a client
+    test: int = 20  # likewise
+    classes: int = 0  # number of random classes of each client; 0: a client draws from all
+
+    def __post_init__(self) -> None:
+        require(self.train >= 1, "drawn.train >= 1", train=self.train)
+        require(self.test >= 1, "drawn.test >= 1", test=self.test)
+        _counts("drawn", classes=self.classes)
+
+
 def _counts(scheme: str, **counts: int) -> None:
     for name, count in counts.items():
         require(count >= 0, f"{scheme}.{name} >= 0", **{name: count})
 
 
-Scheme: TypeAlias = IID | Dirichlet | Pathological | Dominant | Sampled | Domains | Shards | Everything | Pools | Whole
+Scheme: TypeAlias = (
+    IID | Dirichlet | Pathological | Dominant | Sampled | Domains | Shards | Everything | Pools | Whole | Drawn
+)
 
 _SCHEMES: dict[str, type[Scheme]] = {
     "iid": IID,
@@ -131,6 +147,7 @@ _SCHEMES: dict[str, type[Scheme]] = {
     "everything": Everything,
     "pools": Pools,
     "whole": Whole,
+    "drawn": Drawn,
 }
 
 

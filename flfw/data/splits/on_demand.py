@@ -1,0 +1,55 @@
+"""Parts of a split that are computed when they are asked for, so that a million clients need no memory each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import final, overload
+
+import numpy as np
+
+_KEPT = 256  # parts of the clients that were asked for last: a round asks for each several times
+
+
+@final
+class OnDemand(Sequence[np.ndarray]):
+    """Parts of all clients, of equal sizes.
+
+    Args:
+        clients: number of clients.
+        size: number of examples of each.
+        draw: function that computes the part of a client; the same at each call.
+    """
+
+    def __init__(self, clients: int, size: int, draw: Callable[[int], np.ndarray]) -> None:
+        self._clients, self.size = range(clients), size
+        self._draw = lru_cache(_KEPT)(draw)
+
+    @classmethod
+    def same(cls, clients: int, part: np.ndarray) -> OnDemand:
+        """Return one part for all clients."""
+        return cls(clients, len(part), lambda client: part)
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[np.ndarray, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> np.ndarray | tuple[np.ndarray, ...]:
+        if isinstance(index, slice):
+            return tuple(self._draw(client) for client in self._clients[index])
+        return self._draw(self._clients[index])
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+
+def sizes(parts: Sequence[np.ndarray]) -> list[int]:
+    """Return the number of examples of each client; a single one if all clients have as many by construction."""
+    return [parts.size] if isinstance(parts, OnDemand) else [len(part) for part in parts]
+
+
+def looked_at(parts: Sequence[np.ndarray], most: int = 10_000) -> range:
+    """Return the clients whose data a check looks at before a run: all, or the first ones of parts on demand."""
+    return range(min(len(parts), most) if isinstance(parts, OnDemand) else len(parts))
