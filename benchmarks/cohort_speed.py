@@ -18,7 +18,7 @@ import torch
 
 from benchmarks.hyperfl import CASES, images, seconds
 from flfw.client.federated_client import FederatedClient
-from flfw.client.phases import Phase, descend_together
+from flfw.client.phases import LocalPhase, descend_together
 from flfw.client.workplace import Workplace
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
@@ -101,7 +101,7 @@ def clients(case: CohortCase, number: int, method: str = "", exact: bool = False
     return made
 
 
-def begun(workers: Sequence[FederatedClient]) -> list[Phase]:
+def begun(workers: Sequence[FederatedClient]) -> list[LocalPhase]:
     """Train clients up to their joint phase; return that of each."""
     return [next(worker.training()) for worker in workers]
 

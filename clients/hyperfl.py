@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flfw.client.phased_client import PhasedClient
-from flfw.client.phases import Batch, JointSteps, Phase, Phases
+from flfw.client.phases import Batch, JointSteps, LocalPhase, Phases
 from flfw.client.workplace import Workplace
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
@@ -50,7 +50,7 @@ class HyperFLClient(PhasedClient):
         before = self._theta()
         classifier_loss = self.train_classifier()
         epochs = self.at.experiment.local_epochs
-        loss = yield Phase(self.train_hypernetwork, joint_hypernetworks, epochs, _STEP_B)
+        loss = yield LocalPhase(self.train_hypernetwork, joint_hypernetworks, epochs, _STEP_B)
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
         theta = self._theta()
@@ -102,9 +102,9 @@ class HyperFLClient(PhasedClient):
 
     @classmethod
     def apart(cls, model: nn.Module, settings: Any) -> str:
-        """Say what keeps clients from joint steps on their hypernetworks; see the base."""
-        if own := super().apart(model, settings):
-            return own
+        """Name the reason against joint steps on hypernetworks; see the base."""
+        if reason := super().apart(model, settings):
+            return reason
         if settings.step == "dense" or settings.optimiser == "adam" or settings.momentum > _MOST_MOMENTUM:
             return f"whose step B is in no factors (step=dense, optimiser=adam or momentum > {_MOST_MOMENTUM})"
         return ""

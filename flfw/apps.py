@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -20,7 +20,7 @@ from torch import Tensor
 from flfw import data, nets
 from flfw.audit import probe, uploads
 from flfw.audit.rungs import on_rung
-from flfw.client.broadcast_checks import broadcast_alarms, digest, zeros_at_first
+from flfw.client.broadcast_checks import require_plausible
 from flfw.client.deadline import until
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import JointStepsFailed, side_by_side
@@ -34,7 +34,6 @@ from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.introduction import Introduction
-from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.question import read_question
 from flfw.messages.reasons import QUIET, WITHHELD, Declined
 from flfw.messages.sharing import Border, Sharing, SharingViolation
@@ -144,12 +143,6 @@ def train_together(asked: Sequence[tuple[Message, Context]]) -> list[Message | E
         return _trained_at_once(asked)
     except JointStepsFailed:
         return [_attempted(partial(client, *one)) for one in asked]
-
-
-def cohorts(experiment: Experiment) -> MessageCohorts | None:
-    """Return how a simulation of an experiment answers messages together; None: it answers each by itself."""
-    size = min(experiment.together, experiment.per_round)
-    return MessageCohorts(message_cost.TRAIN, size, train_together) if size > 1 else None
 
 
 def _trained_at_once(asked: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
@@ -279,7 +272,7 @@ def _at_work(
         border.enter(received)
         if "check-broadcast" in context.node_config:
             fresh = probe.ladder_net(below, experiment, at.task.build_net) if below else worker.model
-            _require_plausible(received, fresh, f"{kind} in round {at.round}")
+            require_plausible(received, fresh, f"{kind} in round {at.round}")
         charge_message(context, asked, kind, config, at)
         yield worker, border, config, received
 
@@ -288,13 +281,6 @@ def _require_enough(context: Context, examples: int) -> None:
     """Refuse to answer where the site has fewer training examples than its policy asks for."""
     if examples < (fewest := int(context.node_config.get("fewest-examples", 0))):
         raise Declined(f"has fewer training examples in this run than the {fewest} that its policy asks for")
-
-
-def _require_plausible(received: Mapping[str, np.ndarray], fresh: torch.nn.Module, which: str) -> None:
-    """Write the hash of the weights into the log, and refuse crafted ones: as a site's policy may ask for."""
-    print(f"flfw: {which}: received weights {digest(received)}", file=sys.stderr, flush=True)
-    if alarms := broadcast_alarms(received, zeros_at_first(fresh)):
-        raise Declined(f"was sent weights that its check_broadcast refuses: {alarms[0]}")
 
 
 def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:

@@ -1,4 +1,4 @@
-"""Checks of received tensors for weights that an honest server would hardly send; pure functions, without any truth.
+"""Checks of received tensors for weights that an honest server would hardly send, without any truth.
 
 A malicious server that sorts examples into bins needs units that measure one quantity and that are treated alike, or
 units that are off for all but one client. Random and trained weights do not look so. The checks are heuristics: an
@@ -8,6 +8,7 @@ alarm is no proof, and a server that knows them can evade them at a cost (docs/a
 from __future__ import annotations
 
 import hashlib
+import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from math import sqrt
@@ -16,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flfw.messages.reasons import Declined
 from flfw.rng import torch_generator
 
 _SHORTEST = 8  # numbers in a row: of shorter ones some are parallel by chance
@@ -110,3 +112,19 @@ def parallel(rows: Tensor) -> int:
     rows = rows[projected.abs().argsort()]
     cosines = (rows[:-1] * rows[1:]).sum(1)
     return int((cosines > 1 - _PARALLEL).sum())
+
+
+def require_plausible(received: Mapping[str, np.ndarray], fresh: nn.Module, which: str) -> None:
+    """Write the hash of the weights into the log, and refuse crafted ones: as a site's policy may ask for.
+
+    Args:
+        received: the weights.
+        fresh: a new model.
+        which: the message that brought them, in words.
+
+    Raises:
+        Declined: names the first alarm.
+    """
+    print(f"flfw: {which}: received weights {digest(received)}", file=sys.stderr, flush=True)
+    if alarms := broadcast_alarms(received, zeros_at_first(fresh)):
+        raise Declined(f"was sent weights that its check_broadcast refuses: {alarms[0]}")

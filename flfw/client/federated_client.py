@@ -27,6 +27,8 @@ from flfw.nets.net import Tensors
 from flfw.pipeline import refuse_beside_factors
 
 NDArrays = list[np.ndarray]
+IN_THEIR_OWN_WAY = "whose clients take local steps in a way of their own"
+"""Reason against joint steps of clients that do not opt in."""
 
 
 class FederatedClient(Probing, NumPyClient, ABC):
@@ -74,7 +76,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
 
     @classmethod
     def apart(cls, model: nn.Module, settings: Any) -> str:
-        """Say what keeps clients from joint steps, as "whose ..."; empty: nothing. See `flfw.client.phases`.
+        """Name the reason against joint steps (`flfw.client.phases`) as "whose ..."; empty: there is none.
 
         Args:
             model: the method's model; it may be without numbers.
@@ -82,7 +84,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
         """
         same = cls.round is FederatedClient.round and cls.fit_named is FederatedClient.fit_named
         opted_in = same and cls.descend is LocalDescent.descend and cls.training is not FederatedClient.training
-        return "" if opted_in else "whose clients take local steps in a way of their own"
+        return "" if opted_in else IN_THEIR_OWN_WAY
 
     @classmethod
     def gains(cls, model: nn.Module) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
-from flfw.client.federated_client import FederatedClient
+from torch import nn
+
+from flfw.client.federated_client import IN_THEIR_OWN_WAY, FederatedClient
 from flfw.client.phases import Phases, one_by_one
 
 
@@ -18,6 +21,12 @@ class PhasedClient(FederatedClient, ABC):
     def train(self) -> dict[str, float]:
         """Go through the phases alone."""
         return one_by_one(self.phases())
+
+    @classmethod
+    def apart(cls, model: nn.Module, settings: Any) -> str:
+        """Name the reason against joint steps, such as a way of training beside the phases; see the base."""
+        reason = super().apart(model, settings)
+        return reason or ("" if cls.train is PhasedClient.train else IN_THEIR_OWN_WAY)
 
     def training(self) -> Phases[dict[str, float]]:
         """Yield the phases, unless a subclass trains in another way."""

@@ -1,8 +1,8 @@
 """Phases of a client's training, through which the clients of a cohort go side by side.
 
-A client half that opts in yields its `Phase`s one after the other. Alone it does each by `Phase.alone`. In a cohort all
-clients do the same phase at once by `JointSteps`: step by step, each with its own batches from its own generators. So
-only the order of sums differs from one by one. A client with fewer steps keeps its parameters once it is done.
+A client half that opts in yields its phases one after the other. Alone it does each by `LocalPhase.alone`. In a cohort
+all clients do the same phase at once by `JointSteps`: step by step, each with its own batches from its own generators.
+So only the order of sums differs from one by one. A client with fewer steps keeps its parameters once it is done.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class JointSteps(ABC):
 
 @final
 @dataclass(frozen=True)
-class Phase:
+class LocalPhase:
     """Descent in a client's training.
 
     Attributes:
@@ -59,7 +59,7 @@ class Phase:
     purpose: str = "batches"
 
 
-Phases: TypeAlias = Generator[Phase, float, Result]
+Phases: TypeAlias = Generator[LocalPhase, float, Result]
 """Work that yields each phase, is sent its loss, and returns a result."""
 
 
@@ -93,7 +93,7 @@ def side_by_side(workers: Sequence[LocalDescent], works: Sequence[Phases[Result]
     results: dict[int, Result | Exception] = {}
     losses: dict[int, float | None] = dict.fromkeys(range(len(works)))
     while losses:
-        phases: dict[int, Phase] = {}
+        phases: dict[int, LocalPhase] = {}
         for place, loss in losses.items():
             try:
                 phases[place] = next(works[place]) if loss is None else works[place].send(loss)
@@ -109,7 +109,7 @@ def side_by_side(workers: Sequence[LocalDescent], works: Sequence[Phases[Result]
     return [results[place] for place in range(len(works))]
 
 
-def descend_together(workers: Sequence[LocalDescent], phases: Sequence[Phase]) -> list[float]:
+def descend_together(workers: Sequence[LocalDescent], phases: Sequence[LocalPhase]) -> list[float]:
     """Do a phase of some clients; return the mean losses of their last epochs."""
     if len(phases) < 2:
         return [phase.alone() for phase in phases]
@@ -136,7 +136,7 @@ def descend_together(workers: Sequence[LocalDescent], phases: Sequence[Phase]) -
     return [means[order.index(place)] for place in range(len(order))]
 
 
-def _stream(worker: LocalDescent, phase: Phase) -> Iterator[Batch]:
+def _stream(worker: LocalDescent, phase: LocalPhase) -> Iterator[Batch]:
     rng = worker.generator(phase.purpose)
     for _ in range(phase.epochs):
         yield from worker.batches(rng)

@@ -11,12 +11,15 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn.functional import cross_entropy
 
+from flfw.client.federated_client import IN_THEIR_OWN_WAY
 from flfw.client.phased_client import PhasedClient
-from flfw.client.phases import Batch, JointSteps, Phase, Phases
+from flfw.client.phases import Batch, JointSteps, LocalPhase, Phases
 from flfw.errors import require
 from flfw.nets.net import Tensors, running_statistics, targets
 from flfw.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, Remembering
 
+_FOLLOWED = ("loss", "penalised", "local_loss", "follow", "moving")
+"""Functions of a client that joint steps stand for: who overrides one of them does not opt in."""
 _VELOCITY = "velocity/"  # before a parameter's name, in the memory of `flfw.training.optimisers.SGD`
 _IGNORED = -100  # the label of a row that only fills a batch up; `cross_entropy` leaves it out of its mean
 
@@ -27,7 +30,7 @@ class GradientClient(PhasedClient, ABC):
     def phases(self) -> Phases[dict[str, float]]:
         """Train; return the mean loss of the last epoch."""
         epochs = self.at.experiment.local_epochs
-        loss = yield Phase(lambda: self.descend(self.moving(), epochs, self.optimiser()), StackedDescent, epochs)
+        loss = yield LocalPhase(lambda: self.descend(self.moving(), epochs, self.optimiser()), StackedDescent, epochs)
         return {"loss": loss}
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
@@ -49,9 +52,11 @@ class GradientClient(PhasedClient, ABC):
 
     @classmethod
     def apart(cls, model: nn.Module, settings: Any) -> str:
-        """Say what keeps clients from steps of stacked networks; see the base."""
-        if own := super().apart(model, settings):
-            return own
+        """Name the reason against steps of stacked networks; see the base."""
+        if reason := super().apart(model, settings):
+            return reason
+        if any(getattr(cls, name) is not getattr(GradientClient, name) for name in _FOLLOWED):
+            return IN_THEIR_OWN_WAY
         if running := running_statistics(model):
             return f"whose network has running statistics ({running[0]})"
         if not isinstance(settings, LocalTraining):
@@ -62,8 +67,8 @@ class GradientClient(PhasedClient, ABC):
     @classmethod
     def gains(cls, model: nn.Module) -> bool:
         """Return whether the network is dense: grouped convolutions are slow on a CPU."""
-        own = (one for one in model.modules() if next(one.parameters(recurse=False), None) is not None)
-        return all(isinstance(one, nn.Linear) for one in own)
+        trained = (one for one in model.modules() if next(one.parameters(recurse=False), None) is not None)
+        return all(isinstance(one, nn.Linear) for one in trained)
 
 
 @final
@@ -81,17 +86,17 @@ class StackedDescent(JointSteps):
         first = workers[0]
         self._workers, self._model, self._attraction = workers, first.model, first.attraction
         self._inputs, self._at_work = first.at.task.inputs, len(workers)
-        own = [worker.moving() for worker in workers]
+        moving = [worker.moving() for worker in workers]
         whole = dict(first.model.named_parameters()).keys()
-        require(own[0].keys() == whole, "local steps on all parameters", cohort=len(workers))
-        self._turned = frozenset(name for name, value in own[0].items() if value.dim() == 2)
-        self._own, self._stacked = own, self._stack(own)
+        require(moving[0].keys() == whole, "local steps on all parameters", cohort=len(workers))
+        self._turned = frozenset(name for name, value in moving[0].items() if value.dim() == 2)
+        self._moving, self._stacked = moving, self._stack(moving)
         self._anchors = self._stack([worker.anchor() for worker in workers])
         self._optimisers = [_remembering(worker.optimiser()) for worker in workers]
         self._lasting = bool(first.lasting())
         self._optimiser = _like(self._optimisers[0])
         if self._lasting:
-            memory = [one.memory(parameters) for one, parameters in zip(self._optimisers, own, strict=True)]
+            memory = [one.memory(parameters) for one, parameters in zip(self._optimisers, moving, strict=True)]
             self._optimiser.recall(self._stacked, self._stack(memory))
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
@@ -110,12 +115,12 @@ class StackedDescent(JointSteps):
     def write(self) -> None:
         """Bring the clients' own tensors up to their last steps, and lasting optimisers likewise."""
         self._keep_memory(0)
-        for place, parameters in enumerate(self._own):
+        for place, parameters in enumerate(self._moving):
             for name, value in parameters.items():
                 value.copy_(self._turn(name, self._stacked[name][place]))
 
     def _turn(self, name: str, value: Tensor) -> Tensor:
-        """Turn a matrix, or an optimiser's memory of one; other tensors stay."""
+        """Return a matrix, or an optimiser's memory of one, transposed; other tensors stay."""
         return value.t() if name.removeprefix(_VELOCITY) in self._turned else value
 
     def _stack(self, each: Sequence[Mapping[str, Tensor]]) -> Tensors:
@@ -146,8 +151,8 @@ class StackedDescent(JointSteps):
             return
         held = self._optimiser.memory({n: v[: self._at_work] for n, v in self._stacked.items()})
         for place in range(working, self._at_work):
-            own = self._optimisers[place].memory(self._own[place])
-            for name, value in own.items():
+            memory = self._optimisers[place].memory(self._moving[place])
+            for name, value in memory.items():
                 value.copy_(self._turn(name, held[name][place]))
 
 

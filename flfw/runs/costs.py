@@ -19,6 +19,7 @@ import timeit
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from heapq import nsmallest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -33,6 +34,7 @@ from flfw.audit.knowledge import MOST_SEARCHED, MOST_STEPPED
 from flfw.audit.probe import RUNGS, ladder_net
 from flfw.audit.rungs import tickets_beside
 from flfw.client.federated_client import FederatedClient
+from flfw.client.phases import side_by_side
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.data.splits import on_demand
@@ -91,21 +93,27 @@ def measured(kind: str, experiment: Experiment, copies: int) -> list[Costs]:
 def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     """Measure a client of about the mean size, on one thread as in an actor, and the server's work on its reply.
 
-    The round is in the middle of the run, since the first rounds of some methods have less work.
+    Where clients compute together, it is one of a whole cohort. The round is in the middle of the run, since the first
+    rounds of some methods have less work.
     """
     torch.set_num_threads(1)
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
     sizes = on_demand.sizes(Task.load(experiment, experiment.data_root).split.train)
-    partition = min(range(len(sizes)), key=lambda p: abs(sizes[p] - fmean(sizes)))
+    together, usual = min(experiment.together, experiment.per_round), fmean(sizes)
+    alike = len(sizes) == 1  # all clients have as many examples
+    cohort = range(together) if alike else nsmallest(together, range(len(sizes)), key=lambda p: abs(sizes[p] - usual))
+    partition = cohort[0]
     fresh = _client(resolved, partition, folder)
     arrays = pack(shared(fresh.model.state_dict(), fresh.sharing.downloads))
     costs["private"] = sum(value.nbytes for value in fresh.private().values())
     del fresh  # an actor has no second client
 
     def work(epochs: int) -> tuple[ArrayRecord, dict[str, Any]]:
-        worker = _client(resolved.replaced(local_epochs=epochs), partition, folder)
-        sent, metrics = worker.fit_named(views(arrays), 0)
-        return pack(sent), metrics
+        workers = [_client(resolved.replaced(local_epochs=epochs), each, folder) for each in cohort]
+        result, *_ = side_by_side(workers, [worker.round(views(arrays), 0) for worker in workers])
+        if isinstance(result, Exception):
+            raise result
+        return pack(result[0]), result[1]
 
     started = time.process_time()
     (record, metrics), epoch = work(1), time.process_time() - started  # slower than later calls, which reuse its memory
@@ -114,7 +122,7 @@ def _client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
         calls = timing.CALLS if one <= timing.ENOUGH_S else 1
         one = fastest_s(lambda: work(1), calls)
         epoch = max(fastest_s(lambda: work(more), calls) - one, 0.0) / (more - 1)
-    scale = fmean(sizes) / sizes[partition]
+    scale = fmean(sizes) / sizes[partition] / together
     costs |= {"epoch_s": scale * epoch, "fixed_s": scale * max(one - epoch, 0.0), "peak_gib": _peak_gib()}
     sent = expand(unpack(record), views(arrays))  # the upload as the server decodes it, and as probes send it
     costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(pack(sent)), "down": nbytes(arrays)}

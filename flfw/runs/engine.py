@@ -15,10 +15,12 @@ from flwr.serverapp import Grid, ServerApp
 
 from flfw import nets
 from flfw.client.site import Site
+from flfw.dp import message_cost
 from flfw.engines import machine, ray_start
 from flfw.engines.bundle import write_app
 from flfw.errors import RunFailed, require
 from flfw.experiment import Experiment, Scalar
+from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.streaming import GRACE_S, GridAround
 from flfw.resolve import Resolved
 
@@ -73,9 +75,17 @@ def _run_in_process(resolved: Resolved, site: Site) -> None:
     from flfw.messages.inprocess import InProcessGrid
 
     clients, run_config = resolved.experiment.clients, resolved.experiment.to_run_config()
-    cohorts = apps.cohorts(resolved.experiment)
+    cohorts = _cohorts(resolved.experiment)
     grid = InProcessGrid(apps.client, clients, run_config, introduced=True, one_disk=True, cohorts=cohorts)
     apps.server(grid=grid, context=_server_context(run_config))
+
+
+def _cohorts(experiment: Experiment) -> MessageCohorts | None:
+    """Return how messages of an experiment are answered together; None: each is answered by itself."""
+    from flfw import apps
+
+    size = min(experiment.together, experiment.per_round)
+    return MessageCohorts(message_cost.TRAIN, size, apps.train_together) if size > 1 else None
 
 
 def _run_on_ray(resolved: Resolved, site: Site) -> None:
@@ -98,7 +108,7 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
             introduced=True,
             one_disk=not experiment.ray_address,  # a cluster may have actors on other machines
             stateful=False,
-            cohorts=apps.cohorts(experiment),
+            cohorts=_cohorts(experiment),
         )
         federate(grid, resolved)
 

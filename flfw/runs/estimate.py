@@ -131,16 +131,18 @@ def _actors(experiment: Experiment) -> int:
 def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> Seconds:
     ray, cores = experiment.engine != "inproc", len(os.sched_getaffinity(0))
 
-    def exchange(messages: int, each: float, server: float, loaded: float = 1.0) -> float:
-        """Return the seconds of an exchange on shared cores, one core per client, the largest client among them."""
+    def exchange(messages: int, each: float, server: float, loaded: float = 1.0, together: int = 1) -> float:
+        """Return the seconds of an exchange on shared cores, one core per cohort, the largest client among them."""
         if not ray:
             return messages * (each + server)
         each += _RAY_MESSAGE_S + loaded * _RAY_WRITES * client["write_s"]
-        alone = max(ceil(messages / actors) * each, each * client["largest"])
+        cohorts = ceil(messages / together)
+        alone = max(ceil(cohorts / actors) * min(together, messages) * each, each * client["largest"])
         return max(messages * (each + server) / cores, alone) + _RAY_EXCHANGE_S
 
     working = client["fixed_s"] + experiment.local_epochs * client["epoch_s"]
-    one_round = exchange(experiment.per_round, working, client["reply_s"]) + client["server_s"] + client["write_s"]
+    waits, together = client["server_s"] + client["write_s"], experiment.together
+    one_round = exchange(experiment.per_round, working, client["reply_s"], together=together) + waits
     processor = experiment.per_round * (working + client["reply_s"]) + client["server_s"]
     whole = experiment.rounds * one_round
     if experiment.metrics != "none" and experiment.finally_asked:  # else nobody is asked; with noise nobody trains
@@ -162,7 +164,8 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, st
     # The broadcast and the next one, the sum in float64, and the message and tensors of each reply in memory.
     # The server's own tensors: before and after a round, and on their way to the disk.
     kept = 3 * client.get("kept", 0.0) / _GIB
-    averaging = max(client["base_gib"] + 2 * down + 2 * up + 2 * up * (1 + actors) + kept, client["server_gib"])
+    replies = actors * min(experiment.together, experiment.per_round)
+    averaging = max(client["base_gib"] + 2 * down + 2 * up + 2 * up * (1 + replies) + kept, client["server_gib"])
     # Each image beyond those measured adds its observation, and a copy in the batch that is attacked.
     attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0
     if experiment.engine == "inproc":

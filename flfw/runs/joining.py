@@ -41,14 +41,14 @@ def settled(resolved: Resolved) -> tuple[Resolved, list[str]]:
 
 
 def apart(resolved: Resolved) -> str:
-    """Say what keeps the clients of an experiment from computing their steps together; empty: nothing."""
+    """Name the reason why clients of an experiment do not compute together; empty: there is none."""
     experiment = resolved.experiment
     if experiment.federation:
         return "--federation, whose sites are machines of their own"
     if experiment.engine not in _ENGINES:
         return f"engine={experiment.engine}, which hands out one message at a time"
-    if own := resolved.client.apart(resolved.model, resolved.settings):
-        return f"method={experiment.method}, {own}"
+    if reason := resolved.client.apart(resolved.model, resolved.settings):
+        return f"method={experiment.method}, {reason}"
     if (defence := resolved.defence) and experiment.defended_partitions and (hooks := defence.acts_at - _HOOKS):
         return f"defence={experiment.defence}, which acts at the {', '.join(sorted(hooks))} of local steps"
     if resolved.draws:

@@ -126,7 +126,7 @@ class StepFactors:
         return coefficients[0], coefficients[1:]
 
     def add_generated(self, hidden: Tensor, out: Tensor) -> None:
-        """Add what the factors generate of [1 h] (1 + H,) to ``out`` (G,)."""
+        """Add the part that the factors generate of [1 h] (1 + H,) to ``out`` (G,)."""
         _, factors = self.weights()
         out.addmv_(self._gradients[: self._done].t(), factors * (self._hidden[: self._done] @ hidden))
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from clients.hyperfl import JointHypernetworks, joint_hypernetworks
 from clients.sgd import SGDClient
-from flfw.client.phases import JointStepsFailed, Phase, side_by_side
+from flfw.client.phases import JointStepsFailed, LocalPhase, side_by_side
 from flfw.client.stacked_descent import StackedDescent
 from flfw.errors import BadInput
 from flfw.messages.wire import pack, views
@@ -115,8 +115,8 @@ def test_where_joint_steps_fail_nobody_is_accused(tmp_path: Path) -> None:
 def test_clients_in_different_phases_are_not_joined(tmp_path: Path) -> None:
     workers = clients(asked(), tmp_path)
 
-    def work(purpose: str) -> Iterator[Phase]:
-        yield Phase(lambda: 0.0, StackedDescent, 1, purpose)
+    def work(purpose: str) -> Iterator[LocalPhase]:
+        yield LocalPhase(lambda: 0.0, StackedDescent, 1, purpose)
 
     works: Sequence[Any] = [work(f"purpose {place}") for place in range(len(workers))]
     with pytest.raises(JointStepsFailed, match="clients in different phases"):
