@@ -15,24 +15,15 @@ from typing import final
 
 import torch
 
-from flfw.adversary.attack import Attack, Budget, NotApplicable
+from flfw.adversary.attack import NotApplicable
+from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.inversion.closed_form.linear import FirstLayer, linear_inputs
 
 
 @final
-class Analytic(Attack):
+class Analytic(ClosedFormAttack):
     """Closed form for a fully connected first layer."""
-
-    @property
-    def budget(self) -> Budget:
-        """A budget without iterations: no search."""
-        return Budget(iterations=0, restarts=1, selection="closed form")
-
-    @property
-    def labels(self) -> str:
-        """``not used``: the closed form needs none."""
-        return "not used"
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]

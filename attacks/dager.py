@@ -35,7 +35,8 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import Attack, Budget, NotApplicable
+from flfw.adversary.attack import NotApplicable
+from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.closed_form.token_spans import Span, row_span
@@ -69,22 +70,13 @@ class DAGERSettings:
 
 
 @final
-class DAGER(Attack):
+class DAGER(ClosedFormAttack):
     """Texts read off the spans of a transformer's first two blocks."""
 
     Settings = DAGERSettings
     tokens: ClassVar[bool] = True
     tuned_on = "pieces 5-7 of 32 bytes of the Zen of Python (thresholds, scaling of the rows)"
-
-    @property
-    def budget(self) -> Budget:
-        """A budget without iterations: no search by gradients."""
-        return Budget(iterations=0, restarts=1, selection="least residual in the span of the second block")
-
-    @property
-    def labels(self) -> str:
-        """``not used``: the spans need none."""
-        return "not used"
+    selection = "least residual in the span of the second block"
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]

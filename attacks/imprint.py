@@ -34,7 +34,8 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
+from flfw.adversary.attack import NotApplicable, Private
+from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.closed_form.imprint import (
@@ -66,21 +67,12 @@ class ImprintSettings(BinSettings):
 
 
 @final
-class Imprint(Attack, Tampering):
+class Imprint(ClosedFormAttack, Tampering):
     """Closed form for the gradient of an imprint module."""
 
     Settings = ImprintSettings
     tuned_on = "MNIST training images, drawn at random (the size of the module's output)"
-
-    @property
-    def budget(self) -> Budget:
-        """A budget without iterations: no search."""
-        return Budget(0, 1, "closed form; readings that fit their bins first")
-
-    @property
-    def labels(self) -> str:
-        """``not used``: the closed form needs none."""
-        return "not used"
+    selection = "closed form; readings that fit their bins first"
 
     def private(self, model: nn.Module, batch: int) -> Private:
         """Return ``not needed``: only the module's own gradient is used."""

@@ -41,7 +41,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
+from flfw.adversary.attack import NotApplicable, Private
+from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.closed_form.client_columns import (
@@ -70,22 +71,13 @@ class LokiSettings(BinSettings):
 
 
 @final
-class Loki(Attack, Tampering):
+class Loki(ClosedFormAttack, Tampering):
     """Closed form for the summed gradient of a module with columns for each client."""
 
     Settings = LokiSettings
     of_sums = True
     tuned_on = "MNIST test images, drawn at random (the convolution's scale)"
-
-    @property
-    def budget(self) -> Budget:
-        """A budget without iterations: no search."""
-        return Budget(0, 1, "closed form; images that both queries give alike first")
-
-    @property
-    def labels(self) -> str:
-        """``not used``: the closed form needs none."""
-        return "not used"
+    selection = "closed form; images that both queries give alike first"
 
     def private(self, model: nn.Module, batch: int) -> Private:
         """Return ``not needed``: only the module's own gradient is used."""

@@ -28,7 +28,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flfw.adversary.attack import Attack, Budget, NotApplicable
+from flfw.adversary.attack import NotApplicable
+from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.closed_form.linear import FirstLayer
@@ -51,20 +52,11 @@ class SPEARSettings:
 
 
 @final
-class SPEAR(Attack):
+class SPEAR(ClosedFormAttack):
     """Exact separation of a batch before a ReLU."""
 
     Settings = SPEARSettings
-
-    @property
-    def budget(self) -> Budget:
-        """A budget without iterations: no descent."""
-        return Budget(iterations=0, restarts=1, selection="proof by the network")
-
-    @property
-    def labels(self) -> str:
-        """``not used``: the separation needs none."""
-        return "not used"
+    selection = "proof by the network"
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]

@@ -17,6 +17,7 @@ from attacks.analytic import Analytic
 from attacks.ig import IG, IGSettings
 from attacks.imprint import Imprint
 from attacks.loki import Loki
+from attacks.spear import SPEAR
 from flfw import nets, plugins
 from flfw.adversary.attack import Attack, Budget, NotApplicable
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth, Vantage
@@ -200,7 +201,8 @@ def test_ig_does_not_keep_a_restart_that_ended_in_nan() -> None:
 def test_ig_budget_is_what_was_set() -> None:
     assert IG(IGSettings(iterations=7, restarts=3)).budget == Budget(7, 3, "lowest cosine distance")
     assert IG().budget == Budget(1000, 1, "lowest cosine distance")
-    assert Analytic().budget == Budget(0, 1, "closed form")
+    assert Analytic().budget == Budget(0, 1, "closed form") and Analytic().labels == "not used"
+    assert SPEAR().budget == Budget(0, 1, "proof by the network") and SPEAR().labels == "not used"
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def called(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int | str | None:
 
 
 def on_processor(tmp_path: Path) -> Amount:
-    return Amount(torch.device("cpu"), True, 1, tmp_path / "runs", 1)
+    return Amount(torch.device("cpu"), True, 8, tmp_path / "runs", 1)
 
 
 def test_finished_parts_are_kept_and_skipped(
