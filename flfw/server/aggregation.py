@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flfw.errors import require
 from flfw.nets.net import Tensors
 
 _BLOCK = 2**17  # numbers that are added at once: their copy in float64 stays in the cache
@@ -34,6 +35,9 @@ class Update:
 def weighted_mean(updates: Iterable[Update]) -> Tensors:
     """Take the mean of the clients' tensors, weighted by examples; sums in float64, results in the tensors' own type.
 
+    Raises:
+        BadInput: there are tensors, and no examples.
+
     >>> one = Update(0, 1, {"w": torch.tensor([0.0])})
     >>> weighted_mean([one, Update(1, 3, {"w": torch.tensor([4.0])})])
     {'w': tensor([3.])}
@@ -48,6 +52,7 @@ def weighted_mean(updates: Iterable[Update]) -> Tensors:
             if name not in sums:
                 sums[name] = torch.zeros(value.shape, dtype=torch.float64)
             _add(sums[name], value, update.examples)
+    require(total > 0 or not sums, "at least one example behind a mean", examples=total)  # else a model of NaN
     return {name: _divided(value, total, kinds[name]) for name, value in sums.items()}
 
 
