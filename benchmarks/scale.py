@@ -1,10 +1,12 @@
-"""Cost of a simulation's messages, and of cohorts: ``python -m benchmarks.scale [--json] [--quick] [--only P6 P7]``.
+"""Cost of a simulation's messages, cohorts, growth: ``python -m benchmarks.scale [--json] [--quick] [--only P6 growth]``.
 
 - P6: the processor's milliseconds for a client in a round, over all processes of a simulation, with a client that does
   nothing, 117 thousand numbers and 100 clients.
 - P7: the same with 14.9 million numbers, as many as a hypernetwork has, and 10 clients.
 - cohort: clients that take their local steps together over one after the other (`benchmarks.cohort_speed`), by network
   and size of the cohort; and for HyperFL the steps of one client over FedAvg's, as P3 of `benchmarks.hyperfl` has them.
+- growth: enrolment, a round of 100 clients, final evaluation, memory, files and bytes of ``--clients`` in all; see
+  `benchmarks.growth`.
 
 ``stock`` is Flower's FedAvg on Flower's simulation engine, ``ray`` and ``inproc`` are this project's averaging on its
 engines, with all checks and the checkpoint of each round. Times are read from /proc after each round; the first two
@@ -26,7 +28,7 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
-from benchmarks import cohort_speed, output
+from benchmarks import cohort_speed, growth, output
 
 _ROOT = Path(__file__).parent.parent
 SIDES = ("stock", "ray", "inproc")
@@ -36,11 +38,13 @@ _GOAL = {"P6": 0.2, "P7": 0.35}
 """Goals: this project's milliseconds on Ray over Flower's."""
 SIMULATED = ("P6", "P7")
 _NOT_COUNTED = 2
+_MANY = (100, 1000, 10_000, 100_000)
 _CLOSE = 1e-5
 PARTS = {
     "P6": output.BenchmarkPart("117 thousand numbers, 100 clients", 240, 55),
     "P7": output.BenchmarkPart("14.9 million numbers, 10 clients", 240, 0),
     "cohort": output.BenchmarkPart("clients that take their steps together", 300, 4),
+    "growth": output.BenchmarkPart("100 clients a round of ever more", 90, 0),
 }
 
 
@@ -92,6 +96,8 @@ def main() -> None:
     """Measure and print."""
     flags = output.parser(__doc__)
     flags.add_argument("--rounds", type=output.whole(), help="rounds that are counted (5; quick: 2)")
+    flags.add_argument("--clients", type=output.whole(), nargs="+", default=_MANY, help="of growth, in all")
+    flags.add_argument("--engine", choices=("inproc", "ray"), default="inproc", help="of growth")
     run = output.start(flags, PARTS)
     rounds, load, rows = run.amount(5, 2, run.asked.rounds), os.getloadavg()[0], dict[str, Any]()
     for part in run.parts(*SIMULATED):
@@ -101,14 +107,18 @@ def main() -> None:
         f"in process {row['inproc']} ms"
         for part, row in rows.items()
     ]
-    goals = {part: _GOAL[part] for part in rows}
-    met = {part: row["ray_over_stock"] <= goals[part] for part, row in rows.items()}
+    goals: dict[str, Any] = {part: _GOAL[part] for part in rows}
+    met: dict[str, Any] = {part: row["ray_over_stock"] <= goals[part] for part, row in rows.items()}
     for part in run.parts("cohort"):
         rows[part], more = cohort_speed.compared(run.asked.quick)
         lines += more
         if (one := rows[part].get("hyperfl_cnn1")) is not None:
             goals["P3_cohort"], figure = cohort_speed.P3_GOAL, one[str(cohort_speed.P3_COHORT)]["over_fedavg"]
             met["P3_cohort"] = figure <= cohort_speed.P3_GOAL
+    for part in run.parts("growth"):
+        rows[part] = growth.grown(run.asked.clients, rounds, run.asked.engine)
+        goals[part], met[part] = growth.GOAL, growth.is_met(rows[part])
+        lines += growth.in_words(rows[part])
     run.report({**rows, "rounds": rounds, "goal": goals, "met": met, "load_before": load}, lines)
 
 
