@@ -23,6 +23,7 @@ from flfw.victims.victim import VictimModel
 
 MOST = 8
 """Greatest number of images in a measurement; more take time in proportion."""
+_FIRST = 2  # iterations of the shortest search: one iteration has no parts, and each part takes its time to begin
 _LENGTHS = ("iterations", "further_iterations")  # settings of an attack's searches, which are lowered together
 
 
@@ -112,7 +113,7 @@ def _seconds_of(
         return min(time.monotonic() - started, time.process_time() - before)
 
     def searched(images: int) -> float:
-        return at_length(lambda n: seconds(n, images), whole) if whole > 1 else seconds(whole, images)
+        return at_length(lambda n: seconds(n, images), whole, first=_FIRST) if whole > 1 else seconds(whole, images)
 
     measured, more = len(seen), resolved.experiment.images - len(seen)
     all_images = searched(measured)

@@ -214,3 +214,33 @@ def test_the_parts_of_a_search_are_lowered_together(small: Experiment, monkeypat
     assert 0.15 < attack_seconds(resolved, target(resolved)).total < 0.6
     assert max(further for _, further in Sized.seen) < 300
     assert all(first == max(1, round(further / 3)) for first, further in Sized.seen)
+
+
+@dataclass(frozen=True)
+class InParts:
+    """Length of a search."""
+
+    iterations: int = 400
+
+
+class Opening(ByGuess):
+    """Begins a second part, which takes its time, where there are iterations for it; half a millisecond for each."""
+
+    Settings = InParts
+
+    def run(
+        self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
+    ) -> list[Reconstruction]:
+        began, count = time.process_time(), self.settings.iterations
+        while time.process_time() < began + 0.0005 * count + (0.05 if count > 1 else 0):
+            pass
+        return []
+
+
+def test_the_beginning_of_a_further_part_is_not_extrapolated(
+    small: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In all 0.25 s; from one iteration and four it would be 7 s."""
+    monkeypatch.setattr(timing, "ENOUGH_S", 0.06)
+    resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=(plug_in(Opening),), images=1))
+    assert 0.15 < attack_seconds(resolved, target(resolved)).total < 0.75
