@@ -25,7 +25,10 @@ from flfw.experiment import Experiment
 
 _RAY_START_S = 180.0  # Ray gives up by itself, except where it hangs; on a busy machine a start takes long
 _CONNECT_S = 5.0
-_UNPRINTED = r"There are (\d+|infinite) retries remaining|A worker died or was killed while executing a task"
+_UNPRINTED = (
+    r"There are (\d+|infinite) retries remaining|A worker died or was killed while executing a task"
+    "|Raylet is terminated"  # of a node of a cluster: with its log's last twenty lines
+)
 _TOO_SLOW = "timed out during startup"  # of Ray's exception, where a machine is busy
 _WORKER_START_S = 300.0  # Ray ends a process that has not imported its modules by then, and starts another
 _SECOND_START_S = 120.0  # the limit of the second try; that of the first is Ray's own, 30 s

@@ -1,0 +1,106 @@
+"""Ray cluster of several nodes on this machine, each of which can be killed and started again.
+
+Every node is started by Ray's own commands, as on several machines: a head without cores, so that no client computes
+there, and workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import final
+
+from benchmarks.process_family import command_line, marked
+
+_MARK = "FLFW_RAY_NODE"  # an environment variable that all processes of a node inherit
+_STORE = 100_000_000  # bytes
+_START_S = 240.0
+
+
+@final
+class RayNodes:
+    """Nodes of a cluster: a head, and a worker for each entry of ``workers``.
+
+    Args:
+        folder: for Ray's files; its path must be short, as it becomes part of a socket's.
+        workers: cores and GPUs that each worker is told to have.
+    """
+
+    def __init__(self, folder: Path, workers: Sequence[tuple[int, int]]) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{free.getsockname()[1]}"
+        self._folder, self._workers = folder, workers
+
+    def up(self) -> None:
+        """Start those nodes that are not there."""
+        if not self._alive("head"):
+            head = ["--head", f"--port={self.address.rpartition(':')[2]}", "--num-cpus=0", "--num-gpus=0"]
+            self._start("head", [*head, "--include-dashboard=false", f"--temp-dir={self._folder}"])
+        for number, (cpus, gpus) in enumerate(self._workers):
+            if not self._alive(str(number)):
+                self._clear(str(number))
+                told = [f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
+                self._start(str(number), told)
+
+    def raylet(self, number: int) -> int | None:
+        """Return the process of a worker whose end is the node's end, if it is there."""
+        return self._alive(str(number))
+
+    def processes(self, number: int) -> list[int]:
+        """List all processes of a worker."""
+        return marked(_MARK, self._value(str(number)))
+
+    def kill(self, number: int) -> None:
+        """Kill all processes of a worker, as a power failure does."""
+        self._clear(str(number))
+
+    def down(self) -> None:
+        """End all processes of all nodes."""
+        for name in ("head", *map(str, range(len(self._workers)))):
+            self._clear(name)
+
+    def _value(self, name: str) -> str:
+        return f"{self._folder}/{name}"
+
+    def _alive(self, name: str) -> int | None:
+        found = [pid for pid in marked(_MARK, self._value(name)) if "/raylet/raylet" in command_line(pid)]
+        return found[0] if found else None
+
+    def _clear(self, name: str) -> None:
+        until = time.monotonic() + 30
+        while (left := marked(_MARK, self._value(name))) and time.monotonic() < until:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            time.sleep(0.1)
+
+    def _start(self, name: str, words: list[str]) -> None:
+        more = {_MARK: self._value(name), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
+        always = ["--node-ip-address=127.0.0.1", f"--object-store-memory={_STORE}", "--disable-usage-stats"]
+        command = [str(Path(sys.executable).with_name("ray")), "start", *words, *always]
+        with (self._folder / "log").open("ab") as log:  # the node keeps it open, as it would keep a pipe
+            done = subprocess.run(
+                command, env={**os.environ, **more}, stdout=log, stderr=log, timeout=_START_S, check=False
+            )
+        if done.returncode:
+            raise RuntimeError(f"Expected a node of Ray, got exit code {done.returncode}: see {self._folder / 'log'}")
+
+
+@contextmanager
+def ray_nodes(folder: Path, workers: Sequence[tuple[int, int]]) -> Iterator[RayNodes]:
+    """Start a cluster, and end all its processes at the end."""
+    nodes = RayNodes(folder, workers)
+    try:
+        nodes.up()
+        yield nodes
+    finally:
+        nodes.down()

@@ -1,0 +1,136 @@
+"""Ray cluster of a head and two workers, as processes of this machine: places, deaths of nodes and of the server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import ray
+from flwr.app import ConfigRecord, Message, RecordDict
+
+import sim
+from benchmarks.ray_nodes import RayNodes, ray_nodes
+from benchmarks.same_results import differences, numbers
+from flfw.client.site import Site
+from flfw.engines import machine, ray_start
+from flfw.experiment import Experiment
+from tests.support.awkward_app import app
+
+pytestmark = [pytest.mark.early, pytest.mark.slow]
+
+WORKERS = [(2, 1), (1, 0)]  # cores and GPUs of which they are told
+CLIENTS = 6
+
+
+@pytest.fixture(scope="module")
+def nodes() -> Iterator[RayNodes]:
+    with tempfile.TemporaryDirectory(prefix="fl-") as folder, ray_nodes(Path(folder), WORKERS) as running:
+        yield running
+
+
+@pytest.fixture
+def joined(nodes: RayNodes) -> Iterator[RayNodes]:
+    nodes.up()
+    ray_start.configure_ray(nodes.address)
+    with ray_start.started(Experiment(engine="ray", ray_address=nodes.address), Site(), 10_000):
+        yield nodes
+
+
+def grid(cpus: float, gpus: float = 0.0) -> Any:
+    from flfw.engines.ray_grid import RayGrid
+
+    actors, shares = machine.fitting(machine.nodes_of_ray(), cpus, gpus)
+    return RayGrid(app, CLIENTS, {}, actors=actors, shares=shares)
+
+
+def messages(nodes: Iterable[int] = range(1, CLIENTS + 1), **config: Any) -> list[Message]:
+    return [Message(RecordDict({"config": ConfigRecord(config)}), node, "train") for node in nodes]
+
+
+def found(replies: Iterable[Message], name: str) -> list[int]:
+    return [int(reply.content.metric_records["metrics"][name]) for reply in replies]  # type: ignore[arg-type]
+
+
+def pids_of(grid: Any, actors: int) -> set[int]:
+    """Processes of the actors, once so many have come."""
+    pids: set[int] = set()
+    while len(pids) < actors:
+        pids |= set(found(grid.send_and_receive(messages(seconds=0.05), timeout=240), "pid"))
+    return pids
+
+
+def test_actors_land_where_their_resources_are(joined: RayNodes) -> None:
+    assert {(node.cpus, node.gpus) for node in machine.nodes_of_ray().nodes} == {(0, 0), *WORKERS}
+    everywhere = grid(cpus=1)
+    pids = pids_of(everywhere, 3)
+    places = [len(pids & set(joined.processes(number))) for number in (0, 1)]
+    everywhere.close()
+    assert places == [2, 1], "none on the head"
+    shared = grid(cpus=0.5, gpus=0.5)
+    pids = pids_of(shared, 2)
+    there = set(joined.processes(0))
+    shared.close()
+    assert pids <= there, "the node with a GPU"
+
+
+def test_a_node_that_is_killed_in_mid_round_loses_nobody(joined: RayNodes, capfd: pytest.CaptureFixture[str]) -> None:
+    """Its clients are asked again elsewhere, with the state that they had; nobody waits for the node."""
+    cluster = grid(cpus=1)
+    pids = pids_of(cluster, 3)
+    lost = pids & set(joined.processes(1))
+    before = found(cluster.send_and_receive(messages()), "asked")
+    ids = cluster.push_messages(messages(seconds=1.0))
+    assert len(lost) == 1
+    killing = threading.Timer(0.3, joined.kill, (1,))
+    killing.start()
+    replies = [cluster.reply_to(message_id, time.monotonic() + 240) for message_id in ids]
+    killing.join()
+    assert found(replies, "asked") == [n + 1 for n in before]
+    assert not lost & set(found(replies, "pid"))
+    joined.up()  # then a third actor has a place again
+    assert pids_of(cluster, 3) >= (pids - lost)
+    cluster.close()
+    shown = capfd.readouterr()
+    assert "state-dump" not in shown.out + shown.err
+
+
+def begun(words: list[str], log: Path) -> subprocess.Popen[bytes]:
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    with log.open("ab") as end:
+        return subprocess.Popen([sys.executable, sim.__file__, *words], env=variables, stdout=end, stderr=end)
+
+
+def wait_for(holds: Callable[[], bool]) -> None:
+    until = time.monotonic() + 240
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_a_run_survives_the_death_of_its_server_and_then_of_a_node(nodes: RayNodes, tmp_path: Path) -> None:
+    nodes.up()
+    common = "--method hyperfl --set hidden=16 embedding=8 sampled.train=50 --split sampled --clients 6 --rounds 6"
+    flags = [*common.split(), "--local-epochs", "1", "--attack", "none"]
+    there, here = tmp_path / "there", tmp_path / "here"
+    log = tmp_path / "log"
+    server = begun([*flags, "--ray-address", nodes.address, "--out", str(there)], log)
+    wait_for(lambda: "round 1/" in log.read_text())
+    server.kill()
+    server.wait()
+    assert not (there / "result.json").exists()
+    again = begun(["--resume", str(there), "--ray-address", nodes.address], log)
+    wait_for(lambda: "round 4/" in log.read_text())
+    nodes.kill(0)
+    assert again.wait(240) == 0, log.read_text()
+    assert sim.main([*flags, "--engine", "inproc", "--out", str(here)]) == 0
+    unequal = differences(numbers(there), numbers(here))
+    assert [line for line in unequal if not line.startswith("/result.json/config/")] == []
+    assert not ray.is_initialized()
