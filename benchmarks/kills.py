@@ -1,9 +1,10 @@
 """Processes killed at random moments: ``python -m benchmarks.kills [--json] [--quick] [--only NAME ...]``.
 
 A run is made once without interruption. Then it is begun again and again, and each time one process gets SIGKILL at a
-random moment of its life: sim.py, an actor, the raylet, the attack server, or, in a federation of three sites over
-gRPC, the SuperLink, a SuperNode, the process of the server's app or a site's process for one message. What a user does
-then is done: the federation is started again, and the run is resumed, or begun again if it has no checkpoint yet. Each
+random moment of its life: sim.py, an actor, the raylet, the attack server, a worker node of a Ray cluster that the run
+joins, or, in a federation of three sites over gRPC, the SuperLink, a SuperNode, the process of the server's app or a
+site's process for one message. What a user does then is done: the federation or the node is started again, and the run
+is resumed, or begun again if it has no checkpoint yet. Each
 must end with the uninterrupted run's numbers in result.json and the tables, and its tensors of recordings, truth and
 checkpoints. Left out: times, paths, hashes of the code, and the number of tries of an attack, which says that its
 process was killed; private tensors are compared by what later rounds make of them. On Ray two images are attacked; the
@@ -32,6 +33,7 @@ from typing import Any, final
 from benchmarks import output
 from benchmarks.local_federation import ROOT, SITES, deploy, federation
 from benchmarks.process_family import command_line, descendants, marked, parents
+from benchmarks.ray_nodes import RayNodes, ray_nodes
 from benchmarks.same_results import differences, numbers
 from flfw.deploy import processes
 from flfw.deploy.layout import Layout
@@ -51,7 +53,8 @@ class KilledProcess:
     Attributes:
         flags: of the run.
         words: in the command line of the process; none: the process of sim.py.
-        below: part of the federation whose process, or the descendant with these words, is meant; empty: sim.py's.
+        below: part of the federation whose process, or the descendant with these words, is meant; ``node``: of a
+            cluster of Ray; empty: sim.py's.
     """
 
     flags: str
@@ -68,6 +71,7 @@ VICTIMS = {
     "attack_server": KilledProcess(
         f"{_ATTACKED} --engine inproc --attack-server beside --rounds 3", "flfw.audit.attack_worker"
     ),
+    "node": KilledProcess(f"{_TRAINING} --engine ray --rounds 4", "", "node"),
     "superlink": KilledProcess(_SITE, "", "superlink"),
     "supernode": KilledProcess(_SITE, "", "supernode"),
     "server_app": KilledProcess(_SITE, "flwr-serverapp", "superlink"),
@@ -78,6 +82,7 @@ PARTS = {
     "actor": output.BenchmarkPart("an actor of Ray", 900, 0),
     "raylet": output.BenchmarkPart("the raylet", 900, 0),
     "attack_server": output.BenchmarkPart("the attack server's process", 400, 0),
+    "node": output.BenchmarkPart("a worker node of a Ray cluster", 900, 0),
     "superlink": output.BenchmarkPart("the SuperLink", 1200, 0),
     "supernode": output.BenchmarkPart("a SuperNode", 1800, 0),
     "server_app": output.BenchmarkPart("the process of the server's app", 900, 0),
@@ -117,10 +122,13 @@ class Runs:
         victim: the process.
         folder: where the runs are kept.
         layout: the federation; None: the run starts its own processes.
+        nodes: the cluster that the run joins; None: it joins none.
     """
 
-    def __init__(self, victim: KilledProcess, folder: Path, layout: Layout | None) -> None:
-        self._victim, self._folder, self._layout = victim, folder, layout
+    def __init__(
+        self, victim: KilledProcess, folder: Path, layout: Layout | None, nodes: RayNodes | None = None
+    ) -> None:
+        self._victim, self._folder, self._layout, self._nodes = victim, folder, layout, nodes
         folder.mkdir()
 
     def begin(self, *words: str) -> subprocess.Popen[str]:
@@ -134,6 +142,7 @@ class Runs:
     def flags(self, out: Path) -> list[str]:
         """Return the words of a new run."""
         at = ["--federation", str(self._layout.folder)] if self._layout else []
+        at += ["--ray-address", self._nodes.address] if self._nodes else []
         return [*shlex.split(self._victim.flags), *at, "--out", str(out)]
 
     def last_line(self) -> str:
@@ -159,6 +168,8 @@ class Runs:
         return out, seen[-1] - seen[0]
 
     def _up(self) -> None:
+        if self._nodes is not None:
+            self._nodes.up()
         if self._layout is not None:
             deploy("up", str(self._layout.folder))
 
@@ -195,6 +206,8 @@ class Runs:
     def _find(self, program: int) -> int | None:
         """Return the process that is to be killed, if it is there."""
         victim, layout = self._victim, self._layout
+        if self._nodes is not None:
+            return self._nodes.raylet(0)
         if layout is not None:
             place = layout.superlink if victim.below == "superlink" else layout.site(0)
             alive = processes.alive(place, victim.below)
@@ -282,9 +295,13 @@ def main() -> None:
         layout = None
         for name in run.parts():
             victim = VICTIMS[name]
-            if victim.below and layout is None:
+            on_nodes, deployed, nodes = victim.below == "node", victim.below not in ("", "node"), None
+            if deployed and layout is None:
                 layout = stack.enter_context(federation(Path(temporary) / "federation", "--methods", "hyperfl"))
-            runs = Runs(victim, Path(temporary) / name, layout if victim.below else None)
+            if on_nodes:
+                short = stack.enter_context(tempfile.TemporaryDirectory(prefix="fl-"))
+                nodes = stack.enter_context(ray_nodes(Path(short), [(1, 0), (1, 0)]))
+            runs = Runs(victim, Path(temporary) / name, layout if deployed else None, nodes)
             results[name] = kills(runs, moments, random.Random(f"{run.asked.seed} {name}")).row()
     lines = [
         f"{name}: {row['equal']} of {row['moments']} equal; {row['ends']}; {row['bad']}"

@@ -64,7 +64,7 @@ def run_simulation(
     growth = enable_tf_gpu_growth or bool(actor.get("tensorflow"))
     require(not growth, "no enable_tf_gpu_growth; set TF_FORCE_GPU_ALLOW_GROWTH=true", enable_tf_gpu_growth=growth)
     given = dict(run_config or {})
-    with _ray(init), _verbose(verbose_logging):
+    with _ray(init) as stays, _verbose(verbose_logging):
         from flfw.engines.ray_grid import RayGrid
 
         actors, reserved = _fitting(shares)
@@ -72,7 +72,8 @@ def run_simulation(
         try:
             server_app(grid, Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(given)))
         finally:
-            grid.close()  # on a Ray that stays, the next simulation needs their place
+            if stays:
+                grid.close()  # the next simulation needs their place
 
 
 def _fitting(shares: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
@@ -85,13 +86,13 @@ def _fitting(shares: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
 
 
 @contextmanager
-def _ray(init: dict[str, Any]) -> Iterator[None]:
-    """Start Ray with some arguments and end it, or use the one that this process has started already."""
+def _ray(init: dict[str, Any]) -> Iterator[bool]:
+    """Start Ray with some arguments and end it, or use the one that this process has started; yield whether it stays."""
     ray_start.configure_ray(str(init.get("address", "")))
     import ray
 
     if ray.is_initialized():
-        yield
+        yield True
         return
     environment = dict(init.pop("runtime_env", {}))
     path = os.pathsep.join(place for place in sys.path if place)
@@ -99,7 +100,7 @@ def _ray(init: dict[str, Any]) -> Iterator[None]:
     usual = {"address": "local", "include_dashboard": False, "logging_level": logging.WARNING}
     ray_start.start({**usual, **init, "runtime_env": environment})
     try:
-        yield
+        yield False
     finally:
         ray.shutdown()
 
