@@ -25,6 +25,7 @@ distribution: Hedges and Olkin, "Statistical Methods for Meta-Analysis", 1985, c
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import sqrt
 from statistics import NormalDist
 from typing import Any, NamedTuple
@@ -91,29 +92,39 @@ def _exact(d: float, first: int, second: int, confidence: float) -> float:
     T = (Z + nc) / sqrt(V / df), so P(T >= t) = E[Phi(nc - t sqrt(V / df))] over V, a chi-square variable.
     """
     from scipy.optimize import brentq
-    from scipy.stats import chi2, norm
+    from scipy.special import ndtr
 
-    freedom, scale = first + second - 2, sqrt(first * second / (first + second))
-    deviations = np.sqrt(chi2.ppf((np.arange(_POINTS) + 0.5) / _POINTS, freedom) / freedom)
-    edges = d * scale * deviations[[0, -1]]
+    scale = sqrt(first * second / (first + second))
+    scaled = d * scale * _deviations(first + second - 2)
+    edges = scaled[[0, -1]]
 
     def excess(centre: float) -> float:
-        return float(norm.cdf(centre - d * scale * deviations).mean()) - (1 - confidence)
+        return float(ndtr(centre - scaled).mean()) - (1 - confidence)
 
     centre: Any = brentq(excess, edges.min() - _WIDEST, edges.max() + _WIDEST)
     return float(centre) / scale
 
 
+@lru_cache(maxsize=8)
+def _deviations(freedom: int) -> np.ndarray:
+    """Return quantiles of sqrt(V / freedom) for a chi-square variable V; kept, for all rounds have as many canaries."""
+    from scipy.special import gammaincinv
+
+    deviations = np.sqrt(2 * gammaincinv(freedom / 2, (np.arange(_POINTS) + 0.5) / _POINTS) / freedom)
+    deviations.flags.writeable = False
+    return deviations
+
+
 def _spread(d: float, apart: list[np.ndarray], variance: float, confidence: float) -> float:
     """Compute how far below the estimate the bound is, from the estimate's influence function."""
-    from scipy.stats import t
+    from scipy.special import stdtrit
 
     count, total = sum(map(len, apart)), 0.0
     for sign, values in zip((1, -1), apart, strict=True):
         influence = sign * values / (sqrt(variance) * len(values))
         influence -= d / (2 * variance * count) * (values**2 - variance)
         total += float(influence @ influence) * len(values) / (len(values) - 1)
-    return float(t.ppf(confidence, count - 2)) * sqrt(total)
+    return float(stdtrit(count - 2, confidence)) * sqrt(total)
 
 
 def largest_difference(mu: float) -> float:

@@ -22,10 +22,10 @@ def drawn(seed: int, m: int, mu: float) -> tuple[np.ndarray, np.ndarray]:
     return rng.normal(mu * included), included
 
 
-def shown(scores: np.ndarray, included: np.ndarray) -> float:
-    """The lower bound on mu."""
+def raises_alarm(scores: np.ndarray, included: np.ndarray, mu: float) -> bool:
+    """Whether the lower bound on mu is above it; a difference up to mu shows no more, for mu allows mu at least."""
     result = standardised_mean_difference(scores, included)
-    return shift_of(result.low, len(scores)) if result else 0.0
+    return result is not None and result.low > mu and shift_of(result.low, len(scores)) > mu
 
 
 # --- the estimate and its interval ---
@@ -100,7 +100,7 @@ def test_mu_is_found_again_and_is_no_more_than_the_canaries_can_show() -> None:
 
 
 def level(scores: Callable[[int], tuple[np.ndarray, np.ndarray]], mu: float, runs: int) -> float:
-    return float(np.mean([shown(*scores(seed)) > mu for seed in range(runs)]))
+    return float(np.mean([raises_alarm(*scores(seed), mu) for seed in range(runs)]))
 
 
 @pytest.mark.parametrize("m", [40, 200])
