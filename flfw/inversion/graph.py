@@ -20,8 +20,9 @@ from torch import Tensor
 from torch.func import vmap
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.node import map_arg
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils.flop_counter import flop_registry
 
 from flfw.inversion.compute import Compute, compiler
 
@@ -52,7 +53,7 @@ class Graph:
         self.bytes = peak_bytes(traced)
         shared = constant_bytes(traced) >= max(CACHED, _SHARED * self.bytes)
         cached = self.bytes <= CACHED or shared or any(leaf.is_cuda for leaf in tree_leaves(examples))
-        self.light = cached and _flops(traced, examples, convolutions=shared) <= LIGHT
+        self.light = cached and flops(traced, convolutions=shared) <= LIGHT
         self._ready_for: dict[Any, Callable[..., Any]] = {
             tuple(leaf.shape for leaf in tree_leaves(examples)): self._ready(traced)
         }
@@ -119,12 +120,22 @@ def _bytes(value: Any) -> int:
     return sum(map(_bytes, value)) if isinstance(value, list | tuple) else 0
 
 
-def _flops(traced: GraphModule, records: tuple[Any, ...], convolutions: bool) -> int:
-    """Count the floating-point operations of matrix products and convolutions, or of convolutions alone."""
-    with FlopCounterMode(display=False) as counter, torch.no_grad():
-        _traced(traced, records)
-    every = counter.get_flop_counts().get("Global", {})
-    return sum(count for name, count in every.items() if "convolution" in str(name) or not convolutions)
+def flops(traced: GraphModule, convolutions: bool) -> int:
+    """Count the floating-point operations of matrix products and convolutions, or of convolutions alone.
+
+    It reads the shapes that tracing noted: `FlopCounterMode` would have to trace again, which takes as long.
+    """
+
+    def value(node: Node) -> Any:
+        return getattr(traced, str(node.target)) if node.op == "get_attr" else node.meta["val"]
+
+    total = 0
+    for node in traced.graph.nodes:
+        operation = getattr(node.target, "overloadpacket", None)
+        if operation in flop_registry and ("convolution" in str(operation) or not convolutions):
+            given, named = map_arg((node.args, node.kwargs), value)
+            total += flop_registry[operation](*given, **named, out_val=node.meta["val"])
+    return total
 
 
 def _compiled(traced: GraphModule) -> Callable[..., Any]:
