@@ -9,7 +9,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # read when torch is: there are m
 os.environ["FLFW_WEIGHTS"] = "random"  # of pretrained networks, in the processes of the tests as well
 os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # read when Ray is: it listens on loopback only
 
-from collections.abc import Iterator
+import gc
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,18 @@ from flfw.resolve import without_auto
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Files marked as early come first, so that at the end no worker is alone with one of them."""
     items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and tests live to the end of the process: the garbage collector need not look at them again and again."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.collect()
+        gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
