@@ -76,6 +76,13 @@ def parsed(text: str) -> ast.Module:
     return ast.parse(text)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _trees_are_given_back() -> Iterator[None]:
+    """The garbage collector would look at millions of nodes in each later test of this process."""
+    yield
+    parsed.cache_clear()
+
+
 def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
     """Every source file: its path from the root, and its tree."""
     paths = [path for layer in LAYERS for path in sorted((root / layer).rglob("*.py"))]
