@@ -259,6 +259,7 @@ def test_an_attack_on_a_vision_transformer_keeps_to_its_grants(tmp_path: Path) -
     assert one.same and one.compared > 0
 
 
+@pytest.mark.slow
 def test_an_attack_with_public_data_is_checked_by_itself(run: Path) -> None:
     (one,) = check(run, ["fedcg"], ("fedcg.search_iterations=5",))
     assert one.same and one.compared > 0
