@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import cache
 from typing import Any, final
 
 import pytest
@@ -129,6 +130,7 @@ class NearestPublic(ByClosedForm):
         return samples[(samples - x).square().flatten(1).sum(1).argmin()][None]
 
 
+@cache
 def _public() -> tuple[Tensor, Tensor]:
     experiment = without_auto(Experiment(net="linear", clients=2, method="fedavg"))
     task = Task.load(experiment, None)

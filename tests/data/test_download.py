@@ -384,9 +384,15 @@ def test_what_is_got_by_hand_is_said(tmp_path, capsys):
         ([], 2, "", "flfw.data.download: the following arguments are required: NAME"),
     ],
 )
-def test_the_command_line(words, code, out, err):
-    command_line = [sys.executable, "-W", "error", "-m", "flfw.data.download", *words]
+def test_the_command_line(words, code, out, err, capsys):
+    assert command.main(words) == code
+    printed = capsys.readouterr()
+    assert printed.out == out
+    assert printed.err.startswith(err)
+    assert printed.err or not err
+
+
+def test_the_command_is_a_process_without_warnings():
+    command_line = [sys.executable, "-W", "error", "-m", "flfw.data.download", "digits"]
     done = subprocess.run(command_line, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (code, out)
-    assert done.stderr.startswith(err)
-    assert done.stderr or not err
+    assert (done.returncode, done.stdout) == (0, "digits: 1500 training examples are ready\n")

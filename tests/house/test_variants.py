@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from dataclasses import fields, replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
+import sim
 from flfw import nets, plugins
 from flfw.data.feed import constants
 from flfw.errors import BadInput
@@ -70,12 +70,12 @@ def test_the_table_in_docs_has_every_variant() -> None:
     assert stated == given
 
 
-def test_a_variant_that_a_method_has_not_is_refused_in_one_line() -> None:
+def test_a_variant_that_a_method_has_not_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(BadInput, match=r"Expected a variant of fedavg among ours; got variant=authors\."):
         resolve(Experiment(method="fedavg", variant="authors"))
-    command = [sys.executable, "sim.py", "--method", "hyperfl", "--variant", "paper"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert ended.returncode == 2 and "among ours, authors; got variant=paper" in ended.stderr
+    assert sim.main(["--method", "hyperfl", "--variant", "paper"]) == 2
+    message = capsys.readouterr().err
+    assert "among ours, authors; got variant=paper" in message and message.count("\n") == 1
 
 
 def test_the_halves_of_a_batch_are_compared_whatever_their_labels() -> None:
