@@ -65,7 +65,7 @@ CASES_BY_NAME = {
     "mlp_10": CohortCase("fedavg", "mlp", 10, 200, (4, 16, 64)),
     "mlp_50": CohortCase("fedavg", "mlp", 50, 1000, (4, 16, 64)),
     "lenet_10": CohortCase("fedavg", "lenet", 10, 200, (4, 16)),
-    "hyperfl_cnn1": CohortCase("hyperfl", "cnn1", 50, 600, (2, 4, 8, 16), "cnn1"),
+    "hyperfl_cnn1": CohortCase("hyperfl", "cnn1", 50, 600, (4, 8, 16), "cnn1"),
     "hyperfl_cnn2": CohortCase("hyperfl", "cnn2", 50, 600, (8,), "cnn2"),
 }
 P3_GOAL, P3_COHORT = 1.25, 8
@@ -161,7 +161,7 @@ def compared(quick: bool) -> tuple[dict[str, Any], list[str]]:
     apart = {name: gate(case) for name, case in cases.items() if name != "hyperfl_cnn2"}
     if far := {name: error for name, error in apart.items() if not error <= _EXACT}:
         raise SystemExit(f"Expected the same parameters on both sides (<= {_EXACT:g}), got {far}; nothing was timed.")
-    figures: dict[str, Any] = {name: measured(case, 1 if quick else 5) for name, case in cases.items()}
+    figures: dict[str, Any] = {name: measured(case, 1 if quick else 3) for name, case in cases.items()}
     lines = [f"{name}: {_words(row)}" for name, row in figures.items()]
     return {**figures, "exact": apart}, lines
 

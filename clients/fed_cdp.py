@@ -7,12 +7,12 @@ from math import inf
 from typing import Any, final
 
 import torch
-from torch import Tensor
 
 from flfw.dp.client import NoisyClient
 from flfw.nets import Tensors
 from flfw.training.clipping import Bound
 from flfw.training.optimisers import Optimiser
+from flfw.training.per_example import ClippedSum
 from flfw.training.pruning import keep_largest
 
 _LEAST = 1e-6  # least bound: a median of vanished gradients is 0, which would clip everything to 0
@@ -49,11 +49,11 @@ class FedCDPClient(NoisyClient):
         medians = torch.cat(norms).median(0).values.clamp(min=_LEAST).tolist()
         return dict(zip(self.per_example.groups, medians, strict=True))
 
-    def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, Tensors]:
-        """Compute the losses and the noisy sum, whose smallest entries may be zeroed."""
+    def noised(self, clipped: ClippedSum, bound: Bound, deviation: float) -> Tensors:
+        """Return the noisy sum, whose smallest entries may be zeroed."""
         where, ratio = self.settings.compress, self.settings.compress_ratio
-        losses, total = super().summed(x, y, deviation)
-        return losses, {n: keep_largest(v, ratio) for n, v in total.items()} if where == "after" else total
+        total = super().noised(clipped, bound, deviation)
+        return {n: keep_largest(v, ratio) for n, v in total.items()} if where == "after" else total
 
     def finished(self, total: Tensors) -> Tensors:
         """Return the sum before the noise; its smallest entries may be zeroed."""

@@ -82,7 +82,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
             model: the method's model; it may be without numbers.
             settings: the method's hyper-parameters.
         """
-        same = cls.round is FederatedClient.round and cls.fit_named is FederatedClient.fit_named
+        same = cls.fit_named is FederatedClient.fit_named
         opted_in = same and cls.descend is LocalDescent.descend and cls.training is not FederatedClient.training
         return "" if opted_in else IN_THEIR_OWN_WAY
 

@@ -30,8 +30,15 @@ class GradientClient(PhasedClient, ABC):
     def phases(self) -> Phases[dict[str, float]]:
         """Train; return the mean loss of the last epoch."""
         epochs = self.at.experiment.local_epochs
-        loss = yield LocalPhase(lambda: self.descend(self.moving(), epochs, self.optimiser()), StackedDescent, epochs)
-        return {"loss": loss}
+
+        def alone() -> float:
+            return self.descend(self.moving(), epochs, self.optimiser())
+
+        return {"loss": (yield LocalPhase(alone, self.joint, epochs))}
+
+    def joint(self, workers: Sequence[Any]) -> JointSteps:
+        """Make the joint steps of some clients like this one."""
+        return StackedDescent(workers)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss with the term of `attraction`."""
@@ -55,7 +62,7 @@ class GradientClient(PhasedClient, ABC):
         """Name the reason against steps of stacked networks; see the base."""
         if reason := super().apart(model, settings):
             return reason
-        if any(getattr(cls, name) is not getattr(GradientClient, name) for name in _FOLLOWED):
+        if any(getattr(cls, name) is not getattr(cls.joined_as(), name) for name in _FOLLOWED):
             return IN_THEIR_OWN_WAY
         if running := running_statistics(model):
             return f"whose network has running statistics ({running[0]})"
@@ -63,6 +70,11 @@ class GradientClient(PhasedClient, ABC):
             return "whose optimiser is neither sgd nor adam"
         lasts = settings.optimiser == "adam" and bool(getattr(settings, "lasting", False))
         return "whose lasting Adam counts the steps of each client" * lasts
+
+    @classmethod
+    def joined_as(cls) -> type[GradientClient]:
+        """Return the class whose local steps `joint` computes: whoever steps in another way does not opt in."""
+        return GradientClient
 
     @classmethod
     def gains(cls, model: nn.Module) -> bool:
@@ -180,7 +192,7 @@ def _remembering(optimiser: object) -> Remembering:
 
 
 def _like(optimiser: Remembering) -> Remembering:
-    """Return a new optimiser with the same hyper-parameters."""
+    """Return a new optimiser of stacked parameters with the same hyper-parameters."""
     if isinstance(optimiser, Adam):
         return Adam(optimiser.lr, optimiser.weight_decay, optimiser.betas)
     assert isinstance(optimiser, SGD | FusedSGD), "others were refused"

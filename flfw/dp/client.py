@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from math import ceil
-from typing import Any
+from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
+from flfw.client.federated_client import IN_THEIR_OWN_WAY
+from flfw.client.phases import Batch, JointSteps, Phases
+from flfw.client.stacked_descent import GradientClient
 from flfw.client.workplace import Workplace
 from flfw.dp.quantile import answer
 from flfw.dp.reporting import PrivatelyReporting
 from flfw.dp.settings import Noise, NoisySteps, clipped_change
+from flfw.errors import require
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors, losses
 from flfw.rng import secret_choices, secret_coins, secret_generator, torch_generator
@@ -23,6 +28,7 @@ from flfw.training.clipping import FACTOR, Bound
 from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import ClippedSum, PerExample
 from flfw.training.physical_batches import accumulated, physical
+from flfw.training.stacked_per_example import stacked_clipped_sums
 
 
 class NoisyClient(PrivatelyReporting, ABC):
@@ -30,8 +36,7 @@ class NoisyClient(PrivatelyReporting, ABC):
 
     A Poisson batch holds each example with the same probability, independently. With ``batches=balls`` each example
     chooses one of a pass's batches. Such a sum of gradients is divided by the expected batch size, which does not
-    reveal the real one. A batch of a shuffled pass is divided by its size, which
-    is known.
+    reveal the real one. A batch of a shuffled pass is divided by its size, which is known.
 
     Args:
         at: the workplace.
@@ -106,10 +111,33 @@ class NoisyClient(PrivatelyReporting, ABC):
         norms, clipped = zip(*self._seen, strict=True)
         return {"gradient_norm": sum(norms) / len(norms), "clipped": sum(clipped) / len(clipped)}
 
-    def train(self) -> dict[str, float]:
+    def phases(self) -> Phases[dict[str, float]]:
         """Train for one round; return the mean loss of the last epoch, and `measures`."""
-        loss = self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())
-        return {"loss": loss, **self.measures()}
+        metrics = yield from super().phases()
+        return {**metrics, **self.measures()}
+
+    def joint(self, workers: Sequence[NoisyClient]) -> JointSteps:
+        """Make the joint steps of some clients like this one: noisy ones, where steps are clipped."""
+        return JointNoisySteps(workers) if self.privacy.on_steps else super().joint(workers)
+
+    @classmethod
+    def joined_as(cls) -> type[GradientClient]:
+        """Return this class; subclasses may change the bound, the noise and what becomes of the sum."""
+        return NoisyClient
+
+    @classmethod
+    def apart(cls, model: nn.Module, settings: Any) -> str:
+        """Name the reason against joint steps; see the base."""
+        if reason := super().apart(model, settings):
+            return reason
+        if cls.summed is not NoisyClient.summed or cls.clipped is not NoisyClient.clipped:
+            return IN_THEIR_OWN_WAY
+        return "whose physical batches divide a step" if getattr(settings, "physical_batch", 0) else ""
+
+    @classmethod
+    def gains(cls, model: nn.Module) -> bool:
+        """Return False: alone, no gradient of a single example is formed."""
+        return False
 
     def moving(self) -> dict[str, Tensor]:
         """Return the parameters that noisy steps change."""
@@ -129,10 +157,10 @@ class NoisyClient(PrivatelyReporting, ABC):
             return super().follow(parameters, x, y)
         probed, size = bool(self.at.probe), self.at.experiment.batch_size
         values, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else size))
-        divisor = max(1, len(y)) if probed else self._divisor(len(y))
+        divisor = max(1, len(y)) if probed else self.divisor(len(y))
         return float(values.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
 
-    def _divisor(self, drawn: int) -> float:
+    def divisor(self, drawn: int) -> float:
         """Return the divisor of a batch's sum: its size where that is known to all, else its expectation."""
         size, examples = self.at.experiment.batch_size, len(self.indices("train"))
         if self.steps.batches == "poisson":
@@ -160,12 +188,22 @@ class NoisyClient(PrivatelyReporting, ABC):
         """
         bound = self.bound()
         clipped = self.clipped(x, y, bound)
-        if len(y):
+        return clipped.losses, self.noised(clipped, bound, deviation)
+
+    def noised(self, clipped: ClippedSum, bound: Bound, deviation: float) -> Tensors:
+        """Return a sum of clipped gradients with noise.
+
+        Args:
+            clipped: the sum, of B >= 0 examples.
+            bound: the clipping bound.
+            deviation: see `summed`.
+        """
+        if len(clipped.losses):
             norms = torch.linalg.vector_norm(clipped.norms, dim=1)
             self._seen.append((float(norms.mean()), float((clipped.scales < 1).float().mean())))
         bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(self.per_example.groups, bound)
         scale = {name: bounds[group] for group, members in self.per_example.groups.items() for name in members}
-        return clipped.losses, self.noise.added(self.finished(clipped.sums), deviation, scale)
+        return self.noise.added(self.finished(clipped.sums), deviation, scale)
 
     def finished(self, total: Tensors) -> Tensors:
         """Return the sum of clipped gradients to which noise is added; by default ``total``, unchanged."""
@@ -236,3 +274,47 @@ class NoisyClient(PrivatelyReporting, ABC):
     def _defended(self, sent: Tensors) -> Tensors:
         """Apply the defence to all but the answer on the update's norm, which is no part of the model."""
         return {**sent, **super()._defended({name: value for name, value in sent.items() if name != FACTOR})}
+
+
+@final
+class JointNoisySteps(JointSteps):
+    """Noisy steps of some clients: gradients of all examples of all clients at once, and the noise of each client.
+
+    Args:
+        workers: the clients.
+    """
+
+    def __init__(self, workers: Sequence[NoisyClient]) -> None:
+        self._workers, self._model, self._inputs = workers, workers[0].model, workers[0].at.task.inputs
+        self._moving = [worker.moving() for worker in workers]
+        whole = dict(self._model.named_parameters()).keys()
+        require(self._moving[0].keys() == whole, "noisy steps on all parameters", cohort=len(workers))
+        self._stacked = {n: torch.stack([one[n].detach() for one in self._moving]) for n in self._moving[0]}
+        self._optimisers = [worker.optimiser() for worker in workers]
+
+    def step(self, batches: Sequence[Batch]) -> Tensor:
+        """Do the next step of as many first clients as there are batches; return their mean losses."""
+        workers = self._workers[: len(batches)]
+        parameters = {n: v[: len(batches)] for n, v in self._stacked.items()}
+        bounds = [worker.bound() for worker in workers]
+        groups, rule = workers[0].per_example.groups, workers[0].privacy.clipping
+        each = [[one[name] if isinstance(one, Mapping) else one for name in groups] for one in bounds]
+        sums = stacked_clipped_sums(self._loss, parameters, batches, groups, each, rule)
+        means: list[Tensor] = []
+        for place, (worker, clipped, bound) in enumerate(zip(workers, sums, bounds, strict=True)):
+            deviation = worker.steps.deviation(1.0, worker.at.experiment.batch_size)
+            total, divisor = worker.noised(clipped, bound, deviation), worker.divisor(len(clipped.losses))
+            direction = {name: value.div_(divisor) for name, value in total.items()}
+            self._optimisers[place].step({n: v[place] for n, v in self._stacked.items()}, direction)
+            means.append(clipped.losses.mean() if len(clipped.losses) else clipped.losses.new_zeros(()))
+        return torch.stack(means)
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """Bring the clients' own parameters up to their last steps."""
+        for place, parameters in enumerate(self._moving):
+            for name, value in parameters.items():
+                value.copy_(self._stacked[name][place])
+
+    def _loss(self, parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
+        return losses(functional_call(self._model, parameters, (self._inputs.normalise(x),)), x, y)[0]

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.client.federated_client import FederatedClient
+from flfw.client.phases import Phases
+from flfw.client.stacked_descent import GradientClient
 from flfw.dp.private_metrics import NoisyMeans, released
 from flfw.dp.settings import Noise
 from flfw.nets.net import Tensors, hits, losses
@@ -27,7 +28,7 @@ def loss_bound(classes: int) -> float:
     return 2 * log(max(2, classes))
 
 
-class PrivatelyReporting(FederatedClient, ABC):
+class PrivatelyReporting(GradientClient, ABC):
     """Base of clients whose settings have noise: with ``metrics=private`` all their numbers leave in one release.
 
     In training these are the loss of the trained model, the accuracies before and after, and the number of training
@@ -35,13 +36,13 @@ class PrivatelyReporting(FederatedClient, ABC):
     since what a training on the private data tells would have to be paid for.
     """
 
-    def fit_named(self, received: Mapping[str, np.ndarray], version: int) -> tuple[Tensors, dict[str, Any]]:
+    def round(self, received: Mapping[str, np.ndarray], version: int) -> Phases[tuple[Tensors, dict[str, Any]]]:
         """Do one round; see the base."""
         if self.at.experiment.metrics != "private":
-            return super().fit_named(received, version)
+            return (yield from super().round(received, version))
         self.install(received, version)
         before = self.right("test")
-        self.train()
+        yield from self.training()
         validated = self.at.experiment.patience > 0  # not whether there are such examples, which would tell
         parts = {"train": self.losses(), "test": torch.cat([before, self.right("test")], 1)}
         parts |= {"validation": self.right("validation")} if validated else {}

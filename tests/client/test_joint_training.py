@@ -38,9 +38,18 @@ SMALL = ("hidden=16", "embedding=8")
         {"method": "fedper"},
         {"method": "fednova", "set": ("mu=0.5",)},
         {"net": "lenet", "local_epochs": 1},
-        {"net": "resnet18", "norm": "group", "local_epochs": 1, "batch_size": 25, "lr": 0.01},
+        pytest.param(
+            {"net": "resnet18", "norm": "group", "local_epochs": 1, "batch_size": 25, "lr": 0.01},
+            marks=pytest.mark.slow,
+        ),
         {"defence": "prune", "defended": "0,2"},
         {"order": "fixed"},
+        {"method": "dp_fedavg"},
+        {"method": "dp_fedavg", "set": ("batches=poisson", "clip=0.5", "grouping=layer", "clipping=automatic")},
+        {"method": "dp_fedavg", "set": ("unit=client", "clip=0.5")},
+        {"method": "fed_cdp", "net": "lenet", "set": ("draws=example",), "local_epochs": 1},
+        {"method": "fed_cdp", "metrics": "private", "set": ("batches=balls", "compress=after")},
+        {"method": "fed_sdp"},
         {"method": "hyperfl", "net": "lenet", "set": SMALL},
         {"method": "hyperfl", "net": "lenet", "set": (*SMALL, "clip=0.01", "momentum=0.9", "keep_theta=true")},
         {"method": "hyperfl", "net": "mlp", "set": (*SMALL, "weight_decay=0", "head_init=torch")},
@@ -129,6 +138,8 @@ def test_clients_in_different_phases_are_not_joined(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
+        ({"method": "centaur"}, "method=centaur, whose clients take local steps in a way of their own"),
+        ({"method": "dp_fedavg", "set": ("physical_batch=5",)}, "whose physical batches divide a step"),
         ({"method": "scaffold"}, "method=scaffold, whose clients take local steps in a way of their own"),
         ({"method": "dssgd"}, "method=dssgd, whose clients take local steps in a way of their own"),
         ({"net": "resnet18"}, r"method=fedavg, whose network has running statistics \(extractor.bn1.running_mean\)"),
