@@ -1,4 +1,4 @@
-"""Cost of a simulation's messages, cohorts, growth: ``python -m benchmarks.scale [--json] [--quick] [--only P6 growth]``.
+"""Cost of messages, cohorts and growth: ``python -m benchmarks.scale [--json] [--quick] [--only P6 growth]``.
 
 - P6: the processor's milliseconds for a client in a round, over all processes of a simulation, with a client that does
   nothing, 117 thousand numbers and 100 clients.

@@ -130,7 +130,7 @@ class Resolved:
         return self.new_defence() if partition in self._defended else None
 
     @cached_property
-    def _defended(self) -> frozenset[int]:
+    def _defended(self) -> range | frozenset[int]:
         return self.experiment.defended_partitions
 
     @cached_property
