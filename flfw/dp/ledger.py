@@ -6,17 +6,21 @@ the client too, so a round without the client is not the round without the examp
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from math import inf, isinf
 from typing import Any, final
 
 import numpy as np
 
 from flfw import data
+from flfw.data.splits import on_demand
 from flfw.data.splits.partition import Split
 from flfw.dp.private_metrics import metrics_mechanism, most_examples, most_held
 from flfw.errors import require
 from flfw.experiment import Experiment
+from flfw.method import Method
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Mechanism
@@ -24,6 +28,7 @@ from flfw.privacy.published import Published
 from flfw.resolve import Resolved
 from flfw.server.cohorts import most_participations
 
+_COUNTED = 10_000  # clients
 _VOIDING = {
     "batch": "changes batches: one example may be in several rows.",
     "step": "looks at the batch again, after the noise that is counted.",
@@ -86,10 +91,9 @@ def _is_poisson(experiment: Experiment) -> bool:
 def course(resolved: Resolved, split: Split) -> Course:
     """Return the facts of a whole run that its privacy depends on."""
     experiment = resolved.experiment
-    sizes = [len(indices) for indices in split.train]
-    once = all(len(np.unique(indices)) == len(indices) for indices in split.train)
+    sizes, drawn = on_demand.sizes(split.train), isinstance(split.train, on_demand.OnDemand)
+    once = drawn or all(len(np.unique(indices)) == len(indices) for indices in split.train)
     require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
-    held = np.unique(np.concatenate([np.unique(indices) for indices in split.train]), return_counts=True)[1]
     trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
     drawing = (experiment.clients, experiment.sample, experiment.sampling, experiment.seed, experiment.rounds)
     apart = resolved.method.rounds_apart(resolved.settings)
@@ -103,11 +107,24 @@ def course(resolved: Resolved, split: Split) -> Course:
         most=max(sizes),
         batch=experiment.batch_size,
         epochs=experiment.local_epochs,
-        replication=int(held.max()),
+        replication=_most_shared(split.train) if drawn else _most_held(split.train),
         tensors=trained,
         summed=least_summed(experiment),
         colluding=experiment.colluding_clients,
     )
+
+
+def _most_held(parts: Sequence[np.ndarray]) -> int:
+    """Return how many clients hold the example that most of them hold; some thousand clients are counted at a time."""
+    copies = np.zeros(0, np.int64)
+    for start in range(0, len(parts), _COUNTED):
+        held = np.bincount(np.concatenate([np.unique(part) for part in parts[start : start + _COUNTED]]))
+        length = max(len(copies), len(held))
+        copies = np.pad(copies, (0, length - len(copies))) + np.pad(held, (0, length - len(held)))
+    return int(copies.max())
+
+
+_most_shared = lru_cache(4)(_most_held)  # for parts on demand, which know each other by identity, not by content
 
 
 def mechanism_in(resolved: Resolved, course: Course) -> Mechanism | None:
@@ -161,6 +178,9 @@ class Ledger:
         """Mechanism of the whole run; None: the method claims nothing, or numbers of examples are not known here."""
         if not is_known(self.split):
             return None
+        if self.resolved.method.mechanism.__func__ is Method.mechanism.__func__:  # type: ignore[attr-defined]
+            least_summed(self.experiment)  # refuses more colluding clients than there are, whatever the method
+            return None
         mechanism = mechanism_in(self.resolved, self._course(self.resolved.settings))
         if mechanism is not None and _hides_cohorts(mechanism):
             return replace(mechanism, participations=None)  # nobody knows beforehand who will be drawn how often
@@ -200,7 +220,11 @@ class Ledger:
         if mechanism is None:
             return []
         patients = self.experiment.patient_examples
-        whole = most_examples(self.split) if self.experiment.metrics == "private" else max(map(len, self.split.train))
+        whole = (
+            most_examples(self.split)
+            if self.experiment.metrics == "private"
+            else max(on_demand.sizes(self.split.train))
+        )
         sizes: dict[Unit, int | None] = {"example": 1, "client": whole}
         sizes |= {"patient": patients} if patients else {}
         return [
