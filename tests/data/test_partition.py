@@ -326,10 +326,23 @@ def test_the_partitioners_for_other_flower_apps_are_the_same_splits():
             assert partitioner.load_partition(client)["index"][:] == indices.tolist()
 
 
+def test_an_even_cut_is_that_of_flowers_partitioner():
+    from datasets import Dataset as Table
+    from flwr_datasets.partitioner import IidPartitioner
+
+    from flfw.rng import numpy_generator
+
+    data, partitioner = toy(), IidPartitioner(7)
+    order = numpy_generator(3, "split").permutation(len(data.train_y))
+    partitioner.dataset = Table.from_dict({"row": order})
+    for client, part in enumerate(split(data, IID(), clients=7, seed=3).train):
+        assert partitioner.load_partition(client)["row"][:] == part.tolist()
+
+
 def test_schemes_by_name():
     assert schemes() == (
         *("iid", "dirichlet", "pathological", "dominant", "sampled", "domains", "shards", "everything"),
-        *("pools", "whole"),
+        *("pools", "drawn", "whole"),
     )
     assert scheme("dirichlet")() == Dirichlet(alpha=0.5)
     with pytest.raises(BadInput, match=r"among iid, dirichlet, .*, whole, or package.module:Class; got split=shard"):

@@ -146,8 +146,8 @@ _SCHEMES: dict[str, type[Scheme]] = {
     "shards": Shards,
     "everything": Everything,
     "pools": Pools,
-    "whole": Whole,
     "drawn": Drawn,
+    "whole": Whole,
 }
 
 

@@ -1,0 +1,168 @@
+"""Bookkeeping of the server that does not grow with the number of clients."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from flfw.client.site import Site
+from flfw.experiment import Experiment
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.introduction import Introduction
+from flfw.messages.simulated import representatives
+from flfw.resolve import resolve, without_auto
+from flfw.rng import numpy_generator
+from flfw.runs import engine
+from flfw.server.cohorts import drawn, drawn_last, in_turn
+from flfw.server.enrolment import Enrolment
+from flfw.server.faults import Failure, Tolerance
+from flfw.server.history import History
+from flfw.server.numbered import NumberedNodes
+from flfw.server.roster import Roster
+
+MANY = 10_000
+MILLION = 1_000_000
+
+
+def asked_clients(odd: int = -1) -> tuple[ClientApp, list[int]]:
+    """An app that introduces its clients, of which one may have other code; and the clients that were asked."""
+    app, asked = ClientApp(), []
+
+    @app.query()
+    def introduce(message: Message, context) -> Message:
+        client = int(context.node_config["partition-id"])
+        asked.append(client)
+        return Introduction(client, "other" if client == odd else "same").to_message(message)
+
+    return app, asked
+
+
+def test_one_client_of_a_process_speaks_for_all() -> None:
+    app, asked = asked_clients()
+    grid, roster = InProcessGrid(app, MILLION, {}, introduced=True), Roster(Tolerance())
+    (answer,) = Enrolment(grid, roster, MILLION, 1.0, alike=representatives(grid)).begin()
+    assert asked == [0] and answer.partition == 0
+    assert len(roster.nodes) == MILLION and roster.nodes[MILLION - 1] == MILLION
+    assert roster.everyone == range(MILLION) and not roster.unfit
+
+
+def test_each_client_is_asked_where_those_that_speak_for_all_differ() -> None:
+    app, asked = asked_clients(odd=1)
+    grid, roster = InProcessGrid(app, 4, {}, introduced=True), Roster(Tolerance())
+    answers = Enrolment(grid, roster, 4, 1.0, alike=(1, 2)).begin()
+    assert asked == [0, 1, 0, 1, 2, 3]
+    assert [answer.code for answer in answers] == ["same", "other", "same", "same"]
+    assert roster.nodes == {0: 1, 1: 2, 2: 3, 3: 4}
+
+
+def test_a_grid_of_sites_is_asked_node_by_node() -> None:
+    app, _ = asked_clients()
+    assert representatives(InProcessGrid(app, 2, {})) == ()
+    with pytest.raises(ValueError, match="Expected sites without introduced"):
+        InProcessGrid(app, 2, {}, [{}, {}], introduced=True)
+
+
+def test_what_an_app_keeps_in_a_context_stays_and_other_contexts_go() -> None:
+    app = ClientApp()
+
+    @app.query()
+    def count(message: Message, context) -> Message:
+        if context.node_config["partition-id"] == 1:
+            before = context.state["times"]["n"] if "times" in context.state else 0
+            context.state["times"] = ConfigRecord({"n": before + 1})
+        return Message(RecordDict({"kept": ConfigRecord({"n": len(context.state)})}), reply_to=message)
+
+    grid = InProcessGrid(app, 3, {}, introduced=True)
+    for _ in range(2):
+        grid.send_and_receive([Message(RecordDict(), node, "query") for node in (1, 2, 3)])
+    assert list(grid._contexts) == [2] and grid._contexts[2].state["times"]["n"] == 2
+    (refused,) = grid.send_and_receive([Message(RecordDict(), 4, "query")])
+    assert refused.has_error()
+
+
+def test_cohorts_of_all_clients_are_those_of_a_list_of_them() -> None:
+    """Drawing positions takes the same random numbers as drawing clients, as runs did before."""
+    for clients in (50, MANY + 1):
+        rng = numpy_generator(3, "cohort", 2)
+        expected = sorted(int(one) for one in rng.choice(list(range(clients)), 20, replace=False))
+        assert drawn(range(clients), 20, "fixed", 3, 2) == drawn(list(range(clients)), 20, "fixed", 3, 2) == expected
+        coins = numpy_generator(3, "cohort", 2).random(clients) < 20 / clients
+        assert drawn(range(clients), 20, "poisson", 3, 2) == np.flatnonzero(coins).tolist()
+        last = numpy_generator(3, "final evaluation").choice(list(range(clients)), 20, replace=False)
+        assert drawn_last(range(clients), 20, 3) == sorted(last.tolist())
+    assert list(in_turn(range(MILLION), 3, 3))[:2] == [2, 5] == in_turn([1, 2, 4, 5], 3, 3)
+
+
+def test_missing_answers_are_noted_in_the_order_of_the_questions() -> None:
+    """Node 2 is asked twice and answers once: its second answer is the one that is missing."""
+    grid = InProcessGrid(ClientApp(), 1, {})
+    roster, failed = Roster(Tolerance("drop")), list[Failure]()
+    roster.nodes = NumberedNodes(MILLION)
+    asked = [roster.address(partition, RecordDict(), "train", "1") for partition in (1, 0, 1, MILLION - 1)]
+    grid.push_messages(asked)  # sending gives a message its id
+    replies = [Message(RecordDict(), reply_to=asked[0]), Message(RecordDict(), reply_to=asked[3])]
+    assert [partition for partition, _ in roster.receive(asked, replies, "round 1", lambda reply: 0, failed)] == [
+        1,
+        MILLION - 1,
+    ]
+    assert [failure.client for failure in failed] == [0, 1]
+
+
+def test_the_rows_of_the_newest_round_are_found_from_the_end() -> None:
+    history = History(clients=[{"round": 1, "client": 0}, {"round": 2, "client": 3}, {"round": 2, "client": 4}])
+    assert history.rows_of(2)["clients"] == [{"round": 2, "client": 3}, {"round": 2, "client": 4}]
+    assert history.rows_of(3) == {"rounds": [], "clients": [], "probes": []}
+
+
+def trained(folder: Path, clients: int) -> tuple[dict, Path]:
+    experiment = Experiment(
+        method="fedper",
+        net="mlp",
+        split="drawn",
+        set=("drawn.train=5", "drawn.test=5"),
+        clients=clients,
+        sample=2,
+        rounds=2,
+        local_epochs=1,
+        final="3",
+        attack=("none",),
+        engine="inproc",
+        out=folder,
+    )
+    folder.mkdir()
+    engine.run(resolve(without_auto(experiment)), Site(state=folder / "state"))
+    return json.loads((folder / "training.json").read_text()), folder / "state"
+
+
+@pytest.mark.parametrize("clients", [MANY, pytest.param(MILLION, marks=pytest.mark.slow)])
+def test_only_clients_that_take_part_leave_anything_behind(tmp_path: Path, clients: int) -> None:
+    training, state = trained(tmp_path / "run", clients)
+    took_part = sorted({row["client"] for row in training["clients"]})
+    assert len(training["clients"]) == 4 and len(training["final"]) == 3 and max(took_part) > 100
+    folders = sorted(state.glob("*/*/*"))
+    assert sorted(int(folder.name.removeprefix("client-")) for folder in folders) == took_part
+    assert {folder.parent.name for folder in folders} == {f"{client % 256:02x}" for client in took_part}
+
+
+def test_an_engine_that_asks_each_client_gets_the_same_numbers(tmp_path: Path) -> None:
+    """The grid of a million clients, with a Context for each of 30, and one without."""
+    training, _ = trained(tmp_path / "one", 30)
+    from flfw import apps
+
+    folder = tmp_path / "two"
+    folder.mkdir()
+    stored = json.loads(next((tmp_path / "one" / "checkpoint").glob("experiment-*")).read_text())["experiment"]
+    config = {**stored, "out": str(folder)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLFW_STATE", str(folder / "state"))
+        apps.server(InProcessGrid(apps.client, 30, config), engine._server_context(config))
+    again = json.loads((folder / "training.json").read_text())
+    for rows in (training, again):
+        for row in rows["clients"]:
+            del row["seconds"]
+    assert again["clients"] == training["clients"] and again["final"] == training["final"]
