@@ -28,6 +28,7 @@ _RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
 _RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
 _PROCESSES = 8  # most clients that are measured at a time
 _NEGLIGIBLE = 0.02  # share of a round
+_ROW_BYTES = 1100  # of a client and round at the end of the training: its row, a copy of it and its text
 _GIB = 1024**3
 
 
@@ -66,6 +67,7 @@ class Estimate:
     """Expected costs of a run.
 
     ``sent_bytes``: size of a client's upload. ``disk_bytes``: recordings, checkpoint, the clients' private state.
+    ``state_files``: the most files of private state, two for each client that may take part.
     """
 
     experiment: Experiment
@@ -74,6 +76,7 @@ class Estimate:
     sent_bytes: int
     disk_bytes: int
     measured_on: str
+    state_files: int = 0
 
 
 def estimate(resolved: Resolved) -> Estimate:
@@ -97,7 +100,9 @@ def estimate(resolved: Resolved) -> Estimate:
     origin += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
     costs = (experiment, actors, client, audit)
     store = machine.object_store_bytes(experiment, nets.numel(resolved.model.state_dict()))
-    return Estimate(experiment, _seconds(*costs), _memory(*costs, store), int(client["message"]), _disk(*costs), origin)
+    files = 2 * _taking_part(experiment) if client["private"] else 0
+    sent, disk = int(client["message"]), _disk(*costs)
+    return Estimate(experiment, _seconds(*costs), _memory(*costs, store), sent, disk, origin, files)
 
 
 def lines(expected: Estimate) -> str:
@@ -106,6 +111,8 @@ def lines(expected: Estimate) -> str:
     count = f"{'at most ' if expected.experiment.patience else ''}{rounds} rounds"
     spent = f"training {_time(time.training)} ({count} of {_time(time.round)}), audit {_time(time.audit)}"
     clients = f"clients {memory.actors} x {memory.actor_gib:.1f} GiB"
+    most = f", at most {expected.state_files:,} files of clients' private state"
+    files = most if expected.state_files else ""
     server = (
         f"round   about {time.processor:,.0f} s of the processor, of which the server trains {_time(time.server)}\n"
     )
@@ -114,13 +121,18 @@ def lines(expected: Estimate) -> str:
         f"{server if time.server >= _NEGLIGIBLE * time.round else ''}"
         f"memory  about {memory.total_gib:.1f} GiB: driver {memory.driver_gib:.1f} GiB, {clients}\n"
         f"sent    about {expected.sent_bytes / 1e6:,.1f} MB by a client in a round\n"
-        f"disk    about {expected.disk_bytes / 1e6:,.0f} MB\nfrom    {expected.measured_on}"
+        f"disk    about {expected.disk_bytes / 1e6:,.0f} MB{files}\nfrom    {expected.measured_on}"
     )
 
 
 def _time(seconds: float) -> str:
     size, unit = next(u for u in ((3600, "h"), (60, "min"), (1, "s")) if seconds >= 1.5 * u[0] or u[0] == 1)
     return f"{seconds / size:.1f} {unit}"
+
+
+def _taking_part(experiment: Experiment) -> int:
+    """Return the most clients that may take part in a round."""
+    return min(experiment.clients, experiment.rounds * experiment.per_round)
 
 
 def _actors(experiment: Experiment) -> int:
@@ -165,7 +177,9 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, st
     # The server's own tensors: before and after a round, and on their way to the disk.
     kept = 3 * client.get("kept", 0.0) / _GIB
     replies = actors * min(experiment.together, experiment.per_round)
-    averaging = max(client["base_gib"] + 2 * down + 2 * up + 2 * up * (1 + replies) + kept, client["server_gib"])
+    rows = experiment.rounds * experiment.per_round * _ROW_BYTES / _GIB
+    sums = 2 * down + 2 * up + 2 * up * (1 + replies) + kept
+    averaging = max(rows + client["base_gib"] + sums, client["server_gib"])
     # Each image beyond those measured adds its observation, and a copy in the batch that is attacked.
     attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0
     if experiment.engine == "inproc":
@@ -187,4 +201,6 @@ def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> i
     on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0
     seen = len(experiment.audited) * ((1 + on_clients) * client["down"] + probes * client["up"]) if audit else 0
     ladder = (1 + experiment.images) * audit.get("easy", 0)
-    return int(client["down"] + client.get("kept", 0.0) + 2 * experiment.clients * client["private"] + seen + ladder)
+    return int(
+        client["down"] + client.get("kept", 0.0) + 2 * _taking_part(experiment) * client["private"] + seen + ladder
+    )
