@@ -92,7 +92,6 @@ class Federation:
         self._checkpoints = Checkpoints(folder, self._experiment, folder / "state" if has_one_disk(grid) else None)
         self._queue = Queue(folder / "queue")
         self._releases, self._spent = Releases(resolved, folder / "checkpoint"), False
-
         self._strategy = _strategy(resolved, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
         self._strategy.asking, self._strategy.cohort_key = self._ask, self._releases.cohort_key()
         self._strategy.at = ServerPlace(self._experiment, resolved.method, resolved.settings, self._progress)
