@@ -87,7 +87,7 @@ def _fitting(shares: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
 
 @contextmanager
 def _ray(init: dict[str, Any]) -> Iterator[bool]:
-    """Start Ray with some arguments and end it, or use the one that this process has started; yield if it stays."""
+    """Start Ray with some arguments and end it, or use the one that was started already; yield whether it stays."""
     ray_start.configure_ray(str(init.get("address", "")))
     import ray
 
