@@ -22,7 +22,7 @@ from benchmarks.process_family import command_line, marked
 
 _MARK = "FLFW_RAY_NODE"  # an environment variable that all processes of a node inherit
 _STORE = 100_000_000  # bytes
-_START_S = 240.0
+_START_S = 600.0
 
 
 @final
@@ -76,12 +76,7 @@ class RayNodes:
         return found[0] if found else None
 
     def _clear(self, name: str) -> None:
-        until = time.monotonic() + 30
-        while (left := marked(_MARK, self._value(name))) and time.monotonic() < until:
-            for pid in left:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.1)
+        end_all(_MARK, self._value(name))
 
     def _start(self, name: str, words: list[str]) -> None:
         more = {_MARK: self._value(name), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
@@ -93,6 +88,16 @@ class RayNodes:
             )
         if done.returncode:
             raise RuntimeError(f"Expected a node of Ray, got exit code {done.returncode}: see {self._folder / 'log'}")
+
+
+def end_all(variable: str, value: str) -> None:
+    """Kill all processes that inherited an environment variable with this value, and those that they start."""
+    until = time.monotonic() + 30
+    while (left := marked(variable, value)) and time.monotonic() < until:
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.1)
 
 
 @contextmanager
