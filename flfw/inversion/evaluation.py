@@ -68,9 +68,10 @@ class Fused(Evaluation):
 
     def prepare(self, given: Given, rngs: Sequence[torch.Generator]) -> Evaluate:
         """Return the evaluation of P problems; it uses no randomness."""
+        graph = self._graph.given(given)
 
         def evaluate(guess: Guess) -> tuple[Tensors, Tensor, Tensor]:
-            gradients, (objective, matched) = self._graph(guess, given)
+            gradients, (objective, matched) = graph(guess)
             return gradients, objective, matched
 
         return evaluate

@@ -7,6 +7,9 @@ faster. `benchmarks/attacks` measures both; `LIGHT` lies between. On a CPU a pro
 larger than a core's cache, as of wide fully connected layers, is called in a loop as well: except where tensors that
 all problems share are larger by far, such as a hypernetwork's weights. A loop would read them from memory for each
 problem, and together they are read once.
+
+In a search only the guess changes. `Graph.given` computes once what other records and the weights determine, such as
+norms of what was observed and the scales of BatchNorm.
 """
 
 from __future__ import annotations
@@ -17,14 +20,15 @@ from typing import Any, final
 
 import torch
 from torch import Tensor
-from torch.func import vmap
+from torch.func import functionalize, vmap
 from torch.fx import GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.node import map_arg
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
 from flfw.inversion.compute import Compute, compiler
+from flfw.training.traced import divided, listed_shortly
 
 LIGHT = 150e6
 """Largest number of floating-point operations of one call for one problem at which vmap pays."""
@@ -43,7 +47,7 @@ class Graph:
         compute: limits of memory, and compilation.
 
     Attributes:
-        bytes: peak memory of the intermediate results of one problem.
+        bytes: peak memory of the intermediate results of one problem, and of those that a search keeps.
         light: whether problems run together.
     """
 
@@ -54,9 +58,11 @@ class Graph:
         shared = constant_bytes(traced) >= max(CACHED, _SHARED * self.bytes)
         cached = self.bytes <= CACHED or shared or any(leaf.is_cuda for leaf in tree_leaves(examples))
         self.light = cached and flops(traced, convolutions=shared) <= LIGHT
+        self.bytes += kept_bytes(traced, len(tree_leaves(examples[0])))
         self._ready_for: dict[Any, Callable[..., Any]] = {
             tuple(leaf.shape for leaf in tree_leaves(examples)): self._ready(traced)
         }
+        self._steps: dict[Any, _Step] = {}
 
     def __call__(self, *stacked: Any) -> Any:
         """Call the function for each problem and stack the results."""
@@ -68,6 +74,39 @@ class Graph:
             results = [self._for(self._function, one)(*one) for one in each]
         return tree_map(lambda *values: torch.stack(values), *results)
 
+    def given(self, *stacked: Any) -> Callable[[Any], Any]:
+        """Return the function of the first record, for other stacked records; what these determine is computed once."""
+        count = len(tree_leaves(stacked)[0])
+        if self.light and count > 1:
+            return self._awaiting(vmap(self._function), stacked)
+        each = [self._awaiting(self._function, tree_map(lambda value, i=i: value[i], stacked)) for i in range(count)]
+
+        def called(first: Any) -> Any:
+            results = [one(tree_map(lambda value, i=i: value[i], first)) for i, one in enumerate(each)]
+            return tree_map(lambda *values: torch.stack(values), *results)
+
+        return called
+
+    def _awaiting(self, function: Callable[..., Any], others: tuple[Any, ...]) -> Callable[[Any], Any]:
+        """Return the function of the first record; its first call shows that record's shapes."""
+        ready: list[tuple[_Step, list[Tensor]]] = []
+
+        def called(first: Any) -> Any:
+            with torch.no_grad():
+                if not ready:
+                    step = self._step(function, (first, *others))
+                    ready.append((step, step.before(*tree_leaves(others))))
+                step, still = ready[0]
+                return step(first, still)
+
+        return called
+
+    def _step(self, function: Callable[..., Any], records: tuple[Any, ...]) -> _Step:
+        shapes = tuple(leaf.shape for leaf in tree_leaves(records))
+        if shapes not in self._steps:
+            self._steps[shapes] = _Step(function, records, self._ready)
+        return self._steps[shapes]
+
     def _for(self, function: Callable[..., Any], records: tuple[Any, ...]) -> Callable[..., Any]:
         shapes = tuple(leaf.shape for leaf in tree_leaves(records))
         if shapes not in self._ready_for:
@@ -76,6 +115,44 @@ class Graph:
 
     def _ready(self, traced: GraphModule) -> Callable[..., Any]:
         return _compiled(traced) if self._compiled else traced
+
+
+@final
+class _Step:
+    """Operations of a function, divided into those that its first record does not change and the rest.
+
+    Args:
+        function: a pure function of records.
+        records: examples, for their shapes.
+        ready: prepares the operations of every call.
+    """
+
+    def __init__(
+        self, function: Callable[..., Any], records: tuple[Any, ...], ready: Callable[[GraphModule], Callable[..., Any]]
+    ) -> None:
+        traced, (leaves, form) = _traced(function, records), tree_flatten(records)
+        self._form = tree_flatten(records[0])[1]
+        forms: list[TreeSpec] = []
+
+        def flat(*given: Tensor) -> list[Tensor]:
+            results, its_form = tree_flatten(traced(*tree_unflatten(given, form)))
+            forms.append(its_form)
+            return results
+
+        listed = make_fx(functionalize(flat, remove="mutations"), tracing_mode="fake", _allow_non_fake_inputs=True)
+        early, changing = divided(listed_shortly(listed(*leaves)), self._form.num_leaves)
+        constant, self._early = divided(early, len(leaves) - self._form.num_leaves)
+        self._constants = constant()  # of the weights: once for all problems
+        self._run, self._results = ready(changing), forms[0]
+
+    def before(self, *others: Tensor) -> list[Tensor]:
+        """Compute from the leaves of the other records the tensors that every call needs."""
+        return self._early(*others, *self._constants)
+
+    def __call__(self, first: Any, still: list[Tensor]) -> Any:
+        leaves, form = tree_flatten(first)
+        assert form == self._form, "the first record has the names of the example, in their order"
+        return tree_unflatten(self._run(*leaves, *still), self._results)
 
 
 def _traced(function: Callable[..., Any], records: tuple[Any, ...]) -> GraphModule:
@@ -107,6 +184,18 @@ def constant_bytes(traced: GraphModule) -> int:
     """Compute the memory of the tensors that a graph's operations use, and that are none of its inputs."""
     names = dict.fromkeys(node.target for node in traced.graph.nodes if node.op == "get_attr")
     return sum(_bytes(getattr(traced, str(name))) for name in names)
+
+
+def kept_bytes(traced: GraphModule, first: int) -> int:
+    """Compute the memory of the results that depend on later inputs of a graph, but not on so many first ones."""
+    inputs = [node for node in traced.graph.nodes if node.op == "placeholder"]
+    moving, other = set(inputs[:first]), set(inputs[first:])
+    for node in traced.graph.nodes:
+        for group in (moving, other):
+            if not group.isdisjoint(node.all_input_nodes):
+                group.add(node)
+    kept = [node for node in other - moving if node.op == "call_function" and not moving.isdisjoint(node.users)]
+    return sum(_bytes(node.meta.get("val")) for node in kept if not _is_view(node))
 
 
 def _is_view(node: Node) -> bool:

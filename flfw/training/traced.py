@@ -36,7 +36,7 @@ class Traced:
         first = _listed(lambda at, *given: list(function(at, *tree_unflatten(given, form))), x, leaves)
         run = SmallConvolutions(first).run
         second = _listed(functionalize(lambda *given: run(*given), remove="mutations"), x, leaves)
-        self._before, self._step = _divided(_short(second))
+        self._before, self._step = divided(listed_shortly(second), 1)
 
     def given(self, *fixed: Any) -> Callable[[Tensor], list[Tensor]]:
         """Return the function of x alone, for other arguments of the same shapes; its results have no graph."""
@@ -50,7 +50,12 @@ def _listed(function: Callable[..., list[Tensor]], x: Tensor, leaves: list[Tenso
     return make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(x, *leaves)
 
 
-def _short(listed: GraphModule) -> GraphModule:
+def listed_shortly(listed: GraphModule) -> GraphModule:
+    """List operations without those that are there already, and without those whose results nothing needs.
+
+    Args:
+        listed: operations none of which changes a tensor in place.
+    """
     passed = CSEPass(get_CSE_banned_ops())(listed)
     assert passed is not None
     short = passed.graph_module
@@ -58,11 +63,19 @@ def _short(listed: GraphModule) -> GraphModule:
     return short
 
 
-def _divided(listed: GraphModule) -> tuple[GraphModule, GraphModule]:
-    """Divide a graph of (x, fixed) into the part that the fixed arguments determine and the rest."""
+def divided(listed: GraphModule, first: int) -> tuple[GraphModule, GraphModule]:
+    """Divide a graph into the part that its later arguments determine, and the rest.
+
+    Args:
+        listed: operations of so many first arguments and of others, none of which changes a tensor in place.
+        first: number of the arguments that change from call to call.
+
+    Returns:
+        A function of the other arguments for a list of tensors, and one of the first arguments and of these.
+    """
     nodes = list(listed.graph.nodes)
-    x, output = nodes[0], nodes[-1]
-    moving = {x}
+    changing, output = [node for node in nodes if node.op == "placeholder"][:first], nodes[-1]
+    moving = set(changing)
     for node in nodes:
         if not moving.isdisjoint(node.all_input_nodes):
             moving.add(node)
@@ -70,12 +83,12 @@ def _divided(listed: GraphModule) -> tuple[GraphModule, GraphModule]:
     still = [node for node in nodes if node not in moving]
     passed = [node for node in still if not moving.isdisjoint(node.users)]
     before, step = Graph(), Graph()
-    place = {x: step.placeholder("x")} | {node: step.placeholder(node.name) for node in passed}
+    place = {node: step.placeholder(node.name) for node in [*changing, *passed]}
     early: dict[Any, Any] = {}
     for node in still:
         early[node] = before.node_copy(node, early.__getitem__)
     before.output([early[node] for node in passed])
     for node in nodes:
-        if node in moving and node is not x:
+        if node in moving and node not in changing:
             place[node] = step.node_copy(node, place.__getitem__)
     return GraphModule(listed, before), GraphModule(listed, step)
