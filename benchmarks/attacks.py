@@ -19,6 +19,8 @@ ratio is the median of the turns'. Beside P10:
 - `bf16`: the network in bfloat16, compiled, over float32; and the change of PSNR for LeNet's 8 victims.
 - `crossover`: seconds of a step for P victims one by one over those of a step under vmap, uncompiled, beside the
   operations of one victim's step. `flfw.inversion.graph.LIGHT` lies where vmap stops being faster.
+- `kept`: seconds of the processor of a step that computes everything, over those of one that keeps what the guess does
+  not change, uncompiled; both must be equal to the bit.
 
 The last line of the output is one JSON object.
 """
@@ -38,7 +40,7 @@ from typing import Any, final
 
 import torch
 from torch.func import grad_and_value, vmap
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import breaching_env, output
@@ -73,6 +75,7 @@ _CASES = {
     "resnet18_8": AttackCase("resnet18", 1, 20, 3, 1.0, batch=8),
 }
 _HALF = {"lenet": AttackCase("lenet", 8, 300, 0, 0.0), "convnet": AttackCase("convnet64", 1, 6, 0, 0.0)}
+_KEPT = {"lenet": (1, 200), "lenet_50": (50, 10), "cnn2": (1, 50), "convnet64": (1, 1), "resnet18": (1, 4)}
 _PSNR = {"lenet_8": AttackCase("lenet", 8, 1000, 0, 0.0)}
 PARTS = {
     "lenet_1": output.BenchmarkPart("LeNet, 1 victim, ours over theirs", 90, 15),
@@ -82,6 +85,7 @@ PARTS = {
     "psnr": output.BenchmarkPart("LeNet, 8 victims, time to equal PSNR", 120, 0),
     "bf16": output.BenchmarkPart("bfloat16 over float32, compiled", 240, 0),
     "crossover": output.BenchmarkPart("victims one by one over vmap", 60, 15),
+    "kept": output.BenchmarkPart("everything in each step over what the guess changes", 60, 8),
 }
 GATE = output.BenchmarkPart("both sides compared: the same objective and gradient; compiling", 150, 20)
 _NEED_THEIRS = {**{name: {name: case} for name, case in _CASES.items()}, "psnr": _PSNR}
@@ -193,6 +197,25 @@ class Bench:
             gains[str(count)] = ratio(times["alone"], times["joint"])
         return {"mflop": counter.get_total_flops() / 1e6, "under_vmap": chosen, "gain": gains}
 
+    def kept(self, name: str) -> dict[str, float]:
+        """Measure a step that computes everything over one that keeps what the guess does not change."""
+        count, steps = _KEPT[name]
+        objective, problems = objective_of(self.victims(name.partition("_")[0], count))
+        guess, given = (
+            stacked([problem.guess for problem in problems]),
+            stacked_given([objective.given(problem) for problem in problems]),
+        )
+        example = problems[0].guess, objective.given(problems[0])
+        graph = Graph(grad_and_value(objective, has_aux=True), example, Compute())
+        sides = {"whole": partial(graph, guess, given), "kept": partial(graph.given(given), guess)}
+        whole, kept = (tree_leaves(side()) for side in sides.values())
+        if not all(torch.equal(a, b) for a, b in zip(whole, kept, strict=True)):
+            sys.exit(f"Expected {name}'s steps to be equal to the bit, got others; nothing was timed.")
+        amount = max(1, round(steps * self._part))
+        clock = {side: partial(timed, work, amount, time.process_time) for side, work in sides.items()}
+        times = in_turns(clock, 2 * self.turns + 1)
+        return {"gain": ratio(times["whole"], times["kept"]), "ms": 1000 * statistics.median(times["kept"]) / amount}
+
 
 def in_turns(sides: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
     """Measure each side, one after the other, so many times."""
@@ -200,12 +223,12 @@ def in_turns(sides: Mapping[str, Callable[[], float]], turns: int) -> dict[str, 
     return {name: [row[name] for row in rows] for name in sides}
 
 
-def timed(work: Callable[[], object], times: int) -> float:
+def timed(work: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter) -> float:
     """Measure the seconds of so many repetitions."""
-    started = time.perf_counter()
+    started = clock()
     for _ in range(times):
         work()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def ratio(above: Sequence[float], below: Sequence[float]) -> float:
@@ -283,6 +306,8 @@ def measure(bench: Bench, run: output.BenchmarkRun) -> dict[str, Any]:
         networks = [network for network in _STEPS if network != "convnet64" or not run.asked.quick]
         gains = {network: bench.crossover(network) for network in networks}
         results["crossover"] = {"light_mflop": LIGHT / 1e6, **gains}
+    for _ in run.parts("kept"):
+        results["kept"] = {name: bench.kept(name) for name in _KEPT if name == "lenet" or not run.asked.quick}
     return results
 
 
@@ -298,7 +323,7 @@ def lines(results: Mapping[str, Any]) -> list[str]:
             f"24,000 iterations with {compile_s:.0f} s of compiling {slowed:.2f}; "
             f"objective within {exact[0]:.1g}, gradient {exact[1]:.1g}"
         )
-    for key in ("time_to_equal_psnr", "bf16", "crossover"):
+    for key in ("time_to_equal_psnr", "bf16", "crossover", "kept"):
         text += [f"{key}: {results[key]}"] if key in results else []
     return text
 
