@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -78,9 +79,11 @@ def parsed(text: str) -> ast.Module:
 
 @pytest.fixture(scope="module", autouse=True)
 def _trees_are_given_back() -> Iterator[None]:
-    """The garbage collector would look at millions of nodes in each later test of this process."""
+    """Trees have no circles, and the garbage collector would look at millions of nodes, here and in later tests."""
+    gc.disable()
     yield
     parsed.cache_clear()
+    gc.enable()
 
 
 def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
