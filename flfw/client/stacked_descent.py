@@ -73,7 +73,7 @@ class GradientClient(PhasedClient, ABC):
 
     @classmethod
     def joined_as(cls) -> type[GradientClient]:
-        """Return the class whose local steps `joint` computes: whoever steps in another way does not opt in."""
+        """Return the class whose local steps `joint` computes; a subclass with others does not opt in."""
         return GradientClient
 
     @classmethod

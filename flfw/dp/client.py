@@ -122,7 +122,7 @@ class NoisyClient(PrivatelyReporting, ABC):
 
     @classmethod
     def joined_as(cls) -> type[GradientClient]:
-        """Return this class; subclasses may change the bound, the noise and what becomes of the sum."""
+        """Return this class: a subclass may change the bound, `noised` and `finished`."""
         return NoisyClient
 
     @classmethod
@@ -191,13 +191,7 @@ class NoisyClient(PrivatelyReporting, ABC):
         return clipped.losses, self.noised(clipped, bound, deviation)
 
     def noised(self, clipped: ClippedSum, bound: Bound, deviation: float) -> Tensors:
-        """Return a sum of clipped gradients with noise.
-
-        Args:
-            clipped: the sum, of B >= 0 examples.
-            bound: the clipping bound.
-            deviation: see `summed`.
-        """
+        """Return a sum of clipped gradients of B >= 0 examples with noise; ``deviation`` as in `summed`."""
         if len(clipped.losses):
             norms = torch.linalg.vector_norm(clipped.norms, dim=1)
             self._seen.append((float(norms.mean()), float((clipped.scales < 1).float().mean())))
