@@ -110,9 +110,9 @@ class HyperFLClient(PhasedClient):
         return ""
 
     @classmethod
-    def gains(cls, model: nn.Module) -> bool:
-        """Return True: a step is bounded by the memory that holds the hypernetwork, which joint steps share."""
-        return True
+    def cohort_on_cpu(cls, model: nn.Module) -> int:
+        """Return 8: joint steps share the reading of the hypernetwork; more hypernetworks would fill the memory."""
+        return 8
 
     def moving(self) -> dict[str, Tensor]:
         """Return the parameters of step B: the hypernetwork and the embedding."""

@@ -87,9 +87,9 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return "" if opted_in else IN_THEIR_OWN_WAY
 
     @classmethod
-    def gains(cls, model: nn.Module) -> bool:
-        """Return whether joint steps with this model are usually faster on a CPU than one client after the other."""
-        return False
+    def cohort_on_cpu(cls, model: nn.Module) -> int:
+        """Return how many clients with this model take joint steps in ``cohort=auto`` on a CPU; 1: none are faster."""
+        return 1
 
     def outgoing(self) -> Tensors:
         """Choose the tensors to send after training, by name: by default the method's uploads."""

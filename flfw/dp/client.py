@@ -135,9 +135,9 @@ class NoisyClient(PrivatelyReporting, ABC):
         return "whose physical batches divide a step" if getattr(settings, "physical_batch", 0) else ""
 
     @classmethod
-    def gains(cls, model: nn.Module) -> bool:
-        """Return False: alone, no gradient of a single example is formed."""
-        return False
+    def cohort_on_cpu(cls, model: nn.Module) -> int:
+        """Return 1: alone, no gradient of a single example is formed."""
+        return 1
 
     def moving(self) -> dict[str, Tensor]:
         """Return the parameters that noisy steps change."""

@@ -11,7 +11,7 @@ from flfw.errors import require
 from flfw.resolve import Resolved
 
 _ENGINES = ("inproc", "ray")
-_MOST = {"cuda": 16, "cpu": 8}
+_ON_GPU = 16
 """Clients that ``cohort=auto`` lets compute together at most: each holds its model in the same process."""
 _HOOKS = frozenset({"update"})
 """Hooks of a defence that joint steps do not touch."""
@@ -33,9 +33,10 @@ def settled(resolved: Resolved) -> tuple[Resolved, list[str]]:
     if experiment.together:
         require(not reason, f"--cohort 1 with {reason}", cohort=experiment.cohort)
         return resolved, []
-    if not reason and not _on_gpu(resolved) and not resolved.client.gains(resolved.model):
+    most = _ON_GPU if _on_gpu(resolved) else resolved.client.cohort_on_cpu(resolved.model)
+    if not reason and most == 1:
         reason = "a method and a network whose joint steps take as long on a CPU"
-    number = 1 if reason else _number(resolved)
+    number = 1 if reason else _number(resolved, most)
     notes = [f"cohort=auto became 1: {reason}."] if reason else []
     return resolved.replaced(cohort=str(number)), notes
 
@@ -60,9 +61,9 @@ def _on_gpu(resolved: Resolved) -> bool:
     return bool(resolved.experiment.gpus_per_client) and torch.cuda.is_available()
 
 
-def _number(resolved: Resolved) -> int:
-    """Return how many clients to join: no more than leave work for each process."""
+def _number(resolved: Resolved, most: int) -> int:
+    """Return how many clients to join: at most ``most``, and no more than leave work for each process."""
     experiment = resolved.experiment
     alone = experiment.engine == "inproc" or bool(experiment.ray_address)
     processes = 1 if alone else max(1, machine.at_once(experiment, machine.resources("")))
-    return min(_MOST["cuda" if _on_gpu(resolved) else "cpu"], ceil(experiment.per_round / processes))
+    return min(most, ceil(experiment.per_round / processes))

@@ -19,6 +19,7 @@ from flfw.messages.wire import pack, views
 from flfw.resolve import resolve
 from flfw.runs.joining import apart as kept_apart
 from flfw.runs.joining import settled
+from tests.support import tiny_backbone
 from tests.support.joint_clients import apart, asked, clients, trained
 from tests.support.rounds import exactly, fresh
 
@@ -50,6 +51,7 @@ SMALL = ("hidden=16", "embedding=8")
         {"method": "fed_cdp", "net": "lenet", "set": ("draws=example",), "local_epochs": 1},
         {"method": "fed_cdp", "metrics": "private", "set": ("batches=balls", "compress=after")},
         {"method": "fed_sdp"},
+        {"method": "hyperfl_lpm", "net": tiny_backbone.NAME, "set": (*SMALL, "TINY.adapter_norm=frozen")},
         {"method": "hyperfl", "net": "lenet", "set": SMALL},
         {"method": "hyperfl", "net": "lenet", "set": (*SMALL, "clip=0.01", "momentum=0.9", "keep_theta=true")},
         {"method": "hyperfl", "net": "mlp", "set": (*SMALL, "weight_decay=0", "head_init=torch")},
