@@ -6,7 +6,7 @@ The server half (`flfw.server.strategy`) inherits from it. Clients, audits and e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import nn
 
@@ -44,6 +44,9 @@ class Method:
     """Name of the client half; empty: the one with the method's name, else `sgd`."""
     averaged: ClassVar[bool] = False
     """Whether the server does nothing with the uploads but take their mean, so that a robust mean can replace it."""
+    reduces: ClassVar[Literal["mean", ""]] = ""
+    """What one sum may replace: ``mean``: the server hands all updates to `weighted_mean` as they are, and neither
+    looks at one nor refuses its numbers; so an engine may send the sum of some. Empty: nothing."""
     needed_metric: ClassVar[str] = ""
     """Metric of each client without which the server cannot go on, so that ``metrics=none`` is refused; empty: none."""
 

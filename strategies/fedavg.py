@@ -34,6 +34,7 @@ class FedAvg(FederatedStrategy):
     downloads = ("*",)
     uploads = ("*",)
     averaged = True
+    reduces = "mean"
 
     @classmethod
     def local_steps(cls, settings: LastingTraining, lr: float, steps: int) -> LocalSteps | None:

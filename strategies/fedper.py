@@ -29,6 +29,7 @@ class FedPer(FederatedStrategy):
     downloads = ("extractor.*",)
     uploads = ("extractor.*",)
     averaged = True
+    reduces = "mean"
 
     @classmethod
     def local_steps(cls, settings: LastingTraining, lr: float, steps: int) -> LocalSteps | None:

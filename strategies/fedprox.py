@@ -42,6 +42,7 @@ class FedProx(FederatedStrategy):
     downloads = ("*",)
     uploads = ("*",)
     averaged = True
+    reduces = "mean"
 
     @classmethod
     def local_steps(cls, settings: FedProxSettings, lr: float, steps: int) -> LocalSteps | None:

@@ -39,6 +39,7 @@ class FedSplit(FederatedStrategy):
     downloads = ("classifier.*",)
     uploads = ("classifier.*",)
     averaged = True
+    reduces = "mean"
 
     @classmethod
     def common_start(cls, settings: FedSplitSettings) -> bool:

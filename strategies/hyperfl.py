@@ -53,6 +53,7 @@ class HyperFL(FederatedStrategy):
     downloads = ("hypernet.*",)
     uploads = ("hypernet.*",)
     averaged = True
+    reduces = "mean"
 
     @classmethod
     def build_model(cls, net: Net, settings: HypernetworkTraining) -> GeneratedNet:

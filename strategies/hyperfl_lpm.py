@@ -73,6 +73,7 @@ class HyperFLLPM(FederatedStrategy):
     client = "hyperfl"
     train = "adapter"
     averaged = True
+    reduces = "mean"
 
     @classmethod
     def build_model(cls, net: Net, settings: LPMSettings) -> GeneratedNet:

@@ -6,13 +6,11 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from math import inf
 from typing import Any, final
 
 import ray
 from flwr.app import Error, Message
-from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from ray.exceptions import (
     NodeDiedError,
@@ -25,14 +23,14 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from flfw.engines.client_actor import ClientActor
+from flfw.engines.blocks import blocks_of, fetchable, rounded, whole
+from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.engines.errands import Errand, SharedRecords, cohort_sizes, join_cohorts
 from flfw.engines.node_software import check_software
 from flfw.engines.pace import Pace
 from flfw.engines.ray_start import first_line
+from flfw.engines.seats import Chunk, Seat
 from flfw.errors import DIED, RunFailed
-from flfw.experiment import Scalar
-from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.parcels import RecordParts, array_bytes, held, unpack_message
 
 _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
@@ -43,72 +41,33 @@ _WAKE_S = 1.0  # while waiting, overdue actors are looked for
 _NOTHING_S = 0.05  # a pause if nobody is at work
 
 
-@dataclass(eq=False)
-class _Chunk:
-    """Jobs that an actor has been handed at once."""
-
-    jobs: list[Errand]
-    reply: Any  # Ray's reference
-    began: float  # on the monotonic clock: when it was handed out, or when the one before it was done
-
-
-@dataclass(eq=False)
-class _Seat:
-    """Place of an actor, and the chunks that it has, of which the first is at work.
-
-    Attributes:
-        actor: Ray's handle.
-        hello: Ray's reference to the actor's equipment, until it has come. Until then the actor gets no message: it
-            may have no place in the cluster, or be gone.
-        starts: actors that were started here since the last one that came.
-        pinned: job that this actor gets first.
-        ready: whether it has answered anything: the first message loads code and data.
-        chunks: what it was handed.
-    """
-
-    actor: Any
-    hello: Any
-    starts: int = 1
-    pinned: Errand | None = None
-    ready: bool = False
-    chunks: deque[_Chunk] = field(default_factory=deque)
-
-
 @final
 class ActorPool:
     """Pool of so many actors; they are started at once, and started again when they die.
 
     Args:
-        app: the ClientApp.
-        clients: number of clients in all.
-        run_config: the run configuration in every client's Context.
+        simulated: the ClientApp.
         actors: number of actors.
         shares: what Ray reserves for each of them, as ``num_cpus`` and ``num_gpus``.
         answered: function that is called with each job and its reply.
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.
-        told: further configuration of all nodes; None: there is none.
-        cohorts: how some messages are answered together; None: none are.
     """
 
     def __init__(
         self,
-        app: ClientApp,
-        clients: int,
-        run_config: dict[str, Scalar],
+        simulated: SimulatedApp,
         actors: int,
         shares: dict[str, Any],
         answered: Callable[[Errand, Message], None],
         stateful: bool = True,
-        told: dict[str, Scalar] | None = None,
-        cohorts: MessageCohorts | None = None,
     ) -> None:
-        place = ray.put(app)
+        place = ray.put(simulated)
         factory: Any = ray.remote(ClientActor).options(max_restarts=0, max_task_retries=0, **shares)
-        self._start = lambda: factory.remote(place, clients, run_config, told or {}, cohorts)
-        self._seats = [_Seat(actor, actor.equipment.remote()) for actor in (self._start() for _ in range(actors))]
-        self._answered, self._stateful, self._pace, self._cohorts = answered, stateful, Pace(), cohorts
+        self._start = lambda: factory.remote(place)
+        self._seats = [Seat(actor, actor.equipment.remote()) for actor in (self._start() for _ in range(actors))]
+        self._simulated, self._answered, self._stateful, self._pace = simulated, answered, stateful, Pace()
         self._waiting: deque[Errand] = deque()
-        self._stored = SharedRecords()
+        self._stored, self._askings = SharedRecords(), 0
         self._states: dict[int, RecordParts] = {}
         self._without, self._said = time.monotonic(), False
 
@@ -126,8 +85,12 @@ class ActorPool:
     def add(self, jobs: list[Errand]) -> None:
         """Add jobs behind those that wait."""
         self._stored.note(jobs)
-        if self._cohorts:
-            join_cohorts(jobs, self._cohorts)
+        if self._simulated.cohorts:
+            join_cohorts(jobs, self._simulated.cohorts)
+        if self._simulated.uploads:
+            self._askings += 1
+            for job, block in zip(jobs, blocks_of([job.message for job in jobs], self._askings), strict=True):
+                job.block = block
         self._waiting += jobs
         self._hand_out()
 
@@ -177,7 +140,7 @@ class ActorPool:
         self._hand_out()
         return bool(ready)
 
-    def _greet(self, seat: _Seat) -> None:
+    def _greet(self, seat: Seat) -> None:
         """Let a seat have messages, as its actor has come, if its software is this process's."""
         try:
             software, host = ray.get(seat.hello)
@@ -191,7 +154,7 @@ class ActorPool:
         check_software(software, host)
         seat.hello, seat.starts, self._without = None, 0, inf
 
-    def _take(self, seat: _Seat) -> None:
+    def _take(self, seat: Seat) -> None:
         """Take the replies of a seat's first chunk, or replace its dead actor."""
         chunk = seat.chunks[0]
         try:
@@ -214,10 +177,12 @@ class ActorPool:
                 self._states[node] = [(n, kind, held(v) if kind == "arrays" else v) for n, kind, v in parts]
             else:
                 self._states.pop(node, None)
-        for job, parcel in zip(chunk.jobs, replies, strict=True):
+        over = fetchable(chunk.blocks, [job.over for job in chunk.jobs], time.time())
+        for job, parcel, until in zip(chunk.jobs, replies, over, strict=True):
+            job.over = until
             self._settle(job, unpack_message(parcel, {}))
 
-    def _replace(self, seat: _Seat, error: BaseException) -> None:
+    def _replace(self, seat: Seat, error: BaseException) -> None:
         """Start an actor in place of a dead one; its messages go out again, those that it was at work on one by one."""
         if getattr(error, "actor_init_failed", False):
             raise RunFailed(f"Ray's actors did not start: {_last_line(error)}")
@@ -273,7 +238,7 @@ class ActorPool:
                 if not seat.hello and len(seat.chunks) == depth and (jobs := self._next(seat)):
                     self._send(seat, jobs)
 
-    def _next(self, seat: _Seat) -> list[Errand]:
+    def _next(self, seat: Seat) -> list[Errand]:
         """Take the jobs of a seat's next chunk: of one kind, in whole cohorts; one cohort alone after a death at it."""
         if seat.pinned and not seat.chunks:
             pinned, seat.pinned = seat.pinned, None
@@ -289,6 +254,7 @@ class ActorPool:
             if not soon or number < len(self._seats) or first.deaths or ahead[0].deaths:
                 return []
         most = 1 if first.deaths or not seat.ready else self._pace.length(first.kind, number, len(self._seats))
+        most = rounded([job.block for job in self._waiting], most) if first.block and most > 1 else most
         busy = self._busy()
         jobs: list[Errand] = []
         while self._waiting and (job := self._waiting[0]).kind == first.kind:
@@ -304,11 +270,12 @@ class ActorPool:
             return set()
         return {job.node for seat in self._seats for chunk in seat.chunks for job in chunk.jobs}
 
-    def _send(self, seat: _Seat, jobs: list[Errand]) -> None:
+    def _send(self, seat: Seat, jobs: list[Errand]) -> None:
         parcels, places = self._stored.parcels(jobs)
         states = {job.node: self._states[job.node] for job in jobs if job.node in self._states}
-        reply = seat.actor.answer.remote(parcels, states, places, cohort_sizes(jobs))
-        seat.chunks.append(_Chunk(jobs, reply, time.monotonic()))
+        blocks = whole([None if job.deaths else job.block for job in jobs])
+        reply = seat.actor.answer.remote(parcels, states, places, cohort_sizes(jobs), blocks)
+        seat.chunks.append(Chunk(jobs, blocks, reply, time.monotonic()))
 
     def _settle(self, job: Errand, reply: Message | None) -> None:
         """Pass a reply on, and forget arrays that no job needs any more."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from types import MappingProxyType
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, final
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -27,7 +27,31 @@ from flfw.messages.parcels import (
 )
 from flfw.messages.reasons import words_of
 
+if TYPE_CHECKING:
+    from flfw.server.partial_sums import Adder  # it needs torch, which another app may not
+
 _NOTHING_SHARED: dict[int, int] = {}
+
+
+@dataclass(frozen=True)
+class SimulatedApp:
+    """ClientApp of a simulation, as all actors have it.
+
+    Attributes:
+        app: the ClientApp.
+        clients: number of clients in all.
+        run_config: the run configuration in every client's Context.
+        node_config: further configuration of all nodes.
+        cohorts: how some messages are answered together; None: none are.
+        uploads: patterns of the tensors whose sums over a block of clients are wanted in training; empty: none.
+    """
+
+    app: ClientApp
+    clients: int
+    run_config: dict[str, Scalar]
+    node_config: Mapping[str, Scalar] = field(default_factory=dict)
+    cohorts: MessageCohorts | None = None
+    uploads: tuple[str, ...] = ()
 
 
 @final
@@ -38,23 +62,11 @@ class ClientActor:
     travels back with the reply, and comes along with the client's next message, which another actor may answer.
 
     Args:
-        app: the ClientApp.
-        clients: number of clients in all.
-        run_config: the run configuration in every client's Context.
-        told: further configuration of all nodes.
-        cohorts: how some messages are answered together; None: none are.
+        simulated: the app.
     """
 
-    def __init__(
-        self,
-        app: ClientApp,
-        clients: int,
-        run_config: dict[str, Scalar],
-        told: Mapping[str, Scalar] = MappingProxyType({}),
-        cohorts: MessageCohorts | None = None,
-    ) -> None:
-        self._app, self._clients, self._run_config = app, clients, run_config
-        self._told, self._cohorts = told, cohorts
+    def __init__(self, simulated: SimulatedApp) -> None:
+        self._simulated = simulated
         self._shared: dict[int, ArrayParts] = {}
 
     def equipment(self) -> tuple[dict[str, str], str]:
@@ -69,6 +81,7 @@ class ClientActor:
         states: dict[int, RecordParts],
         stored: dict[int, Any],
         sizes: Sequence[int] = (),
+        blocks: Sequence[tuple[int, int]] = (),
     ) -> tuple[float, list[Parcel], dict[int, RecordParts]]:
         """Answer messages in their order.
 
@@ -78,6 +91,7 @@ class ClientActor:
             stored: references to the arrays that many messages share, by their number. They are unpacked once.
             sizes: sizes of the cohorts into which the messages fall, 1 for one that is answered by itself; empty: all
                 are 1.
+            blocks: places, from and to, of the messages whose replies are added up.
 
         Returns:
             The seconds that it took, the replies, and what the app keeps of the clients for which that is anything, or
@@ -86,60 +100,80 @@ class ClientActor:
         import ray
 
         began, replies, kept = time.monotonic(), list[Parcel](), dict(states)
-        known = self._shared
+        adders = self._adders(blocks)
+        ends, known = {end for _, end in blocks}, self._shared
         self._shared = {n: known[n] if n in known else held(ray.get(place)) for n, place in stored.items()}
-        coming = iter(parcels)
+        coming, place = iter(parcels), 0
         for size in sizes or [1] * len(parcels):
             messages = [unpack_message(parcel, self._shared) for parcel in islice(coming, size)]
             contexts = [self._context(message, kept) for message in messages]
-            for (reply, state), context in zip(self._replies(messages, contexts), contexts, strict=True):
-                replies.append(reply)
-                if state or (state is not None and context.node_id in kept):
-                    kept[context.node_id] = state
+            for answer, *asked in zip(self._answers(messages, contexts), messages, contexts, strict=True):
+                sent, state = self._packed(answer, *asked, adders.get(place))
+                replies += sent
+                place += 1
+                if place in ends:
+                    replies += [pack_message(reply, _NOTHING_SHARED) for reply in adders[place - 1].replies()]
+                node = asked[1].node_id
+                if state or (state is not None and node in kept):
+                    kept[node] = state
         return time.monotonic() - began, replies, kept
 
+    def _adders(self, blocks: Sequence[tuple[int, int]]) -> dict[int, Adder]:
+        """Make an adder for each block; return it by the places of its messages."""
+        if not blocks:
+            return {}
+        from flfw.server.partial_sums import Adder
+
+        uploads = self._simulated.uploads
+        return {place: adder for span in blocks for adder in [Adder(uploads)] for place in range(*span)}
+
     def _context(self, message: Message, kept: Mapping[int, RecordParts]) -> Context:
-        node = message.metadata.dst_node_id
+        node, of = message.metadata.dst_node_id, self._simulated
         state = kept.get(node)
         return Context(
             run_id=message.metadata.run_id,
             node_id=node,
-            node_config={**self._told, "partition-id": node - 1, "num-partitions": self._clients},
+            node_config={**of.node_config, "partition-id": node - 1, "num-partitions": of.clients},
             state=unpack_records(state, {}) if state else RecordDict(),
-            run_config=dict(self._run_config),
+            run_config=dict(of.run_config),
         )
 
-    def _replies(self, messages: list[Message], contexts: list[Context]) -> list[tuple[Parcel, RecordParts | None]]:
-        """Answer the messages of a cohort together, or the only one; return each reply and each client's state.
-
-        The state is None if the app raised, since it stays what it was.
-        """
-        answers: Sequence[Message | BaseException]
-        if self._cohorts and len(messages) > 1:
-            answers = self._cohorts.answer(list(zip(messages, contexts, strict=True)))
-        else:
-            answers = [self._called(*one) for one in zip(messages, contexts, strict=True)]
-        return [self._packed(*one) for one in zip(answers, messages, contexts, strict=True)]
+    def _answers(self, messages: list[Message], contexts: list[Context]) -> Sequence[Message | BaseException]:
+        """Let the app answer the messages of a cohort together, or the only one."""
+        asked, cohorts = list(zip(messages, contexts, strict=True)), self._simulated.cohorts
+        return cohorts.answer(asked) if cohorts and len(asked) > 1 else [self._called(*one) for one in asked]
 
     def _called(self, message: Message, context: Context) -> Message | BaseException:
         """Call the app; only an exit ends the process."""
         try:
-            return self._app(message, context)
+            return self._simulated.app(message, context)
         except SystemExit:
             raise
         except BaseException as error:  # of asyncio, too: another thread's interrupt does not reach an actor
             return error
 
     def _packed(
-        self, answer: Message | BaseException, message: Message, context: Context
-    ) -> tuple[Parcel, RecordParts | None]:
-        """Pack a reply; an exception is the client's failure, as is a reply that cannot be sent."""
+        self, answer: Message | BaseException, message: Message, context: Context, adder: Adder | None
+    ) -> tuple[list[Parcel], RecordParts | None]:
+        """Pack a reply and the client's state; an exception is the client's failure, as is a reply that cannot be sent.
+
+        The state is None if the app raised, since it stays what it was. An adder takes the reply, and gives those of
+        all its messages at the end.
+        """
         try:
             if isinstance(answer, BaseException):
                 raise answer
-            if context.run_config != self._run_config:
+            if context.run_config != self._simulated.run_config:
                 raise ValueError("the run_config of a Context cannot be changed")
-            return pack_message(answer, _NOTHING_SHARED), pack_records(context.state, _NOTHING_SHARED)
+            state = pack_records(context.state, _NOTHING_SHARED)
+            return _taken(message, answer, adder), state
         except BaseException as error:
             failed = Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, words_of(error))
-            return pack_message(Message(failed, reply_to=message), _NOTHING_SHARED), None
+            return _taken(message, Message(failed, reply_to=message), adder), None
+
+
+def _taken(message: Message, reply: Message, adder: Adder | None) -> list[Parcel]:
+    if adder is None:
+        return [pack_message(reply, _NOTHING_SHARED)]
+    adder.add(message, reply)
+    return []

@@ -36,6 +36,7 @@ from flfw.server.enrolment import Enrolment, Requirements
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import is_out_of_patience
 from flfw.server.moving_average import MovingAverage
+from flfw.server.partial_sums import summable
 from flfw.server.place import ServerPlace
 from flfw.server.robust import RobustMean
 from flfw.server.strategy import FederatedStrategy
@@ -96,8 +97,7 @@ class Federation:
         self._strategy.asking, self._strategy.cohort_key = self._ask, self._releases.cohort_key()
         self._strategy.at = ServerPlace(self._experiment, resolved.method, resolved.settings, self._progress)
         self._average = MovingAverage(self._experiment.ema)
-        self._listener = _listener(resolved)
-        self._strategy.watch = self._listener
+        self._strategy.watch = self._listener = _listener(resolved)
 
         self._probed = bool(self._experiment.audited)
         uploads_attacked = any("uploads" in attack.uses for attack in resolved.attacks.values())
@@ -294,7 +294,7 @@ def _strategy(resolved: Resolved, stamp: dict[str, Any]) -> FederatedStrategy:
     )
     drawing = {"sample": experiment.sample, "sampling": experiment.sampling, "seed": experiment.seed}
     strategy = resolved.method(resolved.settings, **drawing, tolerance=tolerance)
-    strategy.stamp = stamp
+    strategy.stamp, strategy.summed = stamp, summable(experiment, resolved.method, resolved.settings)
     if experiment.robust != "none":
         strategy.robust = RobustMean(experiment.robust, experiment.byzantine_clients)
     return strategy

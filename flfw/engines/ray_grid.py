@@ -20,6 +20,7 @@ from flwr.app.message import make_message
 from flwr.clientapp import ClientApp
 
 from flfw.engines.actor_pool import ActorPool
+from flfw.engines.client_actor import SimulatedApp
 from flfw.engines.errands import Errand
 from flfw.engines.introductions import KIND, IntroductionSample, answer_for_all
 from flfw.experiment import Scalar
@@ -49,6 +50,8 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         one_disk: see `SimulatedGrid`.
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.
         cohorts: how some messages are answered together; None: none are.
+        uploads: patterns of the tensors whose sums may stand for the updates of some clients: see
+            `flfw.server.partial_sums`; empty: each update is sent.
     """
 
     def __init__(
@@ -64,6 +67,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         one_disk: bool = False,
         stateful: bool = True,
         cohorts: MessageCohorts | None = None,
+        uploads: tuple[str, ...] = (),
     ) -> None:
         super().__init__(clients, one_disk)
         self._grace, self._introduced = grace, introduced
@@ -72,9 +76,8 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         self._asked: dict[str, Errand] = {}
         self._arrived: dict[str, Message] = {}
         told: dict[str, Scalar] = {FORCED: True} if one_disk else {}
-        self._pool = ActorPool(
-            app, clients, run_config, min(actors, clients), shares, self._keep, stateful, told, cohorts
-        )
+        work = SimulatedApp(app, clients, run_config, told, cohorts, uploads)
+        self._pool = ActorPool(work, min(actors, clients), shares, self._keep, stateful)
 
     @property
     def representatives(self) -> Sequence[int]:

@@ -94,10 +94,12 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
     from flfw import apps
     from flfw.engines.federation import federate
     from flfw.engines.ray_grid import RayGrid
+    from flfw.server.partial_sums import summable
 
     run_config, numbers = experiment.to_run_config(), nets.numel(resolved.model.state_dict())
     with ray_start.started(experiment, site, numbers):
         actors, shares = machine.actors_of(experiment, machine.resources(experiment.ray_address))
+        sums = summable(experiment, resolved.method, resolved.settings)
         grid = RayGrid(
             apps.client,
             experiment.clients,
@@ -109,6 +111,7 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
             one_disk=not experiment.ray_address,  # a cluster may have actors on other machines
             stateful=False,
             cohorts=_cohorts(experiment),
+            uploads=resolved.sharing.uploads if sums else (),
         )
         federate(grid, resolved)
 

@@ -16,6 +16,7 @@ from flfw.experiment import Experiment
 from flfw.resolve import Resolved
 from flfw.runs.attack_costs import MOST
 from flfw.runs.costs import LONG_S, Costs, measured
+from flfw.server.aggregation import CLIENTS_IN_BLOCK
 from flfw.server.distillation import ServerTraining
 from flfw.storage.provenance import hardware
 
@@ -173,12 +174,12 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
 
 def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, store_bytes: int) -> Memory:
     up, down, peak = client["up"] / _GIB, client["down"] / _GIB, client["peak_gib"]
-    # The broadcast and the next one, the sum in float64, and the message and tensors of each reply in memory.
+    # The broadcast and the next one, the sum in float64 and that of a block, the message and tensors of each reply.
     # The server's own tensors: before and after a round, and on their way to the disk.
     kept = 3 * client.get("kept", 0.0) / _GIB
     replies = actors * min(experiment.together, experiment.per_round)
     rows = experiment.rounds * experiment.per_round * _ROW_BYTES / _GIB
-    sums = 2 * down + 2 * up + 2 * up * (1 + replies) + kept
+    sums = 2 * down + 2 * up * (2 if experiment.clients > CLIENTS_IN_BLOCK else 1) + 2 * up * (1 + replies) + kept
     averaging = max(rows + client["base_gib"] + sums, client["server_gib"])
     # Each image beyond those measured adds its observation, and a copy in the batch that is attacked.
     attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0

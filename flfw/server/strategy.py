@@ -10,22 +10,22 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
-from flfw.messages.factored_upload import FactorReader
-from flfw.messages.replies import read_metrics, read_update
+from flfw.messages.replies import read_metrics
 from flfw.messages.sharing import Sharing
 from flfw.messages.wire import nbytes, of_kind, pack, unpack
 from flfw.method import Method
 from flfw.nets import Tensors
-from flfw.server.aggregation import Update
+from flfw.server.aggregation import Update, update_of
 from flfw.server.cohorts import Sampling, drawn, drawn_last, in_turn, secretly_drawn
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
+from flfw.server.reading import ReplyReader
 from flfw.server.robust import RobustMean
 from flfw.server.roster import Roster, unforeseeable
 from flfw.server.screening import compared, no_heavier, screened
@@ -66,6 +66,7 @@ class FederatedStrategy(Method, Strategy, ABC):
             was asked for before. None: each round is asked for once.
         cohort_key: 32 secret bytes by which Poisson cohorts are drawn; empty: by the seed, which clients have.
         robust: replaces a round's updates by one that stands for all; None: they are aggregated as they are.
+        summed: whether some updates may come as one sum; see `flfw.server.partial_sums`.
         noted: figures that a method adds to the row of the current round.
     """
 
@@ -92,6 +93,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         self.asking: Callable[[int, ArrayRecord], int] | None = None
         self.cohort_key = b""
         self.robust: RobustMean | None = None
+        self.summed = False
         self._attempt = 0
         self.noted: dict[str, float] = {}
         self._asked: tuple[float, ArrayRecord, list[Message]] | None = None
@@ -225,29 +227,25 @@ class FederatedStrategy(Method, Strategy, ABC):
         failed += self.roster.unfit_among(self.cohort(server_round))
 
         sent = self.broadcasted if self.watch else {}
-        form = self.factored_upload(self.settings)
-        uploads = self.sharing.uploads
         counted = self.at is None or self.at.experiment.metrics != "none"
-        reader = FactorReader(form, uploads, arrays, counted=counted) if form else None
-
-        def checked(reply: Message) -> tuple[Tensors, dict[str, Any], int]:
-            tensors, metrics, size = reader(reply) if reader else read_update(reply, uploads, arrays, counted=counted)
-            self.check_metrics(metrics)
-            return tensors, metrics, size
-
-        received = self.roster.receive(messages, replies, when, checked, failed)
+        uploads, form = self.sharing.uploads, self.factored_upload(self.settings)
+        read = ReplyReader(arrays, uploads, form, counted=counted, check=self.check_metrics, summed=self.summed)
+        received = self.roster.receive(messages, replies, when, read, failed)
         if self.at and self.at.experiment.federation:  # simulated clients run this project's code
             refuse = partial(self.roster.drop, when=when, failed=failed)
             earlier = self.history.first("num-examples") if self.at.experiment.metrics == "all" else {}
             received = no_heavier(received, lambda one: one[1].get("num-examples", 1), earlier, refuse)
-            received = screened(received, lambda p, one: compared(one[0], self.sent_to(p)), refuse)
+            received = screened(received, lambda p, one: compared(cast(Tensors, one[0]), self.sent_to(p)), refuse)
         for partition, (tensors, metrics, size) in received:
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
             self.last_round[partition] = server_round
-            update = Update(partition, metrics.get("num-examples", 1), tensors, metrics)
+            if tensors is None:
+                continue
+            update = update_of(partition, tensors, metrics)
             if self.watch:
                 self.watch(sent, update)
             yield update
+        read.end()
         if messages or failed or self.sampling == "fixed":  # a Poisson cohort may be empty
             self.roster.check_enough(len(rows), failed, when)
 

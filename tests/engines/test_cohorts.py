@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from safetensors.torch import load_file
 
 from flfw import apps
-from flfw.engines.client_actor import ClientActor
+from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
@@ -84,7 +84,7 @@ def test_who_is_too_late_is_left_out_of_its_cohort() -> None:
 
 
 def test_an_actor_answers_cohorts_of_the_sizes_that_it_is_told() -> None:
-    actor = ClientActor(app, 5, {}, cohorts=SIZES)
+    actor = ClientActor(SimulatedApp(app, 5, {}, cohorts=SIZES))
     parcels = [pack_message(message, {}) for message in asked(range(5), "raises", [1])]
     _, replies, states = actor.answer(parcels, {}, {}, [2, 1, 2])
     unpacked = [unpack_message(one, {}) for one in replies]

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import reduce
+from operator import add
+
 import pytest
 import torch
 from torch import Tensor
@@ -96,3 +99,42 @@ def test_a_mean_of_no_examples_is_refused() -> None:
         0,
     ]
     assert weighted_mean([]) == {}
+
+
+# --- the order of the additions ---------------------------------------------------------------------------------------
+
+
+def in_blocks(numbers: dict[int, float], blocks: list[list[int]]) -> float:
+    """The mean of numbers whose blocks are added up one after the other."""
+    return reduce(add, [reduce(add, [numbers[client] for client in block]) for block in blocks]) / len(numbers)
+
+
+def test_clients_of_a_block_of_eight_are_added_up_before_the_others() -> None:
+    """1 is lost beside 2^53, where two of them count: so the order of the additions can be seen."""
+    numbers = {**dict.fromkeys(range(3, 17), 1.0), 7: 2.0**53}
+    updates = [Update(c, 1, {"w": torch.tensor([v], dtype=torch.float64)}) for c, v in numbers.items()]
+    expected = in_blocks(numbers, [[3, 4, 5, 6, 7], [*range(8, 16)], [16]])
+    assert weighted_mean(iter(updates))["w"].item() == expected != in_blocks(numbers, [[*numbers]])
+
+
+def test_the_sum_of_a_block_stands_for_its_updates() -> None:
+    updates = [Update(c, c + 1, {"w": drawn(torch.float32, (5,), c), "n": torch.tensor(c)}) for c in range(20)]
+    for block in range(3):
+        members = [update for update in updates if aggregation.block_of(update.partition) == block]
+        total = aggregation.WeightedSum()
+        for update in members:
+            total.add(update.tensors, update.examples)
+        one = Update(members[0].partition, total.examples, total.tensors, summed=total.kinds)
+        before = total.tensors["w"].clone()
+        others = [update for update in updates if update not in members]
+        mean = weighted_mean(sorted([one, *others], key=lambda update: update.partition))
+        expected = weighted_mean(updates)
+        assert mean["n"].dtype == torch.int64 and torch.equal(mean["n"], expected["n"])
+        assert bits(mean["w"]) == bits(expected["w"])
+        assert torch.equal(total.tensors["w"], before)
+
+
+def test_a_tensor_that_one_block_did_not_send_keeps_its_sum() -> None:
+    pairs = Update(0, 1, {"w": torch.ones(1), "v": torch.ones(1)}), Update(9, 1, {"w": torch.ones(1)})
+    mean = weighted_mean([*pairs, Update(17, 2, {"w": torch.ones(1), "v": torch.ones(1)})])
+    assert (mean["w"].item(), mean["v"].item()) == (1.0, 0.75)

@@ -1,0 +1,119 @@
+"""Sums of some clients' updates, made where the clients are simulated and sent in place of the updates.
+
+A process that has all clients of a block (`flfw.server.aggregation.block_of`) reads each reply with the server's own
+checks, adds it up, and sends its numbers alone. The last usable reply of the block has the sum. A reply that cannot be
+used is no part of the sum and goes as it is, so the server refuses it for the same reason. Only a simulation's server
+accepts sums, where no single update is needed: see `summable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+
+from flfw.errors import RunFailed
+from flfw.experiment import Experiment
+from flfw.messages.reasons import Unusable
+from flfw.messages.replies import read_metrics, read_update
+from flfw.messages.wire import of_kind, pack, unpack
+from flfw.method import Method
+from flfw.server.aggregation import WeightedSum
+
+_ARRAYS, _METRICS = "arrays", "metrics"
+_SUMMED, _SUM = "summed", "sum"
+
+
+def summable(experiment: Experiment, method: type[Method], settings: Any) -> bool:
+    """Return whether sums may stand for the updates of a run: nobody looks at a single one, and clients are simulated.
+
+    Recordings, attacks, canaries, defences and robust means need single updates, as do factors of an upload. Cohorts of
+    clients that train together are other groups than the blocks of a sum. With metrics that have noise, or none, no
+    client tells its number of examples.
+    """
+    alone = experiment.engine == "ray" and not experiment.federation
+    unseen = not (experiment.attacks or experiment.record or experiment.canaries or experiment.defences)
+    plain = experiment.robust == "none" and experiment.metrics == "all" and experiment.together == 1
+    return alone and unseen and plain and method.reduces == "mean" and method.factored_upload(settings) is None
+
+
+@final
+class Adder:
+    """Adder of the replies to the messages of one block.
+
+    Args:
+        uploads: patterns of the names that a client may send.
+    """
+
+    def __init__(self, uploads: Sequence[str]) -> None:
+        self._uploads, self._sum = uploads, WeightedSum()
+        self._replies: list[Message] = []
+        self._last: Message | None = None
+        self._clients = 0
+
+    def add(self, asked: Message, reply: Message) -> None:
+        """Add a client's tensors to the sum; of a reply that cannot be used nothing is added."""
+        try:
+            tensors, metrics, size = read_update(reply, self._uploads, of_kind(asked.content, ArrayRecord)[_ARRAYS])
+        except Unusable:
+            self._replies.append(reply)
+            return
+        self._sum.add(tensors, metrics["num-examples"])
+        self._clients += 1
+        numbers = of_kind(reply.content, MetricRecord)[_METRICS]
+        self._last = Message(RecordDict({_METRICS: numbers, _SUMMED: ConfigRecord({"bytes": size})}), reply_to=asked)
+        self._replies.append(self._last)
+
+    def replies(self) -> list[Message]:
+        """Return the replies to send, without tensors and in the messages' order; the last usable one has the sum."""
+        if self._last is not None:
+            kinds = {name: str(kind).removeprefix("torch.") for name, kind in self._sum.kinds.items()}
+            about: dict[str, Any] = {"clients": self._clients, "examples": self._sum.examples}
+            about |= {"names": list(kinds), "kinds": list(kinds.values())}
+            self._last.content[_SUM] = ConfigRecord(about)
+            self._last.content[_ARRAYS] = pack(self._sum.tensors)
+        return self._replies
+
+
+@final
+class SumReader:
+    """Reader of the replies of a round, of which some were added up."""
+
+    def __init__(self) -> None:
+        self._waiting = 0  # replies whose sum has not come yet
+
+    def read(self, reply: Message) -> tuple[WeightedSum | None, dict[str, Any], int] | None:
+        """Read a reply of a block.
+
+        Returns:
+            The sum (None: a later reply of the block has it), the client's numbers, and the bytes of its upload. None:
+            the reply is that of one client alone, or an error.
+
+        Raises:
+            RunFailed: the sum has more clients than have answered.
+        """
+        records = of_kind(reply.content, ConfigRecord) if reply.has_content() else {}
+        if _SUMMED not in records:
+            return None
+        self._waiting += 1
+        size: Any = records[_SUMMED]["bytes"]
+        if _SUM not in records:
+            return None, read_metrics(reply), size
+        about: Any = records[_SUM]
+        self._waiting -= about["clients"]
+        self.require_complete()
+        total = WeightedSum()
+        total.tensors, total.examples = unpack(of_kind(reply.content, ArrayRecord)[_ARRAYS]), about["examples"]
+        total.kinds = {name: getattr(torch, kind) for name, kind in zip(about["names"], about["kinds"], strict=True)}
+        return total, read_metrics(reply), size
+
+    def require_complete(self) -> None:
+        """Refuse a round in which only a part of a block's replies has come: a sum cannot be divided.
+
+        Raises:
+            RunFailed: it is so.
+        """
+        if self._waiting:
+            raise RunFailed(f"Expected all answers beside their sum, got {self._waiting:+d} of them.")

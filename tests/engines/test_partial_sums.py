@@ -1,0 +1,198 @@
+"""Sums of a block's updates, made by the actor: the same bits as from single updates, also where some fail."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from safetensors.torch import load_file
+
+from flfw.engines.blocks import Block, blocks_of, fetchable, rounded, whole
+from flfw.engines.client_actor import ClientActor, SimulatedApp
+from flfw.errors import RunFailed
+from flfw.experiment import Experiment
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.parcels import pack_message, unpack_message
+from flfw.messages.reasons import Unusable
+from flfw.messages.wire import pack, unpack
+from flfw.nets.net import Tensors
+from flfw.resolve import resolve, without_auto
+from flfw.server.aggregation import Update, update_of, weighted_mean
+from flfw.server.partial_sums import SumReader, summable
+from flfw.server.reading import ReplyReader
+from tests.support.engine_runs import rows_without_times, train_by_engine
+
+app = ClientApp()
+
+
+@app.train()
+def trained(message: Message, context: Context) -> Message:
+    """Add a number of the client's own; some raise, some send NaN."""
+    me, config = int(context.node_config["partition-id"]), message.content.config_records["config"]
+    if me in config["raising"]:  # type: ignore[operator]
+        raise ValueError("no data")
+    received = unpack(message.content.array_records["arrays"])
+    change = torch.nan if me in config["unsound"] else 0.1 * me  # type: ignore[operator]
+    sent = {"w": received["w"] + change, "count": received["count"] + me}
+    return Message(
+        RecordDict({"arrays": pack(sent), "metrics": MetricRecord({"num-examples": me + 1, "loss": 0.5 * me})}),
+        reply_to=message,
+    )
+
+
+FIRST = {"w": torch.linspace(-1, 1, 7), "count": torch.tensor(0)}
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> Iterator[None]:
+    InProcessGrid(app, 1, {})  # a Message() asks for the identity of a run
+    yield
+
+
+def asked(partitions: Sequence[int], raising: Sequence[int] = (), unsound: Sequence[int] = ()) -> list[Message]:
+    config: dict[str, Any] = {"raising": [-1, *raising], "unsound": [-1, *unsound]}
+    messages = [
+        Message(RecordDict({"arrays": pack(FIRST), "config": ConfigRecord(config)}), p + 1, "train") for p in partitions
+    ]
+    for message in messages:
+        message.metadata.__dict__["_message_id"] = str(message.metadata.dst_node_id)
+    return messages
+
+
+def answers(messages: Sequence[Message], *, summed: bool) -> list[Message]:
+    spans = whole(blocks_of(messages, 0)) if summed else []
+    actor = ClientActor(SimulatedApp(app, 40, {}, uploads=("*",)))
+    _, parcels, _ = actor.answer([pack_message(message, {}) for message in messages], {}, {}, spans)
+    return [unpack_message(parcel, {}) for parcel in parcels]
+
+
+def reader(*, summed: bool = True) -> ReplyReader:
+    return ReplyReader(pack(FIRST), ("*",), None, counted=True, check=lambda metrics: None, summed=summed)
+
+
+def combined(replies: Sequence[Message]) -> tuple[Tensors, list[tuple[int, dict, int]], list[int]]:
+    """The mean of the usable replies, the numbers and bytes of each, and who failed."""
+    read, updates, rows, failed = reader(), list[Update](), list[tuple[int, dict, int]](), list[int]()
+    for reply in replies:
+        client = reply.metadata.src_node_id - 1
+        try:
+            tensors, metrics, size = read(reply)
+        except Unusable:
+            failed.append(client)
+            continue
+        rows.append((client, metrics, size))
+        if tensors is not None:
+            updates.append(update_of(client, tensors, metrics))
+    read.end()
+    return weighted_mean(updates), rows, failed
+
+
+@pytest.mark.parametrize(
+    ("raising", "unsound"),
+    [((), ()), ((7,), ()), ((0,), (23,)), ((8, 9, 10, 11, 12, 13, 14, 15), ()), ((), (22,)), ((15, 16), (19, 23))],
+)
+def test_sums_give_the_bits_of_single_updates(raising: tuple[int, ...], unsound: tuple[int, ...]) -> None:
+    messages = asked([*range(17), 19, 22, 23, 31], raising, unsound)
+    sums, singles = answers(messages, summed=True), answers(messages, summed=False)
+    assert [sum("arrays" in reply.content for reply in some if reply.has_content()) for some in (sums, singles)] == [
+        len({p // 8 for p in sent(messages) if p not in {*raising, *unsound}}) + len(unsound),
+        len(messages) - len(raising),
+    ]
+    mean, rows, failed = combined(sums)
+    expected, single_rows, single_failed = combined(singles)
+    assert (rows, failed) == (single_rows, single_failed)
+    assert set(failed) == {*raising, *unsound}
+    assert mean["count"].dtype == torch.int64 and torch.equal(mean["count"], expected["count"])
+    assert mean["w"].numpy().tobytes() == expected["w"].numpy().tobytes()
+
+
+def sent(messages: Sequence[Message]) -> list[int]:
+    return [message.metadata.dst_node_id - 1 for message in messages]
+
+
+def test_a_block_of_which_all_fail_sends_its_failures() -> None:
+    replies = answers(asked([0, 1], raising=[0, 1]), summed=True)
+    assert [reply.has_error() for reply in replies] == [True, True]
+
+
+@pytest.mark.parametrize("lost", [0, 3])
+def test_a_sum_without_one_of_its_replies_is_not_used(lost: int) -> None:
+    replies = answers(asked(range(4)), summed=True)
+    with pytest.raises(RunFailed, match=r"Expected all answers beside their sum, got (-1|\+3) of them"):
+        combined([reply for place, reply in enumerate(replies) if place != lost])
+
+
+def test_a_server_that_does_not_ask_for_sums_refuses_them() -> None:
+    replies = answers(asked(range(2)), summed=True)
+    for reply in replies:
+        with pytest.raises(Unusable):
+            reader(summed=False)(reply)
+
+
+def test_a_block_goes_out_whole_where_that_is_less_than_twice_as_much() -> None:
+    first, second = 8 * [Block(1, 0, 8)], 3 * [Block(1, 1, 3)]
+    assert [rounded([*first, *second], most) for most in (2, 3, 4, 7, 8, 9, 10, 11)] == [2, 3, 8, 8, 8, 8, 11, 11]
+    assert rounded([*first[1:], *second], 5) == 5  # one was handed out before: no sum is left to make
+    assert rounded([None, None, None], 2) == 2
+    assert whole([*first[1:], *second, Block(2, 4, 1)]) == [(7, 10)]
+
+
+def test_replies_of_a_block_are_late_together() -> None:
+    assert fetchable([(0, 2)], [5.0, 7.0, 5.0], now=6.0) == [0.0, 0.0, 5.0]
+    assert min(fetchable([(0, 2)], [5.0, 7.0], now=4.0)) > 7.0
+
+
+ALONE = {
+    "attack": {"attack": ("ig",)},
+    "record": {"record": True},
+    "canaries": {"canaries": 2},
+    "defence": {"defence": "prune"},
+    "robust": {"robust": "median"},
+    "metrics": {"metrics": "none"},
+    "engine": {"engine": "flwr-sim"},
+    "method": {"method": "fednova"},
+    "weights": {"method": "fedbn"},
+}
+
+
+@pytest.mark.parametrize("why", [*ALONE, ""])
+def test_sums_are_off_where_single_updates_are_needed(why: str) -> None:
+    more = {"method": "fedavg", "attack": ("none",), "engine": "ray", "clients": 20, **ALONE.get(why, {})}
+    resolved = resolve(without_auto(Experiment(**more)))
+    assert summable(resolved.experiment, resolved.method, resolved.settings) is not bool(why)
+
+
+def last_model(folder: Path) -> dict[str, bytes]:
+    (last,) = (folder / "checkpoint").glob("round-*")
+    return {name: value.numpy().tobytes() for name, value in load_file(last).items() if name.startswith("model/")}
+
+
+@pytest.mark.slow
+@pytest.mark.early
+def test_a_run_with_sums_ends_with_the_bits_of_one_without(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two blocks and a half the first is handed out whole once the time of a reply is known, after round 1."""
+    monkeypatch.setattr("flfw.engines.pace._CHUNK_S", inf)  # also on a slow machine
+    read, sums = SumReader.read, list[int]()
+
+    def noted(self: SumReader, reply: Message) -> Any:
+        result = read(self, reply)
+        sums.extend([result[0].examples] if result and result[0] else [])
+        return result
+
+    monkeypatch.setattr(SumReader, "read", noted)
+    asked = dataclasses.replace(small, method="fedavg", clients=20, rounds=4, attack=("none",), net="linear")
+    here = train_by_engine(asked, tmp_path / "inproc")
+    assert sums == []
+    there = train_by_engine(dataclasses.replace(asked, engine="ray"), tmp_path / "ray")
+    assert len(sums) >= 3
+    assert rows_without_times(here) == rows_without_times(there)
+    assert last_model(tmp_path / "ray") == last_model(tmp_path / "inproc")
