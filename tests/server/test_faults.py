@@ -205,8 +205,7 @@ def test_the_mean_is_that_of_the_clients_that_did_not_fail(faulty: str, small: E
         tensors, metrics = make_client(small, partition, tmp_path).fit_named(initial_tensors(small), version=0)
         updates.append(Update(partition, metrics["num-examples"], tensors))
     (path,) = (tmp_path / "run" / "checkpoint").glob("round-00001-*")
-    stored = load_file(path)
-    result = {name.removeprefix("model/"): stored[name] for name in stored if name.startswith("model/")}
+    result = {n.removeprefix("model/"): value for n, value in load_file(path).items() if n.startswith("model/")}
     expected = weighted_mean(updates)
     assert result.keys() == expected.keys()
     assert all(torch.equal(result[name], value) for name, value in expected.items())
