@@ -48,8 +48,8 @@ class RayNodes:
         for number, (cpus, gpus) in enumerate(self._workers):
             if not self._alive(str(number)):
                 self._clear(str(number))
-                told = [f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
-                self._start(str(number), told)
+                flags = [f"--address={self.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
+                self._start(str(number), flags)
 
     def raylet(self, number: int) -> int | None:
         """Return the process of a worker whose end is the node's end, if it is there."""
@@ -72,8 +72,8 @@ class RayNodes:
         return f"{self._folder}/{name}"
 
     def _alive(self, name: str) -> int | None:
-        found = [pid for pid in marked(_MARK, self._value(name)) if "/raylet/raylet" in command_line(pid)]
-        return found[0] if found else None
+        raylets = [pid for pid in marked(_MARK, self._value(name)) if "/raylet/raylet" in command_line(pid)]
+        return raylets[0] if raylets else None
 
     def _clear(self, name: str) -> None:
         end_all(_MARK, self._value(name))

@@ -72,7 +72,7 @@ class ActorPool:
         self._without, self._said = time.monotonic(), False
 
     def close(self) -> None:
-        """End the actors, so that others have their place at once; what they are at work on is lost."""
+        """End the actors, so that others have their place at once; the replies under way are lost."""
         for seat in self._seats:
             ray.kill(seat.actor)
         self._seats = []

@@ -107,15 +107,15 @@ class ClientActor:
         for size in sizes or [1] * len(parcels):
             messages = [unpack_message(parcel, self._shared) for parcel in islice(coming, size)]
             contexts = [self._context(message, kept) for message in messages]
-            for answer, *asked in zip(self._answers(messages, contexts), messages, contexts, strict=True):
-                sent, state = self._packed(answer, *asked, adders.get(place))
+            answers = self._answers(messages, contexts)
+            for answer, message, context in zip(answers, messages, contexts, strict=True):
+                sent, state = self._packed(answer, message, context, adders.get(place))
                 replies += sent
                 place += 1
                 if place in ends:
                     replies += [pack_message(reply, _NOTHING_SHARED) for reply in adders[place - 1].replies()]
-                node = asked[1].node_id
-                if state or (state is not None and node in kept):
-                    kept[node] = state
+                if state or (state is not None and context.node_id in kept):
+                    kept[context.node_id] = state
         return time.monotonic() - began, replies, kept
 
     def _adders(self, blocks: Sequence[tuple[int, int]]) -> dict[int, Adder]:
@@ -157,7 +157,7 @@ class ClientActor:
     ) -> tuple[list[Parcel], RecordParts | None]:
         """Pack a reply and the client's state; an exception is the client's failure, as is a reply that cannot be sent.
 
-        The state is None if the app raised, since it stays what it was. An adder takes the reply, and gives those of
+        The state is None if the app raised, as the old one then stays. An adder takes the reply, and gives those of
         all its messages at the end.
         """
         try:

@@ -102,7 +102,7 @@ def cohort_sizes(jobs: Sequence[Errand]) -> list[int]:
 
 @final
 class SharedRecords:
-    """ArrayRecords of the messages that wait for a reply; what many messages have is stored once."""
+    """ArrayRecords of the messages that wait for a reply; one that many messages have is stored once."""
 
     def __init__(self) -> None:
         self._known: dict[int, StoredRecord] = {}

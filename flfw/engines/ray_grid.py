@@ -155,8 +155,10 @@ class RayGrid(SimulatedGrid, WaitingGrid):
             raise ValueError(f"Expected a node from 1 to {len(self._nodes)}, got {metadata.dst_node_id}.")
         metadata.__dict__["_message_id"] = str(uuid4())
         sent = copy(metadata)  # the same message may be sent once more
-        own = make_message(sent, error=message.error) if message.has_error() else make_message(sent, message.content)
-        return Errand(own, metadata.created_at + metadata.ttl - self._grace)
+        snapshot = (
+            make_message(sent, error=message.error) if message.has_error() else make_message(sent, message.content)
+        )
+        return Errand(snapshot, metadata.created_at + metadata.ttl - self._grace)
 
     def _keep(self, job: Errand, reply: Message) -> None:
         reply.metadata.__dict__["_message_id"] = str(uuid4())

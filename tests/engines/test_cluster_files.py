@@ -34,7 +34,7 @@ def options(command: str) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("file", ["flfw.sbatch", "machines.yaml"])
+@pytest.mark.parametrize("file", ["slurm.sbatch", "machines.yaml"])
 def test_ray_knows_the_options_of_its_commands(file: str) -> None:
     text = (FOLDER / file).read_text()
     used = {word.partition("=")[0].strip('("') for word in text.split() if word.strip('("').startswith("--")}
@@ -99,7 +99,7 @@ def submitted(words: list[str], variables: dict[str, str]) -> str:
     log = Path(variables["RAY_FOLDER"]).with_suffix(".log")
     try:
         with log.open("w") as lines:
-            done = subprocess.run(["bash", str(FOLDER / "flfw.sbatch"), *words], cwd=ROOT, env=variables,
+            done = subprocess.run(["bash", str(FOLDER / "slurm.sbatch"), *words], cwd=ROOT, env=variables,
                                   stdout=lines, stderr=lines, timeout=500, check=False)  # fmt: skip
         text = log.read_text()
         assert done.returncode == 0, text

@@ -41,5 +41,5 @@ def train(message: Message, context: Context) -> Message:
             return None  # type: ignore[return-value]
     sent = message.content.array_records.get("arrays")
     first = float(sent.to_numpy_ndarrays()[0][0]) if sent else -1.0
-    found = {"asked": asked, "pid": os.getpid(), "first": first, "tag": int(config.get("tag", 0))}  # type: ignore[arg-type]
-    return Message(RecordDict({"arrays": reply, "metrics": MetricRecord(found)}), reply_to=message)
+    metrics = {"asked": asked, "pid": os.getpid(), "first": first, "tag": int(config.get("tag", 0))}  # type: ignore[arg-type]
+    return Message(RecordDict({"arrays": reply, "metrics": MetricRecord(metrics)}), reply_to=message)
