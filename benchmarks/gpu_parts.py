@@ -90,8 +90,8 @@ def agreement(amount: Amount) -> dict[str, Any]:
         attacked = victims(network, 1, batch=2)
         for name, precision in {"float32": torch.float32, "float64": torch.float64}.items():
             here, there = (_computed(attacked.to(d, precision)) for d in (torch.device("cpu"), amount.device))
-            found = {f"{name}_{kind}": value for kind, value in apart(here, there).items()}
-            rows[network] = rows.get(network, {}) | found
+            differences = {f"{name}_{kind}": value for kind, value in apart(here, there).items()}
+            rows[network] = rows.get(network, {}) | differences
     for method in _methods(amount):
         here, there = (_epoch(method, device) for device in (torch.device("cpu"), amount.device))
         rows[method] = {"float32_update": relative(here, there)}
@@ -100,7 +100,7 @@ def agreement(amount: Amount) -> dict[str, Any]:
 
 def too_far(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
     """Return the differences beyond `CLOSE`, each as ``ROW: KIND``; NaN is beyond."""
-    every = [(row, kind, value) for row, found in rows.items() for kind, value in found.items()]
+    every = [(row, kind, value) for row, kinds in rows.items() for kind, value in kinds.items()]
     return [f"{row}: {kind}" for row, kind, value in every if not value <= CLOSE[kind]]
 
 
