@@ -198,7 +198,7 @@ class Bench:
         return {"mflop": counter.get_total_flops() / 1e6, "under_vmap": chosen, "gain": gains}
 
     def kept(self, name: str) -> dict[str, float]:
-        """Measure a step that computes everything over one that keeps what the guess does not change."""
+        """Measure a step that computes everything over one that keeps all results the guess does not change."""
         count, steps = _KEPT[name]
         objective, problems = objective_of(self.victims(name.partition("_")[0], count))
         guess, given = (

@@ -1,4 +1,4 @@
-"""What a GPU changes: ``python -m benchmarks.gpu [--json] [--quick] [--only NAME] [--out FILE] [--device cpu]``.
+"""Gains of a GPU: ``python -m benchmarks.gpu [--json] [--quick] [--only NAME] [--out FILE] [--device cpu]``.
 
 - ``agreement``: the gradient of a client, the objective of a search and its slope on the processor and on the device,
   in float32 and float64, and the update of a client's epoch. Differences beyond `benchmarks.gpu_parts.CLOSE` are named,
@@ -117,7 +117,7 @@ def lines(parts: Mapping[str, Any]) -> list[str]:
 
 
 def main() -> None:
-    """Measure what is not in the file yet, and print all of it."""
+    """Measure the parts that are not in the file yet, and print all of them."""
     flags = output.parser(__doc__)
     flags.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: does it work? (cuda)")
     flags.add_argument("--out", type=Path, default=Path("runs/gpu.json"), help="file of the parts (runs/gpu.json)")

@@ -280,7 +280,7 @@ def _resident(name: str) -> int:
 
 
 def cell(amount: Amount) -> dict[str, Any]:
-    """Measure a cell of the papers at full scale; what is unfinished goes on at the next call."""
+    """Measure a cell of the papers at full scale; an unfinished one goes on at the next call."""
     path, records = _CELL[amount.quick], amount.runs / "records"
     item = next(items(path))
     key = json.dumps([item.cell.path, item.variant, item.seed, item.choice])

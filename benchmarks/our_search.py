@@ -120,7 +120,7 @@ class Ours:
 
 
 def wait(device: torch.device) -> None:
-    """Wait until a device has done what it was given: a GPU computes beside the processor."""
+    """Wait until a device has done its work: a GPU computes beside the processor."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

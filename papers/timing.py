@@ -57,7 +57,7 @@ class Trainee:
         return 1000 * (time.process_time() - started) / self.steps
 
     def update(self) -> dict[str, Tensor]:
-        """Return what the last turn changed, on the processor."""
+        """Return the change of each tensor by the last turn, on the processor."""
         now = self._client.model.state_dict()
         return {name: now[name].cpu() - value for name, value in self._start.items() if value.is_floating_point()}
 

@@ -75,7 +75,7 @@ class Graph:
         return tree_map(lambda *values: torch.stack(values), *results)
 
     def given(self, *stacked: Any) -> Callable[[Any], Any]:
-        """Return the function of the first record, for other stacked records; what these determine is computed once."""
+        """Return the function of the first record, for other stacked records, whose own part is computed once."""
         count = len(tree_leaves(stacked)[0])
         if self.light and count > 1:
             return self._awaiting(vmap(self._function), stacked)
