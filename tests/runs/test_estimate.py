@@ -95,8 +95,8 @@ def test_the_last_evaluation_counts_for_those_who_are_asked(small: Experiment) -
 
     def evaluation(**changes: str) -> float:
         asked, nobody = ({**changes, "final": final} for final in (changes.get("final", "all"), "none"))
-        of = [seconds(dataclasses.replace(small, local_epochs=1, **each)).training for each in (asked, nobody)]  # type: ignore[arg-type]
-        return of[0] - of[1]
+        spent = [seconds(dataclasses.replace(small, local_epochs=1, **each)).training for each in (asked, nobody)]  # type: ignore[arg-type]
+        return spent[0] - spent[1]
 
     assert evaluation() == pytest.approx(3 * 2.5) and evaluation(final="2") == pytest.approx(2 * 2.5)
     assert evaluation(metrics="private") == pytest.approx(3 * 0.5)

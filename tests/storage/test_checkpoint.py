@@ -187,11 +187,11 @@ def test_a_run_on_ray_resumes_in_process_bit_equal(
 
 def test_a_complete_run_is_left_alone(uninterrupted: tuple[Path, float], capsys: pytest.CaptureFixture[str]) -> None:
     before = (uninterrupted[0] / "result.json").stat().st_mtime_ns
-    for further, said in (([], ""), (["--pictures", "no"], "flags that were given anew change nothing of it")):
+    for further, warning in (([], ""), (["--pictures", "no"], "flags that were given anew change nothing of it")):
         assert sim.main(["--resume", str(uninterrupted[0]), *further]) == 0
         assert (uninterrupted[0] / "result.json").stat().st_mtime_ns == before
         printed = capsys.readouterr()
-        assert "report.html" in printed.out and said in printed.err and bool(said) == ("warning" in printed.err)
+        assert "report.html" in printed.out and warning in printed.err and bool(warning) == ("warning" in printed.err)
 
 
 def test_only_what_decides_no_numbers_may_change(
