@@ -114,7 +114,9 @@ class InProcessGrid(SimulatedGrid):
 
     def _answer(self, message: Message) -> Message:
         """Let the app answer one message."""
-        context = self._context(message.metadata.dst_node_id)
+        if (node := message.metadata.dst_node_id) not in self._nodes:
+            return Message(Error(_CLIENT_APP_RAISED, f"there is no node {node}"), reply_to=message)
+        context = self._context(node)
         before = copy.deepcopy(context.state)
         try:
             reply = self._app(message, context)
@@ -134,7 +136,7 @@ class InProcessGrid(SimulatedGrid):
 
     def _context(self, node: int) -> Context:
         """Return the Context of a node; one that is not kept is made anew."""
-        made = self._introduced and node not in self._contexts and 1 <= node <= self._clients
+        made = self._introduced and node not in self._contexts
         return self._new_context(node, {}) if made else self._contexts[node]
 
     def _new_context(self, node: int, more: Mapping[str, Scalar]) -> Context:

@@ -69,7 +69,7 @@ def asked(partitions: Sequence[int], raising: Sequence[int] = (), unsound: Seque
 def answers(messages: Sequence[Message], *, summed: bool) -> list[Message]:
     spans = whole(blocks_of(messages, 0)) if summed else []
     actor = ClientActor(SimulatedApp(app, 40, {}, uploads=("*",)))
-    _, parcels, _ = actor.answer([pack_message(message, {}) for message in messages], {}, {}, spans)
+    _, parcels, _ = actor.answer([pack_message(message, {}) for message in messages], {}, {}, (), spans)
     return [unpack_message(parcel, {}) for parcel in parcels]
 
 
