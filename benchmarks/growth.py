@@ -53,7 +53,7 @@ def tiny(shape: tuple[int, ...], classes: int) -> Net:
 
 @final
 class StillWithMemory(FederatedClient):
-    """Client that trains nothing, and keeps what it does not share."""
+    """Client that trains nothing, and keeps its private tensors."""
 
     def train(self) -> dict[str, float]:
         """Return a number."""
@@ -91,7 +91,7 @@ class StillHeads(FederatedStrategy):
 
 
 def side(clients: str, rounds: str, engine: str, folder: str) -> None:
-    """Run with so many clients in this process, and print what it took as JSON."""
+    """Run with so many clients in this process, and print its costs as JSON."""
     torch.set_num_threads(1)
     counted, out = int(rounds), Path(folder) / "run"
     experiment = Experiment(

@@ -216,8 +216,8 @@ def _only_at_sites(experiment: Experiment) -> bool:
         return False
     whole = data.describe(name).split
     require(experiment.split == whole, f"split={whole} for {name}, as each site has its own", split=experiment.split)
-    own = f"test=own for {name}, as each site has its own"
-    require(experiment.test == "own", own, test=experiment.test)
+    test = f"test=own for {name}, as each site has its own"
+    require(experiment.test == "own", test, test=experiment.test)
     elsewhere = f"canaries=0 for {name}, as the server would need the data to find canaries"
     require(not experiment.canaries, elsewhere, canaries=experiment.canaries)
     return True

@@ -15,7 +15,7 @@ _TRAIN = "train"
 _FETCHED_S = 600.0  # the replies of a block wait so long for those before them
 
 
-class Block(NamedTuple):
+class ClientBlock(NamedTuple):
     """Block of clients that were asked at once: the number of the asking, that of the block, and how many they are."""
 
     asking: int
@@ -23,23 +23,23 @@ class Block(NamedTuple):
     size: int
 
 
-def blocks_of(messages: Sequence[Message], asking: int) -> list[Block | None]:
+def blocks_of(messages: Sequence[Message], asking: int) -> list[ClientBlock | None]:
     """Return the block of each message of those that were sent at once; None: it is not one of training."""
     numbers = [
         block_of(message.metadata.dst_node_id - 1) if message.metadata.message_type == _TRAIN else None
         for message in messages
     ]
     sizes = Counter(numbers)
-    return [None if number is None else Block(asking, number, sizes[number]) for number in numbers]
+    return [None if number is None else ClientBlock(asking, number, sizes[number]) for number in numbers]
 
 
-def rounded(waiting: Sequence[Block | None], most: int) -> int:
+def rounded(waiting: Sequence[ClientBlock | None], most: int) -> int:
     """Return how many of the waiting messages to hand out: about ``most``, so that no block is cut that need not be.
 
     A block is added if that makes it less than twice as many as there would have been. If already the first is larger,
     its messages are handed out one by one.
 
-    >>> a, b = Block(0, 0, 3), Block(0, 1, 3)
+    >>> a, b = ClientBlock(0, 0, 3), ClientBlock(0, 1, 3)
     >>> [rounded([a, a, a, b, b, b], most) for most in (1, 2, 3, 4, 5)]
     [1, 3, 3, 3, 6]
     """
@@ -72,10 +72,10 @@ def fetchable(blocks: Sequence[tuple[int, int]], over: Sequence[float], now: flo
     return until
 
 
-def whole(blocks: Sequence[Block | None]) -> list[tuple[int, int]]:
+def whole(blocks: Sequence[ClientBlock | None]) -> list[tuple[int, int]]:
     """Return the places from and to which a block of two or more messages has all of its messages in a chunk.
 
-    >>> whole([None, Block(0, 4, 2), Block(0, 4, 2), Block(0, 5, 2)])
+    >>> whole([None, ClientBlock(0, 4, 2), ClientBlock(0, 4, 2), ClientBlock(0, 5, 2)])
     [(1, 3)]
     """
     spans, place = list[tuple[int, int]](), 0

@@ -128,14 +128,14 @@ class ClientActor:
         return {place: adder for span in blocks for adder in [Adder(uploads)] for place in range(*span)}
 
     def _context(self, message: Message, kept: Mapping[int, RecordParts]) -> Context:
-        node, of = message.metadata.dst_node_id, self._simulated
+        node, simulated = message.metadata.dst_node_id, self._simulated
         state = kept.get(node)
         return Context(
             run_id=message.metadata.run_id,
             node_id=node,
-            node_config={**of.node_config, "partition-id": node - 1, "num-partitions": of.clients},
+            node_config={**simulated.node_config, "partition-id": node - 1, "num-partitions": simulated.clients},
             state=unpack_records(state, {}) if state else RecordDict(),
-            run_config=dict(of.run_config),
+            run_config=dict(simulated.run_config),
         )
 
     def _answers(self, messages: list[Message], contexts: list[Context]) -> Sequence[Message | BaseException]:

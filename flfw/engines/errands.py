@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, final
 import ray
 from flwr.app import ArrayRecord, Message
 
-from flfw.engines.blocks import Block
+from flfw.engines.blocks import ClientBlock
 from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.parcels import ArrayParts, Parcel, RecordParts, inlined, pack_arrays, pack_records
 from flfw.messages.wire import of_kind
@@ -68,7 +68,7 @@ class Errand:
     records: tuple[StoredRecord, ...] = ()
     cohort: object = None
     tries: int = _TRIES
-    block: Block | None = None
+    block: ClientBlock | None = None
 
     @property
     def kind(self) -> str:

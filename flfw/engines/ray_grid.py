@@ -75,8 +75,8 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         self._lock = threading.RLock()  # Flower's older strategies ask each client in a thread of its own
         self._asked: dict[str, Errand] = {}
         self._arrived: dict[str, Message] = {}
-        told: dict[str, Scalar] = {FORCED: True} if one_disk else {}
-        work = SimulatedApp(app, clients, run_config, told, cohorts, uploads)
+        node_config: dict[str, Scalar] = {FORCED: True} if one_disk else {}
+        work = SimulatedApp(app, clients, run_config, node_config, cohorts, uploads)
         self._pool = ActorPool(work, min(actors, clients), shares, self._keep, stateful)
 
     @property

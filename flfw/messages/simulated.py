@@ -35,7 +35,7 @@ class SimulatedGrid(Grid, ABC):
     @property
     @abstractmethod
     def representatives(self) -> Sequence[int]:
-        """Nodes that tell together what all nodes would, one for each process; empty: each node is to be asked."""
+        """Nodes that speak for all together, one for each process; empty: each node is to be asked."""
 
     def get_node_ids(self) -> list[int]:
         """List all nodes, ascending."""
@@ -62,10 +62,10 @@ class SimulatedGrid(Grid, ABC):
 
 
 def has_one_disk(grid: Grid) -> bool:
-    """Return whether the server is to force to disk what clients of a grid write."""
+    """Return whether the server is to force the files of a grid's clients to disk."""
     return isinstance(grid, SimulatedGrid) and grid.one_disk
 
 
 def representatives(grid: Grid) -> Sequence[int]:
-    """Return the nodes of a grid that tell what all would; empty: each is to be asked."""
+    """Return the nodes of a grid that speak for all; empty: each is to be asked."""
     return grid.representatives if isinstance(grid, SimulatedGrid) else ()

@@ -34,7 +34,7 @@ class NumberedNodes(Mapping[int, int]):
 
     @property
     def clients(self) -> range:
-        """All clients, ascending."""
+        """Clients, ascending."""
         return self._clients
 
     def client_of(self, node: int) -> int:

@@ -70,9 +70,9 @@ class Adder:
         """Return the replies to send, without tensors and in the messages' order; the last usable one has the sum."""
         if self._last is not None:
             kinds = {name: str(kind).removeprefix("torch.") for name, kind in self._sum.kinds.items()}
-            about: dict[str, Any] = {"clients": self._clients, "examples": self._sum.examples}
-            about |= {"names": list(kinds), "kinds": list(kinds.values())}
-            self._last.content[_SUM] = ConfigRecord(about)
+            contents: dict[str, Any] = {"clients": self._clients, "examples": self._sum.examples}
+            contents |= {"names": list(kinds), "kinds": list(kinds.values())}
+            self._last.content[_SUM] = ConfigRecord(contents)
             self._last.content[_ARRAYS] = pack(self._sum.tensors)
         return self._replies
 
@@ -101,12 +101,14 @@ class SumReader:
         size: Any = records[_SUMMED]["bytes"]
         if _SUM not in records:
             return None, read_metrics(reply), size
-        about: Any = records[_SUM]
-        self._waiting -= about["clients"]
+        contents: Any = records[_SUM]
+        self._waiting -= contents["clients"]
         self.require_complete()
         total = WeightedSum()
-        total.tensors, total.examples = unpack(of_kind(reply.content, ArrayRecord)[_ARRAYS]), about["examples"]
-        total.kinds = {name: getattr(torch, kind) for name, kind in zip(about["names"], about["kinds"], strict=True)}
+        total.tensors, total.examples = unpack(of_kind(reply.content, ArrayRecord)[_ARRAYS]), contents["examples"]
+        total.kinds = {
+            name: getattr(torch, kind) for name, kind in zip(contents["names"], contents["kinds"], strict=True)
+        }
         return total, read_metrics(reply), size
 
     def require_complete(self) -> None:

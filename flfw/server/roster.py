@@ -37,7 +37,7 @@ class Roster:
 
     @property
     def everyone(self) -> Sequence[int]:
-        """All clients, ascending."""
+        """Clients, ascending."""
         return self.nodes.clients if isinstance(self.nodes, NumberedNodes) else sorted(self.nodes)
 
     def refuse(self, partition: int, reason: str) -> None:

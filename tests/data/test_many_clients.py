@@ -63,12 +63,12 @@ def test_more_than_there_is_cannot_be_drawn(scheme: Drawn, reason: str) -> None:
 
 
 def test_one_test_set_leaves_the_training_data_as_they_are() -> None:
-    own, shared = (split(DIGITS, IID(), 7, seed=2, test=test) for test in ("own", "shared"))
-    assert all(np.array_equal(*both) for both in zip(own.train, shared.train, strict=True))
-    assert own.test[0].tolist() != own.test[1].tolist()
+    each, shared = (split(DIGITS, IID(), 7, seed=2, test=test) for test in ("own", "shared"))
+    assert all(np.array_equal(*both) for both in zip(each.train, shared.train, strict=True))
+    assert each.test[0].tolist() != each.test[1].tolist()
     everything = list(range(len(DIGITS.test_y)))
     assert [part.tolist() for part in shared.test] == [everything] * 7  # there are fewer than a thousand
-    assert shared.public.tolist() == own.public.tolist()
+    assert shared.public.tolist() == each.public.tolist()
 
 
 def test_with_one_test_set_there_may_be_more_clients_than_test_examples() -> None:

@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
-from flfw.engines.blocks import Block, blocks_of, fetchable, rounded, whole
+from flfw.engines.blocks import ClientBlock, blocks_of, fetchable, rounded, whole
 from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
@@ -137,11 +137,11 @@ def test_a_server_that_does_not_ask_for_sums_refuses_them() -> None:
 
 
 def test_a_block_goes_out_whole_where_that_is_less_than_twice_as_much() -> None:
-    first, second = 8 * [Block(1, 0, 8)], 3 * [Block(1, 1, 3)]
+    first, second = 8 * [ClientBlock(1, 0, 8)], 3 * [ClientBlock(1, 1, 3)]
     assert [rounded([*first, *second], most) for most in (2, 3, 4, 7, 8, 9, 10, 11)] == [2, 3, 8, 8, 8, 8, 11, 11]
     assert rounded([*first[1:], *second], 5) == 5  # one was handed out before: no sum is left to make
     assert rounded([None, None, None], 2) == 2
-    assert whole([*first[1:], *second, Block(2, 4, 1)]) == [(7, 10)]
+    assert whole([*first[1:], *second, ClientBlock(2, 4, 1)]) == [(7, 10)]
 
 
 def test_replies_of_a_block_are_late_together() -> None:

@@ -17,7 +17,7 @@ from flfw.rng import numpy_generator
 
 
 def pools(dataset: Dataset, scheme: Drawn, clients: int, rng: np.random.Generator) -> Cut:
-    """Return what is drawn from, as the parts of one client: training data without victims, and all test data."""
+    """Return the pools of all draws, as those of one client: training data without victims, and all test data."""
     return Cut([trainable(dataset)], [np.arange(len(dataset.test_y))])
 
 
@@ -58,5 +58,5 @@ def _drawn(pool: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
 
 def _require(size: int, there: int, part: str, scheme: Drawn) -> None:
     if size > there:
-        of = f"{scheme.classes} classes may have" if scheme.classes else "there are"
-        raise BadInput(f"Expected drawn.{part} <= {there}, the {part} examples that {of}, got {part}={size}.")
+        which = f"{scheme.classes} classes may have" if scheme.classes else "there are"
+        raise BadInput(f"Expected drawn.{part} <= {there}, the {part} examples that {which}, got {part}={size}.")

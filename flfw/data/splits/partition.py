@@ -162,7 +162,7 @@ def _with_tests_for(dataset: Dataset, scheme: AnyScheme, clients: int) -> Datase
 
 
 def _kept(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split:
-    """Return what a scheme makes of the data, computed once and kept in the user's cache."""
+    """Return a scheme's cut of the data, computed once and kept in the user's cache."""
     family = dataset.name.partition(":")[0]  # the rest may be a path
     file = cache.user_cache() / "splits" / f"{family}-{_key(dataset, scheme, clients, seed)}.npz"
     if not file.exists():
