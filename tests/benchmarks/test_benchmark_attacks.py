@@ -74,7 +74,7 @@ def test_a_problem_is_written_with_every_field_and_tensor_of_the_other_side(thre
     problem, tensors = json.loads((tmp_path / "problem.json").read_text()), load_file(tmp_path / "problem.safetensors")
     fields = (
         "mode config network shape classes mean std parameters buffers iterations lr signed decay tv box training "
-        "threads warmup every scale"
+        "threads warmup every scale device"
     )
     assert set(problem) == set(fields.split())
     assert problem["shape"] == [3, 32, 32] and problem["mean"] == pytest.approx([0.4914, 0.4822, 0.4465])

@@ -169,7 +169,7 @@ def test_an_embedding_is_the_one_that_the_server_went_on_from(copied: Path) -> N
     stored = stored_experiment(copied)
 
     def kept(client: int, made_in: int) -> list[float]:
-        (path,) = (copied / "state").glob(f"*/client-{client:04d}/round-{made_in:05d}-*.safetensors")
+        (path,) = (copied / "state").glob(f"*/*/client-{client:04d}/round-{made_in:05d}-*.safetensors")
         return load_file(path)["embedding"].tolist()
 
     result = embeddings._vectors(copied, stored)
@@ -187,7 +187,7 @@ def test_state_is_kept_if_asked_and_purged_all_the_same(copied: Path, capsys: py
     assert experiment.keep_state and not Experiment().keep_state and "keep-state" not in experiment.decisive
     (copied / "tidying.json").touch()
     results.tidy(experiment)
-    assert len(list((copied / "state").glob("*/client-*/*.safetensors"))) == 12
+    assert len(list((copied / "state").glob("*/*/client-*/*.safetensors"))) == 12
     assert "state/: 12 files" in " ".join(purge(shutil.copytree(copied, copied.parent / "purged")))
     assert not (copied.parent / "purged" / "state").exists()
     (copied / "tidying.json").touch()
@@ -202,7 +202,7 @@ def test_state_is_kept_if_asked_and_purged_all_the_same(copied: Path, capsys: py
 
 
 def test_state_that_is_not_whole_is_refused(copied: Path) -> None:
-    shutil.rmtree(next((copied / "state").glob("*/client-0004")))
+    shutil.rmtree(next((copied / "state").glob("*/*/client-0004")))
     with pytest.raises(BadInput, match=r"Expected the whole state of the run in .*copy: .* round 2 .*client-0004"):
         embeddings.embeddings(copied)
     (copied / "clients.csv").unlink()
