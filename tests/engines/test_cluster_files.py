@@ -37,7 +37,7 @@ def options(command: str) -> set[str]:
 @pytest.mark.parametrize("file", ["slurm.sbatch", "machines.yaml"])
 def test_ray_knows_the_options_of_its_commands(file: str) -> None:
     text = (FOLDER / file).read_text()
-    used = {word.partition("=")[0].strip('("') for word in text.split() if word.strip('("').startswith("--")}
+    used = {word.partition("=")[0].strip('()"') for word in text.split() if word.strip('()"').startswith("--")}
     ours = {"--method", "--rounds", "--data-root", "--out", "--resume", "--ray-address", "--gpus-per-client"}
     slurms = {"--overlap", "--nodes", "--ntasks", "--nodelist", "--ip-address", "--job-name", "--ntasks-per-node"}
     slurms |= {"--cpus-per-task", "--time", "--gpus-per-node"}

@@ -137,7 +137,7 @@ def test_nothing_is_written_when_a_share_is_refused(tmp_path: Path, capsys: pyte
 # --- a cluster ----------------------------------------------------------------------------------------------------
 
 SEES = """
-    import json, os, pathlib
+    import json, os, pathlib, time
     from typing import final
     from flfw.defence import Defence
 
@@ -149,6 +149,7 @@ SEES = """
             ray = sys.modules.get("ray")
             if ray is None or not ray.is_initialized():
                 return update
+            time.sleep(3)  # else the first node that is ready has answered all before the other one is
             about = {"node": ray.get_runtime_context().get_node_id(), "gpus": os.environ["CUDA_VISIBLE_DEVICES"]}
             about["pid"] = os.getpid()
             with pathlib.Path(%r).open("a") as lines:

@@ -42,7 +42,7 @@ def killed_in_round_two(folder: Path, engine: str) -> None:
     flags = [*TWO_ROUNDS.split(), "--engine", engine, "--out", str(folder)]
     process = subprocess.Popen([sys.executable, "sim.py", *flags], cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
-        while len(list(folder.glob("state/*/client-*/round-00002-*.safetensors"))) < 2 and process.poll() is None:
+        while len(list(folder.glob("state/*/*/client-*/round-00002-*.safetensors"))) < 2 and process.poll() is None:
             time.sleep(0.01)
         time.sleep(0.1)  # the last upload is on its way
         process.send_signal(signal.SIGKILL)
