@@ -185,9 +185,6 @@ def _elapsed(trainee: Trainee, device: torch.device) -> float:
 
 def cohort(amount: Amount) -> dict[str, Any]:
     """Measure clients a second in whole rounds, one by one and together, by ``sim.py --cohort``."""
-    asked = subprocess.run([sys.executable, "sim.py", "--help"], cwd=_ROOT, capture_output=True, text=True, check=True)
-    if "--cohort" not in asked.stdout:
-        return {"missing": "this version has no --cohort"}
     clients, rounds = (4, 2) if amount.quick else (64, 4)
     rows = {str(size): _rounds(amount, size, clients, rounds) for size in ((1, 4) if amount.quick else (1, 8, 64))}
     return {"clients": clients, "clients_per_second": rows}
