@@ -73,7 +73,7 @@ def test_a_run_killed_while_its_server_trains_resumes_bit_equal(
     resumed = json.loads((tmp_path / "killed" / "result.json").read_text())["provenance"]["resumed"]
     assert [once["after_round"] for once in resumed] == [1]
     assert result == whole
-    assert model.keys() == same.keys() and {name.partition("/")[0] for name in model} == {"model", "server"}
+    assert model.keys() == same.keys() and {name.partition("/")[0] for name in model} == {"model", "server", "versions"}
     assert all(torch.equal(model[name], same[name]) for name in model)
 
 
