@@ -151,8 +151,9 @@ def _trained_at_once(asked: Sequence[tuple[Message, Context]]) -> list[Message |
     with ExitStack() as stack:
         for place, (message, context) in enumerate(asked):
             try:
-                entered[place] = stack.enter_context(_at_work(message, context, message_cost.TRAIN))
-                _note_truth(entered[place][0], context)
+                at_work = stack.enter_context(_at_work(message, context, message_cost.TRAIN))
+                _note_truth(at_work[0], context)
+                entered[place] = at_work
             except Exception as error:  # this client's failure alone
                 answers[place] = error
         works = [worker.round(received, config["version"]) for worker, _, config, received in entered.values()]
