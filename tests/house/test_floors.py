@@ -28,7 +28,7 @@ FLOORS = (
     "pipeline",
     "task storage victims",
     "method training report",
-    "client server inversion",
+    "client server inversion membership",
     "adversary",
     "recording resolve attacks",
     "combinations",

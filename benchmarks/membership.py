@@ -1,0 +1,232 @@
+"""Power and cost of membership inference: ``python -m benchmarks.membership [--json] [--quick] [--only fresh speed]``.
+
+One mean gradient over N examples of CNN 1 is the update, in evaluation mode; its members and as many other examples are
+the candidates, and 1,500 more are public. All are MNIST's, from $FLFW_DATA; without it, and with ``--quick``, they are
+scikit-learn's digits, which the JSON object says.
+
+- fresh: AUC of the cosine, of the gradient difference and of the whitened projection at fresh weights, for N = 8, 80
+  and 320, each the mean over draws with its standard error; and the AUC that the effective dimension of the public
+  gradients predicts for the last.
+- trained: the same after three epochs on 2,000 other images. Few badly fitted examples carry such a gradient, so that
+  the prediction does not hold.
+- null: p-values of the whitened projection with permuted membership, over seeds: the p-value of a test of Kolmogorov
+  and Smirnov that they are uniform.
+- speed: seconds of the processor for 300 members and 300 others over ten rounds: inner products, norms, sketches of
+  candidates and of public examples, and scores.
+
+The last line of the output is one JSON object.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from benchmarks import output
+from flfw import data, nets
+from flfw.membership.gradients import Products, derivatives_along, norm, sketched_gradients
+from flfw.membership.operating_points import area
+from flfw.membership.sketch import Sketch
+from flfw.membership.statistics import cosine, gradient_difference
+from flfw.membership.whitening import Whitening, effective_dimension, predicted_auc
+from flfw.nets.net import Net, Tensors
+from flfw.rng import initialising, numpy_generator, torch_generator
+
+_WIDTH, _PUBLIC, _EXAMPLES = 512, 1500, (8, 80, 320)
+_GOALS = {"speed_s": 120.0}  # of two cores for a minute
+PARTS = {
+    "fresh": output.BenchmarkPart("AUC of one gradient at fresh weights", 120, 8),
+    "trained": output.BenchmarkPart("AUC of one gradient after three epochs", 120, 0),
+    "null": output.BenchmarkPart("p-values with permuted membership", 60, 8),
+    "speed": output.BenchmarkPart("600 candidates over ten rounds", 30, 5),
+}
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Examples of one draw, normalised: the members, as many others, and the public ones."""
+
+    members: tuple[Tensor, Tensor]
+    others: tuple[Tensor, Tensor]
+    public: tuple[Tensor, Tensor]
+
+    @property
+    def candidates(self) -> tuple[Tensor, Tensor]:
+        """Members, then others."""
+        return torch.cat([self.members[0], self.others[0]]), torch.cat([self.members[1], self.others[1]])
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of the candidates by statistic, members first, and the AUC that public gradients predict."""
+
+    by_name: dict[str, Tensor]
+    predicted: float
+
+
+@cache
+def examples(name: str) -> tuple[Tensor, Tensor]:
+    """Return all training images of a data set at 28 pixels, normalised, with their labels."""
+    root = os.environ.get("FLFW_DATA")
+    dataset = data.load(name, Path(root) if root else None, None if name == "mnist" else 28)
+    pixels = torch.tensor(dataset.train_x).float() / 255
+    return (pixels - dataset.mean[0]) / dataset.std[0], torch.tensor(dataset.train_y).long()
+
+
+def source(quick: bool) -> str:
+    """Return the data set that is used."""
+    root = os.environ.get("FLFW_DATA")
+    return "mnist" if root and (Path(root) / "MNIST").is_dir() and not quick else "digits"
+
+
+def drawn(name: str, count: int, public: int, seed: int, kept: int = 0) -> Draw:
+    """Draw distinct examples; the ``kept`` first of the permutation are left for training."""
+    x, y = examples(name)
+    order = torch.randperm(len(x), generator=torch_generator(seed, "draw"))[kept:]
+    parts = order[:count], order[count : 2 * count], order[2 * count : 2 * count + public]
+    return Draw(*((x[part], y[part]) for part in parts))
+
+
+def losses_of(net: Net) -> Callable[[Tensors, Tensor, Tensor], Tensor]:
+    """Return the loss of each example as a function of the parameters."""
+
+    def losses(parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(functional_call(net, parameters, (x,)), y, reduction="none")
+
+    return losses
+
+
+def scored(net: Net, draw: Draw, seed: int) -> Scores:
+    """Score the candidates by their members' mean gradient."""
+    losses = losses_of(net)
+    at = {name: value.detach() for name, value in net.named_parameters()}
+    sketch = Sketch.draw(at, _WIDTH, torch_generator(seed, "sketch"))
+    update = torch.func.grad(lambda moving: losses(moving, *draw.members).mean())(at)
+    public, _ = sketched_gradients(losses, at, sketch, *draw.public)
+    sketches, norms = sketched_gradients(losses, at, sketch, *draw.candidates)
+    products = Products(*derivatives_along(losses, at, update, *draw.candidates), norms, float(norm(update)))
+    half = Whitening.fit(public[: len(public) // 2])
+    predicted = predicted_auc(effective_dimension(half, public[len(public) // 2 :]), len(draw.members[0]))
+    whitened = Whitening.fit(public).scores(sketches, sketch.of(update))
+    by_name = {"cosine": cosine(products), "gradient_difference": gradient_difference(products)}
+    return Scores(by_name | {"whitened": whitened}, predicted)
+
+
+def network(seed: int) -> Net:
+    """Build CNN 1 at fresh weights."""
+    with initialising(seed, "net"):
+        return nets.build("cnn1", (1, 28, 28), 10).eval()
+
+
+def trained(seed: int, x: Tensor, y: Tensor, epochs: int = 3, batch: int = 10, lr: float = 0.1) -> Net:
+    """Train CNN 1 by plain SGD."""
+    net, rng = network(seed), torch_generator(seed, "training")
+    for _ in range(epochs):
+        for places in torch.randperm(len(x), generator=rng).split(batch):
+            gradients = torch.autograd.grad(cross_entropy(net(x[places]), y[places]), list(net.parameters()))
+            with torch.no_grad():
+                for parameter, gradient in zip(net.parameters(), gradients, strict=True):
+                    parameter -= lr * gradient
+    return net
+
+
+def areas(name: str, build: Callable[[int], Net], draws: int, public: int, kept: int) -> dict[str, Any]:
+    """Return mean and standard error of each statistic's AUC, by the number of examples."""
+    result: dict[str, Any] = {}
+    for count in _EXAMPLES:
+        rows: dict[str, list[float]] = {}
+        for seed in range(draws):
+            scores = scored(build(seed), drawn(name, count, public, seed, kept), seed)
+            members = np.arange(2 * count) < count
+            for statistic, values in scores.by_name.items():
+                single = area(values.numpy(), members, np.zeros(2 * count, int), numpy_generator(seed, "area"), draws=1)
+                rows.setdefault(statistic, []).append(single.auc)
+            rows.setdefault("predicted", []).append(scores.predicted)
+        result[str(count)] = {
+            statistic: {"auc": round(float(np.mean(each)), 4), "error": round(float(np.std(each) / draws**0.5), 4)}
+            for statistic, each in rows.items()
+        }
+    return result
+
+
+def uniform(name: str, seeds: int, public: int) -> dict[str, Any]:
+    """Test that p-values of permuted membership are uniform."""
+    from scipy.stats import kstest, mannwhitneyu
+
+    values = []
+    for seed in range(seeds):
+        scores = scored(network(seed), drawn(name, 40, public, seed), seed).by_name["whitened"].numpy()
+        members = numpy_generator(seed, "permuted").permutation(80) < 40
+        values.append(float(mannwhitneyu(scores[members], scores[~members], alternative="greater").pvalue))
+    return {"seeds": seeds, "uniform_p": round(float(kstest(values, "uniform").pvalue), 4)}
+
+
+def spent(name: str, rounds: int, public: int) -> float:
+    """Return seconds of the processor for 600 candidates over some rounds."""
+    net, draw = network(0), drawn(name, 300, public, 0)
+    begun = time.process_time()
+    for place in range(rounds):
+        scored(net, draw, place)
+    return time.process_time() - begun
+
+
+def measure(run: output.BenchmarkRun) -> dict[str, Any]:
+    """Measure the chosen parts."""
+    name = source(run.asked.quick)
+    public = run.amount(_PUBLIC, 600)
+    results: dict[str, Any] = {"data": name}
+    for part in run.parts():
+        if part == "fresh":
+            results[part] = areas(name, network, run.amount(20, 1), public, 0)
+        elif part == "trained":
+            results[part] = areas(name, partial(_trained_on, name), run.amount(8, 1), public, 2000)
+        elif part == "null":
+            results[part] = uniform(name, run.amount(20, 5), public)
+        else:
+            seconds = spent(name, run.amount(10, 1), public)
+            results["speed_s"] = round(seconds, 2)
+            results |= {"goal": _GOALS, "met": {"speed_s": seconds <= _GOALS["speed_s"]}}
+    return results
+
+
+def _trained_on(name: str, seed: int) -> Net:
+    x, y = examples(name)
+    kept = torch.randperm(len(x), generator=torch_generator(seed, "draw"))[:2000]
+    return trained(seed, x[kept], y[kept])
+
+
+def lines(results: dict[str, Any]) -> list[str]:
+    """Return the results in words."""
+    words = []
+    for part in ("fresh", "trained"):
+        for count, row in results.get(part, {}).items():
+            aucs = ", ".join(f"{name} {each['auc']:.3f}" for name, each in row.items())
+            words.append(f"{part}, {count} examples: AUC {aucs}")
+    if "null" in results:
+        words.append(f"permuted membership: p-values uniform with p = {results['null']['uniform_p']}")
+    if "speed_s" in results:
+        words.append(f"600 candidates: {results['speed_s']} s of the processor")
+    return words
+
+
+def main() -> None:
+    """Run the benchmark."""
+    run = output.start(output.parser(__doc__), PARTS)
+    torch.set_num_threads(1)
+    results = measure(run)
+    run.report(results, lines(results))
+
+
+if __name__ == "__main__":
+    main()
