@@ -13,9 +13,9 @@ from flfw.rng import numpy_generator
 def test_confidence_is_the_logit_of_the_labels_probability():
     scores = torch.tensor([[1.0, 2.0, 0.0], [50.0, 0.0, 0.0]])
     p = torch.softmax(scores.double(), 1)
-    found = confidence(scores, torch.tensor([1, 0]))
-    assert float(found[0]) == pytest.approx(float((p[0, 1] / (1 - p[0, 1])).log()))
-    assert float(found[1]) == pytest.approx(50 - np.log(2))  # 1 - p is 0 in float32
+    ratios = confidence(scores, torch.tensor([1, 0]))
+    assert float(ratios[0]) == pytest.approx(float((p[0, 1] / (1 - p[0, 1])).log()))
+    assert float(ratios[1]) == pytest.approx(50 - np.log(2))  # 1 - p is 0 in float32
 
 
 def test_predictive_by_hand():
@@ -48,17 +48,17 @@ def test_with_many_shadows_it_is_the_ratio_of_two_normal_densities():
 def test_with_one_shadow_and_no_insider_the_order_is_that_of_the_excess_over_the_shadow():
     # RMIA's offline order with one reference: by target over reference, here a difference of logarithms.
     target, outside = np.array([2.0, 4.0, 3.0]), np.array([[2.0], [3.5], [1.0]])
-    found = student_ratio(target, np.full((3, 1), np.nan), outside, np.arange(3))
-    assert np.argsort(found).tolist() == np.argsort(target - outside[:, 0]).tolist()
+    ratios = student_ratio(target, np.full((3, 1), np.nan), outside, np.arange(3))
+    assert np.argsort(ratios).tolist() == np.argsort(target - outside[:, 0]).tolist()
 
 
 def test_few_shadows_do_not_make_a_candidate_certain():
     """Two equal values have variance 0: a normal distribution of their own would be certain of anything."""
     outside = np.array([[1.0, 1.0], [0.0, 2.0], [0.5, 1.5]])
     inside = outside + 0.1
-    found = student_ratio(np.array([1.2, 1.0, 1.0]), inside, outside, np.zeros(3, int))
-    assert np.isfinite(found).all()
-    assert abs(found[0]) < 1
+    ratios = student_ratio(np.array([1.2, 1.0, 1.0]), inside, outside, np.zeros(3, int))
+    assert np.isfinite(ratios).all()
+    assert abs(ratios[0]) < 1
 
 
 def test_the_ratio_separates_members_from_four_shadows():
@@ -68,8 +68,8 @@ def test_the_ratio_separates_members_from_four_shadows():
     target = hard + rng.normal(size=n) + 1.5 * member
     sides = np.tile([True, True, False, False], (n, 1))
     values = hard[:, None] + rng.normal(size=(n, 4)) + 1.5 * sides
-    found = student_ratio(target, np.where(sides, values, np.nan), np.where(sides, np.nan, values), np.zeros(n, int))
-    auc = (found[member][:, None] > found[~member][None]).mean()
+    ratios = student_ratio(target, np.where(sides, values, np.nan), np.where(sides, np.nan, values), np.zeros(n, int))
+    auc = (ratios[member][:, None] > ratios[~member][None]).mean()
     plain = (target[member][:, None] > target[~member][None]).mean()
     assert auc > 0.72 > 0.65 > plain
 

@@ -62,26 +62,26 @@ def test_fedmia_against_a_small_loop():
 
     rng = np.random.default_rng(0)
     target, others = rng.normal(size=(2, 3)), rng.normal(size=(2, 4, 3))
-    found = fedmia(torch.from_numpy(target), torch.from_numpy(others))
+    z = fedmia(torch.from_numpy(target), torch.from_numpy(others))
     for n in range(3):
         parts = []
         for t in range(2):
             column = others[t, :, n]
             parts.append(norm.cdf((target[t, n] - column.mean()) / (column.var(ddof=1) + 1e-8) ** 0.5))
-        assert float(found[n]) == pytest.approx(np.mean(parts))
+        assert float(z[n]) == pytest.approx(np.mean(parts))
 
 
 def test_within_class_compares_with_public_examples_of_the_same_class():
     scores, labels = torch.tensor([3.0, 30.0, 5.0]), torch.tensor([0, 1, 2])
     public, classes = torch.tensor([0.0, 2.0, 20.0, 24.0]), torch.tensor([0, 0, 1, 1])
-    found = within_class(scores, labels, public, classes)
+    z = within_class(scores, labels, public, classes)
     whole = (5 - public.mean()) / public.std()  # class 2 has no public examples
-    torch.testing.assert_close(found, torch.stack([torch.tensor(2 / 2**0.5), torch.tensor(8 / 8**0.5), whole]))
+    torch.testing.assert_close(z, torch.stack([torch.tensor(2 / 2**0.5), torch.tensor(8 / 8**0.5), whole]))
 
 
 def test_label_only_is_the_share_of_members_in_a_class():
-    found = label_only(torch.tensor([0, 1, 2]), torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1]))
-    torch.testing.assert_close(found, torch.tensor([0.75, 0.5, 0.0], dtype=torch.float64))
+    z = label_only(torch.tensor([0, 1, 2]), torch.tensor([0, 0, 0, 1]), torch.tensor([0, 1]))
+    torch.testing.assert_close(z, torch.tensor([0.75, 0.5, 0.0], dtype=torch.float64))
 
 
 def test_shapes_that_do_not_belong_together_are_refused():
