@@ -31,11 +31,11 @@ def test_it_finds_members_where_the_cosine_is_drowned_by_one_loud_direction():
     for trial in range(400):
         members, others = _gradients(n, 2 * trial + 1), _gradients(n, 2 * trial + 2)
         update = members.mean(0)
-        for scores, found in (
+        for scores, areas in (
             (fitted.scores(torch.cat([members, others]), update), whitened),
             (torch.cosine_similarity(torch.cat([members, others]), update[None]), plain),
         ):
-            found.append(float((scores[:n, None] > scores[None, n:]).double().mean()))
+            areas.append(float((scores[:n, None] > scores[None, n:]).double().mean()))
     assert np.mean(whitened) > np.mean(plain) + 0.05
     assert abs(np.mean(whitened) - predicted_auc(4, n)) < 0.03
 
