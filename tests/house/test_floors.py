@@ -28,7 +28,7 @@ FLOORS = (
     "pipeline",
     "task storage victims",
     "method training report",
-    "client server inversion membership",
+    "client server inversion membership aggregates",
     "adversary",
     "recording resolve attacks",
     "combinations",
