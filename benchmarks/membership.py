@@ -141,10 +141,17 @@ def trained(seed: int, x: Tensor, y: Tensor, epochs: int = 3, batch: int = 10, l
     return net
 
 
-def areas(name: str, build: Callable[[int], Net], draws: int, public: int, kept: int) -> dict[str, Any]:
+def areas(
+    name: str,
+    build: Callable[[int], Net],
+    draws: int,
+    public: int,
+    kept: int,
+    counts: tuple[int, ...] = _EXAMPLES,
+) -> dict[str, Any]:
     """Return mean and standard error of each statistic's AUC, by the number of examples."""
     result: dict[str, Any] = {}
-    for count in _EXAMPLES:
+    for count in counts:
         rows: dict[str, list[float]] = {}
         for seed in range(draws):
             scores = scored(build(seed), drawn(name, count, public, seed, kept), seed)
