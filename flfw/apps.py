@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -120,9 +120,9 @@ def _own_labels(experiment: Experiment, data_root: str) -> str:
 
 
 @client.train()
-def train(message: Message, context: Context) -> Message:
-    """Do one round of local training."""
-    with _at_work(message, context, message_cost.TRAIN) as (worker, border, config, received):
+def train(message: Message, context: Context, charged: bool = False) -> Message:
+    """Do one round of local training; the site's ledger may have the message already."""
+    with _at_work(message, context, message_cost.TRAIN, charged) as (worker, border, config, received):
         _note_truth(worker, context)
         return _trained(message, context, worker, border, worker.fit_named(received, config["version"]))
 
@@ -131,7 +131,7 @@ def train_together(asked: Sequence[tuple[Message, Context]]) -> list[Message | E
     """Do one round of local training of some clients at once.
 
     A client that fails by itself does not take part any more. Where joint steps fail, nobody can tell whose fault it
-    is: then each client trains alone.
+    is: then each of the others trains alone. Its site's ledger has the message already, and nothing has left it.
 
     Args:
         asked: messages to clients of one class in one round, each with the client's context.
@@ -139,14 +139,16 @@ def train_together(asked: Sequence[tuple[Message, Context]]) -> list[Message | E
     Returns:
         The reply of each client, or its failure.
     """
-    try:
-        return _trained_at_once(asked)
-    except JointStepsFailed:
-        return [_attempted(partial(client, *one)) for one in asked]
-
-
-def _trained_at_once(asked: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
     answers: dict[int, Message | Exception] = {}
+    with suppress(JointStepsFailed):
+        _train_at_once(asked, answers)
+    for place, one in enumerate(asked):
+        if place not in answers:
+            answers[place] = _attempted(partial(train, *one, charged=True))
+    return [answers[place] for place in range(len(asked))]
+
+
+def _train_at_once(asked: Sequence[tuple[Message, Context]], answers: dict[int, Message | Exception]) -> None:
     entered: dict[int, tuple[FederatedClient, Border, dict[str, Any], dict[str, np.ndarray]]] = {}
     with ExitStack() as stack:
         for place, (message, context) in enumerate(asked):
@@ -161,7 +163,6 @@ def _trained_at_once(asked: Sequence[tuple[Message, Context]]) -> list[Message |
         for (place, (worker, border, *_)), result in zip(entered.items(), results, strict=True):
             failed = isinstance(result, Exception)
             answers[place] = result if failed else _attempted(partial(_trained, *asked[place], worker, border, result))
-    return [answers[place] for place in range(len(asked))]
 
 
 def _attempted(answer: Callable[[], Message]) -> Message | Exception:
@@ -223,7 +224,7 @@ def evaluate(message: Message, context: Context) -> Message:
 
 @contextmanager
 def _at_work(
-    message: Message, context: Context, kind: str
+    message: Message, context: Context, kind: str, charged: bool = False
 ) -> Iterator[tuple[FederatedClient, Border, dict[str, Any], dict[str, np.ndarray]]]:
     """Build the client half for a message and check the message's arrays; on one thread, until the deadline.
 
@@ -231,6 +232,7 @@ def _at_work(
         message: message from the server.
         context: context of this node.
         kind: type of the message; probes of the ladder have their own network and border.
+        charged: whether the site's ledger has the message already.
 
     Yields:
         The client half, the border that checks the answer, and the message's scalars and arrays.
@@ -274,7 +276,8 @@ def _at_work(
         if "check-broadcast" in context.node_config:
             fresh = probe.ladder_net(below, experiment, at.task.build_net) if below else worker.model
             require_plausible(received, fresh, f"{kind} in round {at.round}")
-        charge_message(context, asked, kind, config, at)
+        if not charged:
+            charge_message(context, asked, kind, config, at)
         yield worker, border, config, received
 
 

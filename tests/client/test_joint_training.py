@@ -50,6 +50,7 @@ SMALL = ("hidden=16", "embedding=8")
         {"method": "dp_fedavg", "set": ("unit=client", "clip=0.5")},
         {"method": "fed_cdp", "net": "lenet", "set": ("draws=example",), "local_epochs": 1},
         {"method": "fed_cdp", "metrics": "private", "set": ("batches=balls", "compress=after")},
+        {"method": "fed_cdp", "set": ("bound=median", "noise_multiplier=0.1", "batches=poisson")},
         {"method": "fed_sdp"},
         {"method": "hyperfl_lpm", "net": tiny_backbone.NAME, "set": (*SMALL, "TINY.adapter_norm=frozen")},
         {"method": "hyperfl", "net": "lenet", "set": SMALL},

@@ -14,6 +14,10 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from safetensors.torch import load_file
 
 from flfw import apps
+from flfw.dp.budget import EpsilonBudget
+from flfw.dp.client import JointNoisySteps
+from flfw.dp.message_cost import cost
+from flfw.dp.site_ledger import MessageEntry, charge, epsilon_of
 from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -21,7 +25,7 @@ from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.parcels import pack_message, unpack_message
 from flfw.messages.streaming import GridAround
-from flfw.messages.wire import pack
+from flfw.messages.wire import broadcast, pack
 from flfw.resolve import resolve
 from flfw.runs import run
 from tests.support.actor_app import app, together
@@ -151,6 +155,33 @@ def test_a_client_that_fails_is_dropped_and_its_cohort_is_not(tmp_path: Path, mo
     training = train_by_engine(broken, tmp_path / "run")
     assert [row["clients"] for row in training["rounds"]] == [4, 4]
     assert [sorted(r["client"] for r in training["clients"] if r["round"] == n) for n in (1, 2)] == [[0, 2, 3, 4]] * 2
+
+
+def stumbles(steps: JointNoisySteps, batches: Any) -> torch.Tensor:
+    raise OSError("no joint step")
+
+
+def test_clients_that_train_alone_after_joint_steps_failed_are_charged_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The budget is that of one message: client 2 has spent it before, and is not asked again either."""
+    chosen = {"rounds": 1, "clients": 3, "cohort": "3", "metrics": "none", "net": "linear", "batch_size": 500}
+    experiment = small(method="fed_cdp", set=("noise_source=secure",), **chosen)
+    resolved = resolve(experiment)
+    before = MessageEntry("before", 1, "train", "fed_cdp", cost(resolved, "train", {}, 500), 500)
+    budget = EpsilonBudget(1.2 * epsilon_of([before], EpsilonBudget(10.0, 1e-5)), 1e-5)
+    ledgers = [tmp_path / f"lines-{client}.jsonl" for client in range(3)]
+    charge(ledgers[2], budget, before)
+    monkeypatch.setattr(JointNoisySteps, "step", stumbles)
+    config = experiment.to_run_config()
+    sites = [budget.to_node_config(ledger) for ledger in ledgers]
+    grid = InProcessGrid(apps.client, 3, config, sites, cohorts=MessageCohorts("train", 3, apps.train_together))
+    told = {"round": 1, "version": 0, "code": apps.code_hash(), "experiment": "a", "deadline": 2e9}
+    sent = broadcast(resolved.build_model(), resolved.sharing.downloads)
+    content = [RecordDict({"arrays": sent, "config": ConfigRecord({**told, "client": node - 1})}) for node in (1, 2, 3)]
+    replies = grid.send_and_receive([Message(one, node, "train") for node, one in enumerate(content, 1)])
+    assert [reply.has_error() for reply in replies] == [False, False, True]
+    assert [len(ledger.read_text().splitlines()) for ledger in ledgers] == [1, 1, 1]
 
 
 def test_an_app_on_another_engine_refuses_a_cohort() -> None:
