@@ -64,6 +64,7 @@ class DLGStatistics(Attack):
     """Squared distance of gradients and of features' statistics, through the attacker's own extractor."""
 
     Settings = DLGStatisticsSettings
+    sampled = True
 
     @property
     def uses(self) -> Uses:

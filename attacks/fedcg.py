@@ -82,6 +82,7 @@ class FedCGInversion(Attack):
     """Inversion of a private extractor's features through the shared classifier."""
 
     Settings = FedCGInversionSettings
+    sampled = True
     tuned_on = "MNIST training images 0-15 (stand-ins, decoder, and the weight of the total variation)"
 
     @property

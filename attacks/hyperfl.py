@@ -88,6 +88,7 @@ class HyperFLInversion(Attack):
     """Inversion of a hypernetwork's gradient."""
 
     Settings = HyperFLInversionSettings
+    sampled = True
     tuned_on = "MNIST training images 100-103 (the weight of the total variation)"
 
     @property

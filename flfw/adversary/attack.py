@@ -75,6 +75,9 @@ class Attack(ABC):
     of_sums: ClassVar[bool] = False
     """Whether it sees no client's message, but the sum over clients alone (`flfw.adversary.sums`), as behind secure
     aggregation. Uploads and earlier answers of single clients are not granted to it."""
+    sampled: ClassVar[bool] = False
+    """Whether all its long loops run over `flfw.inversion.compute.steps`, as those of every search by `invert` do: then
+    ``--estimate`` takes a few steps of each. Else it runs the attack with few of its ``iterations``."""
     tuned_on: ClassVar[str] = ""
     """The data on which its default settings were chosen, in words; empty: they are a paper's, or untuned."""
 

@@ -32,6 +32,8 @@ class GradientMatching(Attack, ABC):
     steps are unrolled in it. BatchNorm normalises a guess by the guess's own statistics, as the client's training does.
     """
 
+    sampled = True
+
     @property
     def models(self) -> Models:
         """Mechanisms of every kind; a subclass with a closed form beside its search leaves out those it cannot use."""

@@ -1,11 +1,15 @@
-"""Limits of a search: memory, compilation and precision."""
+"""Limits of a search: memory, compilation, precision, and the few steps of it that an estimate of its time takes."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
+from collections.abc import Iterator
+from contextvars import ContextVar, Token
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from statistics import fmean
+from typing import Literal, TypeAlias, final
 
 from flfw.errors import require
 
@@ -37,3 +41,94 @@ def compiler() -> str | None:
     """
     named = os.environ.get("CXX")
     return next((path for name in ([named] if named else ["g++", "clang++"]) if (path := shutil.which(name))), None)
+
+
+# --- samples of steps ---------------------------------------------------------------------------------------------
+
+_FEWEST = 3  # steps of a loop, of which the first, which builds graphs and takes memory, says nothing about the others
+_SHARE = 3  # of the time that is left for steps, one loop takes a third
+
+
+@final
+class StepSample:
+    """Sample of the steps of an attack's loops, and the time that all of them would take.
+
+        with StepSample(1.5) as sample:
+            attack.run(observations, knowledge, rngs)
+        sample.seconds
+
+    Within it every loop over `steps` ends after a few. The others are taken to last as long as the later ones of these.
+    A loop inside a step of another counts with all of its own steps. What the attack returns is of no use.
+
+    Args:
+        enough_s: seconds for the steps of all loops; each loop takes two steps at least.
+
+    Attributes:
+        learning: seconds of those loops that train on public data.
+        skipped: seconds of the steps that were not taken.
+    """
+
+    def __init__(self, enough_s: float) -> None:
+        self.learning = self.skipped = 0.0
+        self._left = enough_s
+        self._token: Token[StepSample | None] | None = None
+        self._began = self._ended = (0.0, 0.0)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of all steps and of what is around them: of a clock, or fewer if other programs use the cores."""
+        return _between(self._began, self._ended) + self.skipped
+
+    def __enter__(self) -> StepSample:
+        """Begin."""
+        self._token, self._began = _SAMPLE.set(self), _now()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End."""
+        self._ended = _now()
+        assert self._token is not None, "begun before"
+        _SAMPLE.reset(self._token)
+
+    def steps(self, count: int, learning: bool = False) -> Iterator[int]:
+        """Yield the numbers of the first steps of a loop of ``count``."""
+        enough, began, skipped = self._left / _SHARE, _now(), self.skipped
+        times, spent = list[float](), 0.0
+        for step in range(count):
+            before, skipped_before = _now(), self.skipped
+            yield step
+            took = _between(before, _now())
+            times.append(took + self.skipped - skipped_before)
+            spent += took if step else 0.0
+            if step and spent >= (enough if len(times) >= _FEWEST else self._left):
+                break
+        self._left = max(0.0, self._left - spent)
+        if len(times) < count:
+            self.skipped += (count - len(times)) * fmean(times[max(1, len(times) // 2) :])
+        if learning:
+            self.learning += _between(began, _now()) + self.skipped - skipped
+
+
+_SAMPLE: ContextVar[StepSample | None] = ContextVar("sample", default=None)
+
+
+def steps(count: int, learning: bool = False) -> Iterator[int]:
+    """Yield 0 to ``count - 1``, for the loops that take most of an attack's time; see `StepSample`.
+
+    Args:
+        count: number of steps, >= 0.
+        learning: whether the loop trains on public data, before anything of a client is looked at.
+
+    >>> list(steps(3))
+    [0, 1, 2]
+    """
+    sample = _SAMPLE.get()
+    return iter(range(count)) if sample is None else sample.steps(count, learning)
+
+
+def _now() -> tuple[float, float]:
+    return time.monotonic(), time.process_time()
+
+
+def _between(begin: tuple[float, float], end: tuple[float, float]) -> float:
+    return min(after - before for before, after in zip(begin, end, strict=True))

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from flfw.errors import require
+from flfw.inversion.compute import steps
 from flfw.inversion.objective import Guess
 from flfw.inversion.priors import Proximal, within
 from flfw.nets.net import Tensors
@@ -171,7 +172,7 @@ class AdamDescent(Descent):
         best = Best(guess, solved)
         mean = {name: torch.zeros_like(value) for name, value in guess.items()}
         square = {name: torch.zeros_like(value) for name, value in guess.items()}
-        for done in range(self.iterations):
+        for done in steps(self.iterations):
             gradients, objective, matched = evaluate(guess)
             best.see(guess, objective, matched)
             best.count()
@@ -229,7 +230,7 @@ class LBFGS(Descent):
         shapes = {name: value.shape for name, value in guess.items()}
         place = _flat({**guess, "x": guess["x"].clamp(*box)} if box else guess)
         earlier = [torch.full_like(best.objective, torch.inf)] * _LOOKS
-        for done in range(self.iterations * self.inner):
+        for done in steps(self.iterations * self.inner):
             guess = _named(place, shapes)
             gradients, objective, matched = evaluate(guess)
             best.see(guess, objective, matched)

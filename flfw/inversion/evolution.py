@@ -18,7 +18,7 @@ from torch.func import vmap
 
 from flfw.errors import require
 from flfw.inversion.automatic import Automatic, Nature, again
-from flfw.inversion.compute import Compute
+from flfw.inversion.compute import Compute, steps
 from flfw.inversion.descent import Best, Descent, Evaluate
 from flfw.inversion.evaluation import Evaluation, fitting
 from flfw.inversion.graph import Graph
@@ -123,7 +123,7 @@ class CMAES(Descent):
         others = {n: value.repeat_interleave(self.candidates, 0) for n, value in guess.items() if n != "x"}
         strategies = [_Strategy(one, self, box) for one in start]
         self._see(best, start.repeat_interleave(self.candidates, 0), others, evaluate)
-        for _ in range(self.iterations):
+        for _ in steps(self.iterations):
             asked = torch.cat([strategy.ask() for strategy in strategies])
             objective = self._see(best, asked, others, evaluate)
             for strategy, values in zip(strategies, objective.split(self.candidates), strict=True):

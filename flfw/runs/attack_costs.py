@@ -1,8 +1,7 @@
-"""Seconds of an audit's attacks on one round, from attacks with few iterations on victims as an audit grants them."""
+"""Seconds of an audit's attacks on one round, from attacks with few steps on victims as an audit grants them."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ import numpy as np
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
 from flfw.audit.probe import RUNGS
+from flfw.inversion.compute import StepSample
 from flfw.nets import Tensors
 from flfw.plugins import short_name
 from flfw.resolve import Resolved
@@ -19,12 +19,21 @@ from flfw.rng import torch_generator
 from flfw.runs.timing import at_length
 from flfw.task import Task
 from flfw.victims.batch_statistics import normalise_by_batch
+from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import VictimModel
 
 MOST = 8
 """Greatest number of images in a measurement; more take time in proportion."""
+ENOUGH_S = 1.0
+"""Seconds for the steps of a measured attack, beside one step of each of its loops."""
+_LONG_S = 0.5  # an attack that takes longer for one image is not measured for several, where that would say little more
 _FIRST = 2  # iterations of the shortest search: one iteration has no parts, and each part takes its time to begin
 _LENGTHS = ("iterations", "further_iterations")  # settings of an attack's searches, which are lowered together
+
+
+def no_steps(attack: Attack) -> LocalSteps | None:
+    """Return None: a message is the gradient of one step, or is attacked as if it were."""
+    return None
 
 
 @dataclass(frozen=True)
@@ -38,6 +47,8 @@ class TimedTarget:
         first: whether a process attacks it before any other, and then trains what it keeps for all targets.
         start: the initial private tensors, where they are granted.
         uploaded: an upload of the client, where it is granted.
+        images: number of messages.
+        local: the local steps behind a message, through which an attack searches; None: there is one.
     """
 
     build: Callable[[], VictimModel]
@@ -46,6 +57,8 @@ class TimedTarget:
     first: bool = False
     start: Tensors | None = None
     uploaded: Tensors | None = None
+    images: int = 1
+    local: Callable[[Attack], LocalSteps | None] = no_steps
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,7 @@ def attack_seconds(resolved: Resolved, target: TimedTarget) -> AttackSeconds:
     experiment = resolved.experiment
     task, known = Task.load(experiment, experiment.data_root), target.build().known
     seen, labels, batch = list[Observation](), [], target.batch
-    for slot in range(min(experiment.images, MOST)):
+    for slot in range(min(target.images, MOST)):
         x, y = task.examples("train", np.arange(slot * batch, (slot + 1) * batch))
         sent = {name: value.detach() for name, value in target.answer(x, y).items()}
         seen.append(Observation(Vantage.SERVER, "probe", RUNGS[-1], 0, slot, slot, sent, known))
@@ -82,20 +95,43 @@ def attack_seconds(resolved: Resolved, target: TimedTarget) -> AttackSeconds:
         victim = target.build()
         if "batch_statistics" in attack.models:
             normalise_by_batch(victim)
+        if (local := target.local(attack)) is not None:
+            victim = SteppedVictim(victim, known, local, direct=True)
         beside = {
             "public": public if "public" in attack.uses else None,
             "start": target.start if "start" in attack.uses else None,
             "uploaded": target.uploaded if "uploads" in attack.uses else None,
         }
         granted = [Knowledge(victim, batch, y if attack.labels == "given" else None, **beside) for y in labels]
-        total += _seconds_of(resolved, name, attack, seen, granted, target.first)
+        measured = _sampled if attack.sampled else _extrapolated
+        total += measured(resolved, name, attack, seen, granted, target)
     return total
 
 
-def _seconds_of(
-    resolved: Resolved, name: str, attack: Attack, seen: list[Observation], granted: list[Knowledge], first: bool
+def _sampled(
+    resolved: Resolved,
+    name: str,
+    attack: Attack,
+    seen: list[Observation],
+    granted: list[Knowledge],
+    target: TimedTarget,
 ) -> AttackSeconds:
-    """Measure one attack with all its iterations; a training before it is the shortest there, and is extrapolated."""
+    """Measure one attack by a few steps of each of its loops."""
+    sample = _steps_of(resolved, attack, seen, granted)
+    needs = attack.preparation
+    searched = (sample.seconds - sample.learning) * target.images / len(seen)
+    return AttackSeconds(searched, 0.0 if needs and needs.kept and not target.first else sample.learning)
+
+
+def _extrapolated(
+    resolved: Resolved,
+    name: str,
+    attack: Attack,
+    seen: list[Observation],
+    granted: list[Knowledge],
+    target: TimedTarget,
+) -> AttackSeconds:
+    """Measure one attack by few of its iterations; its training before them, if any, is the shortest there is."""
     needs, chosen = attack.preparation, vars(attack.settings)
     lengths = {setting: chosen[setting] for setting in _LENGTHS if setting in chosen}
     whole = max(lengths.values(), default=0)
@@ -105,22 +141,18 @@ def _seconds_of(
         lowered |= {needs.setting: prepared} if needs else {}
         assigned = [f"{short_name(name)}.{setting}={value}" for setting, value in lowered.items()]
         trial = resolved.replaced(set=(*resolved.experiment.set, *assigned)).attacks[name]
-        rngs = [torch_generator(resolved.experiment.seed, "estimate", o.slot) for o in seen[:images]]
-        started, before = time.monotonic(), time.process_time()
-        with suppress(NotApplicable):
-            trial.run(seen[:images], granted[:images], rngs)
-        # Wall-clock time, or less if other programs use the cores.
-        return min(time.monotonic() - started, time.process_time() - before)
+        return _steps_of(resolved, trial, seen[:images], granted[:images]).seconds
 
     def searched(images: int) -> float:
         return at_length(lambda n: seconds(n, images), whole, first=_FIRST) if whole > 1 else seconds(whole, images)
 
-    measured, more = len(seen), resolved.experiment.images - len(seen)
-    all_images = searched(measured)
-    if more > 0:  # attacks on public images, for a training, do not grow with the number of victims
-        alone, others = (searched(1), measured - 1) if needs else (0.0, measured)
-        all_images += more * max(all_images - alone, 0.0) / others
-    if needs is None or (needs.kept and not first):
+    alone = searched(1)
+    measured = 1 if alone > _LONG_S else len(seen)
+    several = alone if measured == 1 else searched(measured)
+    # Attacks on public images, for a training, do not grow with the number of victims.
+    each = (several - alone) / (measured - 1) if needs and measured > 1 else several / measured
+    all_images = several + (target.images - measured) * max(each, 0.0)
+    if needs is None or (needs.kept and not target.first):
         return AttackSeconds(all_images)
     few, steps = min(whole, 1), chosen[needs.setting]
     shortest = seconds(few, 1)
@@ -128,3 +160,11 @@ def _seconds_of(
     if steps > 1:  # a network that learnt for one step has been kept, if any is
         trained = at_length(lambda n: seconds(few, 1, n), steps, calls=1, first=2)
     return AttackSeconds(all_images, max(trained - shortest, 0.0))
+
+
+def _steps_of(resolved: Resolved, attack: Attack, seen: list[Observation], granted: list[Knowledge]) -> StepSample:
+    """Run an attack for a few steps of those loops that are counted; the other loops run whole."""
+    rngs = [torch_generator(resolved.experiment.seed, "estimate", o.slot) for o in seen]
+    with StepSample(ENOUGH_S) as sample, suppress(NotApplicable):
+        attack.run(seen, granted, rngs)
+    return sample

@@ -29,8 +29,8 @@ from flwr.app import ArrayRecord
 from safetensors.torch import save
 
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import ticket_of
-from flfw.audit.knowledge import MOST_SEARCHED, MOST_STEPPED
+from flfw.audit.jobs import UPLOAD, Ticket, ticket_of, tickets_of
+from flfw.audit.knowledge import MOST_SEARCHED, unrolled
 from flfw.audit.probe import RUNGS, ladder_net
 from flfw.audit.rungs import tickets_beside
 from flfw.client.federated_client import FederatedClient
@@ -54,6 +54,7 @@ from flfw.server.cohorts import in_turn
 from flfw.server.distillation import ServerTraining
 from flfw.server.place import ServerPlace
 from flfw.task import Task
+from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import PlainVictim, VictimModel
 
 LONG_S = 20.0
@@ -196,7 +197,8 @@ def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     easy = plain()
     costs["easy"] = sum(v.nbytes for v in easy.known.values())
     answer = partial(easy.gradient, unknown={}, constants={})
-    costs["easy_s"] = attack_seconds(resolved, TimedTarget(plain, 1, answer, first=True)).total
+    ladder = TimedTarget(plain, 1, answer, first=True, images=experiment.images)
+    costs["easy_s"] = attack_seconds(resolved, ladder).total
     worker = _client(resolved, min(experiment.defended_partitions, default=0), folder)
     held = worker.model.state_dict()
     received = shared(held, worker.sharing.downloads)
@@ -211,25 +213,52 @@ def _audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     common = not trained and method.common_start(settings)
     start = {name: value for name, value in held.items() if name not in received} if common else None
     uploaded = shared(held, worker.sharing.uploads) if trained else None
-    attacked = TimedTarget(victim, experiment.victim_batch, worker.gradient, start=start, uploaded=uploaded)
-    spent = attack_seconds(resolved, attacked)
-    costs["target_s"] = spent.total
-    target, larger = ticket_of(experiment.points[0], 0), _uploads_over_target(experiment, task)
-    costs["uploads_s"] = larger * spent.searched + (spent.prepared if larger else 0.0)
+    target = ticket_of(experiment.points[0], 0)
+    attacked = TimedTarget(victim, target.batch, worker.gradient, start=start, uploaded=uploaded)
+    costs["probes_s"] = _probes_s(resolved, attacked)
+    costs["uploads_s"] = _uploads_s(resolved, attacked, task)
     if hiding(resolved, target, "server", bool(experiment.defended_partitions)).adapts:
-        costs["target_s"] *= 3  # the adaptive attack, and the same on the rung `told`
+        costs["probes_s"] *= 3  # the adaptive attack, and the same on the rung `told`
     costs["beside"] = len(list(tickets_beside(resolved, target)))
     costs["peak_gib"] = _peak_gib()
 
 
-def _uploads_over_target(experiment: Experiment, task: Task) -> float:
-    """Estimate the time of attacks on a round's uploads over that on its probes; 0 where a search is refused."""
-    examples, passes = fmean(on_demand.sizes(task.split.train)), experiment.local_epochs
+def _probes_s(resolved: Resolved, attacked: TimedTarget) -> float:
+    """Measure the attacks on a round's probes: on the smallest and the largest, between which they follow a line."""
+    tickets = sorted(tickets_of(resolved.experiment, 0), key=_examples)
+
+    def seconds(ticket: Ticket) -> float:
+        local = partial(unrolled, resolved, ticket, operator=None)
+        asked = replace(attacked, batch=ticket.batch, images=resolved.experiment.images, local=local)
+        return attack_seconds(resolved, asked).total
+
+    if not tickets:
+        return 0.0
+    least, most = (_examples(ticket) for ticket in (tickets[0], tickets[-1]))
+    low = seconds(tickets[0])
+    if most == least:
+        return len(tickets) * low
+    slope = (seconds(tickets[-1]) - low) / (most - least)
+    return sum(low + slope * (_examples(ticket) - least) for ticket in tickets)
+
+
+def _examples(ticket: Ticket) -> int:
+    """Return the number of examples in all steps of a probe."""
+    return ticket.batch * ticket.steps
+
+
+def _uploads_s(resolved: Resolved, attacked: TimedTarget, task: Task) -> float:
+    """Measure the attacks on a round's uploads, each of which is searched for alone; 0 where a search is refused."""
+    experiment = resolved.experiment
+    examples = round(fmean(on_demand.sizes(task.split.train)))
     if experiment.audit_source == "probe" or examples > MOST_SEARCHED:
         return 0.0
-    stepped = examples * (passes if examples * passes <= MOST_STEPPED else 1)
-    uploads = min(experiment.images, experiment.clients)
-    return uploads / experiment.images * stepped / (experiment.victim_batch * experiment.victim_steps)
+    batches = LocalSteps(experiment.lr, -(-examples // experiment.batch_size), batch_size=experiment.batch_size)
+    order = experiment.local_epochs * batches.batches(examples)
+    ticket = Ticket("target", 1, "", examples, len(order), UPLOAD)
+    local = partial(unrolled, resolved, ticket, operator=None, order=order)
+    one = attack_seconds(resolved, replace(attacked, batch=examples, local=local))
+    return one.searched * min(experiment.images, experiment.per_round) + one.prepared
 
 
 def _peak_gib() -> float:

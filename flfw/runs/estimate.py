@@ -166,8 +166,7 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
         whole += 2 * exchange(images, 0.0, 0.0, 0.0)
         kinds = len(tickets) * (1 + audit["beside"])
         whole += audited * kinds * exchange(images, client["fixed_s"], 2 * client["write_s"])
-        batches = sum(ticket.batch for ticket in tickets) / experiment.victim_batch
-        attacks = audit["imports_s"] + audit["easy_s"] + audited * (batches * audit["target_s"] + audit["uploads_s"])
+        attacks = audit["imports_s"] + audit["easy_s"] + audited * (audit["probes_s"] + audit["uploads_s"])
     start = client["ready_s"] + (client["ready_s"] + _RAY_S if ray else 0.0)  # the driver's imports, then the actors'
     return Seconds(start, one_round, whole, attacks, start + whole + attacks, client["server_s"], processor)
 

@@ -6,7 +6,7 @@ import time
 import timeit
 from collections.abc import Callable
 
-CALLS, ENOUGH_S = 3, 3.0  # calls, of which the fastest counts; seconds that the work in all of them should take
+CALLS, ENOUGH_S = 3, 1.5  # calls, of which the fastest counts; seconds that the work in all of them should take
 
 
 def at_length(seconds: Callable[[int], float], whole: int, calls: int = CALLS, first: int = 1) -> float:
@@ -15,15 +15,17 @@ def at_length(seconds: Callable[[int], float], whole: int, calls: int = CALLS, f
     Args:
         seconds: measures a number of iterations.
         whole: number of all iterations.
-        calls: calls with the first number, of which the fastest counts; with 1 no number is measured twice, as for work
-            whose result is kept.
+        calls: calls with the first number, of which the fastest counts, unless one takes long; with 1 no number is
+            measured twice, as for work whose result is kept.
         first: the first number that is measured; above 1 where the result for one iteration may have been kept.
     """
     first = min(first, whole)
-    once, few = min(seconds(first) for _ in range(calls)), min(4 * first, whole)
+    once, few = seconds(first), min(4 * first, whole)
+    if once < ENOUGH_S / CALLS:
+        once = min([once, *(seconds(first) for _ in range(calls - 1))])
     while (more := seconds(few)) - once < ENOUGH_S / CALLS and few < whole:
         few = min(4 * few, whole)
-    more = more if calls == 1 else min(more, seconds(few))
+    more = more if calls == 1 or more > ENOUGH_S else min(more, seconds(few))
     return once + (whole - first) * max(more - once, 0.0) / max(1, few - first)
 
 

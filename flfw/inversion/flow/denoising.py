@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from flfw.errors import require
+from flfw.inversion.compute import steps
 from flfw.inversion.descent import Best, Descent, Evaluate
 from flfw.inversion.flow.training import Velocity
 from flfw.inversion.objective import Guess
@@ -127,7 +128,7 @@ class GuidedFlow(Descent):
     def descend(self, evaluate: Evaluate, guess: Guess, box: tuple[Tensor, Tensor] | None, solved: float) -> Best:
         """Follow the flow; the denoised guess with the lowest objective counts."""
         best, x = Best(guess, solved), guess["x"]
-        for done in range(self.iterations):
+        for done in steps(self.iterations):
             t = torch.full(x.shape[:2], done / self.iterations, device=x.device)
             u = _each(self.velocity, x, t, self.labels)
             here = {**guess, "x": _to_inputs(x + (1 - done / self.iterations) * u, self.inputs)}

@@ -20,6 +20,7 @@ from torch import Tensor
 from torch.nn.functional import mse_loss
 
 from flfw.errors import require
+from flfw.inversion.compute import steps
 from flfw.inversion.flow.velocity import VelocityNet
 from flfw.rng import initialising, torch_generator
 from flfw.training.optimisers import Adam
@@ -110,7 +111,7 @@ def trained_flow(public: PublicImages, classes: int, settings: FlowTraining) -> 
         net = VelocityNet(samples.shape[1], settings.width, classes).to(samples.device)
     net = net.to(memory_format=torch.channels_last)
     parameters, adam = dict(net.named_parameters()), Adam(settings.lr)
-    for done in range(settings.iterations):
+    for done in steps(settings.iterations, learning=True):
         rows = torch.randint(len(samples), (settings.batch,), generator=rng)
         t, hidden = torch.rand(settings.batch, generator=rng), torch.rand(settings.batch, generator=rng) < _UNKNOWN
         noise = torch.randn((settings.batch, *samples.shape[1:]), generator=rng)

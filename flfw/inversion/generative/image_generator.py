@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy
 
 from flfw.errors import require
+from flfw.inversion.compute import steps
 from flfw.rng import initialising, torch_generator
 from flfw.training.optimisers import Adam
 
@@ -176,7 +177,7 @@ def _descend(
     """Run Adam on batches drawn with replacement."""
     parameters, adam = dict(module.named_parameters()), Adam(chosen.learning_rate)
     device = next(module.parameters()).device
-    for done in range(chosen.learning_iterations):
+    for done in steps(chosen.learning_iterations, learning=True):
         adam.lr = chosen.learning_rate * (1 + cos(pi * done / chosen.learning_iterations)) / 2
         rows = torch.randint(images, (_BATCH,), generator=rng).to(device)
         gradients = torch.autograd.grad(loss(rows), list(parameters.values()))

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, interpolate, l1_loss, max_pool2d
 
 from flfw.errors import require
+from flfw.inversion.compute import steps
 from flfw.rng import initialising
 from flfw.training.optimisers import Adam
 
@@ -135,5 +136,5 @@ def trained(reconstructions: Tensor, images: Tensor, training: PostTraining, rng
 
 
 def _batches(count: int, training: PostTraining, rng: torch.Generator) -> Iterator[Tensor]:
-    for _ in range(training.epochs):
+    for _ in steps(training.epochs, learning=True):
         yield from torch.randperm(count, generator=rng).split(training.batch)

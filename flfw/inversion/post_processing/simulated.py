@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flfw.errors import require
+from flfw.inversion.compute import steps
 from flfw.inversion.search import Target
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
@@ -49,7 +50,8 @@ def simulated_pairs(
     constants = victim.observed(example)[1]
     batches = [pair for pair in zip(*(part.split(batch) for part in held), strict=True) if len(pair[1]) == batch]
     results: list[Tensor] = []
-    for at in range(0, len(batches), _AT_ONCE):
+    for chunk in steps(-(-len(batches) // _AT_ONCE), learning=True):
+        at = chunk * _AT_ONCE
         results += search([*_targets(victim, batches[at : at + _AT_ONCE], constants, rng)], constants)
     both = [(one, x) for one, (x, _) in zip(results, batches, strict=True) if bool(one.isfinite().all())]
     require(bool(both), f"a successful search among {len(batches)} simulated clients", successful=len(both))

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 from flfw.errors import require
+from flfw.inversion.compute import steps
 from flfw.nets.inputs import Inputs
 from flfw.training.optimisers import Adam
 
@@ -254,5 +255,5 @@ def _descend(
 
 
 def _batches(examples: int, epochs: int, rng: torch.Generator) -> Iterator[Tensor]:
-    for _ in range(epochs):
+    for _ in steps(epochs, learning=True):
         yield from torch.randperm(examples, generator=rng).split(_BATCH)
