@@ -22,7 +22,7 @@ from typing import Any, NoReturn, final
 
 from flwr.app import Error, Message
 from flwr.common.config import get_fused_config_from_fab
-from flwr.common.constant import ErrorCode, SubStatus
+from flwr.common.constant import ErrorCode, Status, SubStatus
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
     get_object_tree,
@@ -80,8 +80,6 @@ class Guard:
         self._counted = counted
         self._asked: Message | None = None  # Flower takes one at a time
         self._earlier: set[int] = set()  # tasks of messages before that one
-        self._unanswered: set[str] = set()  # messages before that one whose answers may still come
-        self._late = False  # the last answer was to one of these
         self._lively_until = -inf
 
     def pull(
@@ -106,9 +104,9 @@ class Guard:
 
         def remembering() -> Any:
             if (got := receive()) is not None:
+                if not got[0].metadata.message_id:
+                    raise ValueError("no name, by which an answer could name it")
                 taken.append(got[0])
-                self._forget_asked()
-                self._unanswered.discard(got[0].metadata.message_id)
                 self._asked, self._earlier = got[0], {task.task_id for task in state.get_tasks()}
                 if state.get_run(got[0].metadata.run_id):  # a new run is checked first
                     count()
@@ -147,11 +145,6 @@ class Guard:
         self._lively_until = time.monotonic() + self._lively
         return run_id
 
-    def _forget_asked(self) -> None:
-        if self._asked:
-            self._unanswered.add(self._asked.metadata.message_id)
-        self._asked = None
-
     def _leave(self, message: Message, state: Any, store: Any) -> None:
         """Forget a message that Flower stored and then ignores; its app would work for a run that is over."""
         if self._asked is message:
@@ -159,7 +152,7 @@ class Guard:
                 state.finish_task(task, SubStatus.FAILED, "the run ended")
             state.delete_messages(message_ids=[message.metadata.message_id])
             store.delete(message.metadata.message_id)
-            self._forget_asked()
+            self._asked = None
 
     def _check(self, fab: Any, fab_hash: str, get_run: Callable[[], Any]) -> None:
         """Check a received app and the run that it is for.
@@ -184,21 +177,25 @@ class Guard:
     def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
         """Send answers; a refused answer, or the missing answer of a dead process, is replaced by the reason.
 
-        Flower stops at any answer. After one to an earlier message the answer to the last one would wait for the next
-        message, which the server may not send before it has this answer.
+        Flower stops at any answer. After one to another message, or to none, the answer to the last one would wait for
+        the next message, which the server may not send before it has this answer.
         """
         checked = partial(self._send, object_store, send, push_object)
-        watched = WatchedState(state, self._deaths, partial(self._bury, state, object_store))
-        self._late = True
-        while self._late:
-            self._late = False
+        watched = WatchedState(state, partial(self._silent, state), partial(self._bury, state, object_store))
+        while self._asked:
             self._push(state=watched, object_store=object_store, send=checked, push_object=push_object)
 
-    def _bury(self, state: Any, store: Any, dead: Sequence[int]) -> None:
-        """Answer for an app whose process died before its answer; some finish their task before they die."""
-        for task in dead:
+    def _silent(self, state: Any) -> list[int]:
+        """List tasks that leave no further answer: their processes have died, or they are finished."""
+        finished = [task.task_id for task in state.get_tasks() if task.status.status == Status.FINISHED]
+        return [*self._deaths(), *(task for task in finished if task not in self._earlier)]
+
+    def _bury(self, state: Any, store: Any, silent: Sequence[int]) -> None:
+        """Answer, once, for an app that left no answer; some finish their task before they die."""
+        for task in silent:
             state.finish_task(task, SubStatus.FAILED, DIED)
             if self._asked and task not in self._earlier:
+                self._earlier.add(task)
                 _insert(_refusal(DIED, self._asked), state, store)
 
     def _send(
@@ -211,13 +208,9 @@ class Guard:
         spent: Any,
     ) -> Any:
         asked, to = self._asked, answer.metadata.reply_to_message_id
-        if to in self._unanswered:
-            self._unanswered.remove(to)
-            self._late = asked is not None
-            raise RuntimeError("an answer to an earlier message stays here")
         if asked is None or to != asked.metadata.message_id:
-            raise RuntimeError("an answer to nothing that was asked stays here")
-        self._asked, self._late = None, False  # a message is counted once, so that it has one answer
+            raise RuntimeError("an answer to an earlier message, or to none, stays here")
+        self._asked = None  # a message is counted once, so that it has one answer
         spent = spent if self._policy.metrics == "all" else 0.0  # Flower tells the server how long the app worked
         if (reason := self._refuses(store, asked, answer, tree)) is None:
             return send(answer, tree, spent)

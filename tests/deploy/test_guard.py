@@ -495,12 +495,31 @@ def test_an_answer_to_something_else_is_replaced(changed: dict[str, str]) -> Non
     assert refused(one).endswith("nothing leave but answers to what was asked")
 
 
-def test_an_answer_to_nothing_stays() -> None:
+@pytest.mark.timeout(30)
+def test_an_answer_to_nothing_stays_and_its_message_is_answered_by_the_site() -> None:
+    """A process that has finished its task leaves no other answer, and the server would wait for one."""
+    one = site()
+    one.pull()
+    task = begun(one)
+    one.answered(renamed(one, reply_to_message_id="f" * 64))
+    assert one.state.finish_task(task, SubStatus.COMPLETED, "")
+    one.push()
+    assert refused(one) == "its process died"
+
+
+@pytest.mark.timeout(30)
+def test_an_answer_to_nothing_keeps_no_other_back() -> None:
     one = site()
     one.pull()
     one.answered(renamed(one, reply_to_message_id="f" * 64))
-    one.push()
-    assert one.link.sent == [] and one.link.objects == {}
+    pushing = threading.Thread(target=one.push, daemon=True)
+    pushing.start()
+    time.sleep(1)
+    assert one.link.sent == []
+    answer = reply(one, arrays("net.w"))
+    one.answered(answer)
+    pushing.join(20)
+    assert one.link.got.content == answer.content
 
 
 def test_a_message_has_one_answer() -> None:
@@ -561,14 +580,57 @@ def test_an_answer_to_an_ended_run_keeps_no_other_back(before: bool) -> None:
     assert sent.metadata.reply_to_message_id == one.link.message.metadata.message_id and not sent.has_error()
 
 
-def test_a_message_that_comes_again_after_its_run_seemed_over_is_answered() -> None:
-    one = site()
-    one.pull(confirm_message_received=ended)
-    one.link.left = [one.link.message]
+@pytest.mark.timeout(30)
+@pytest.mark.parametrize("where", ["get_run", "confirm_message_received"])
+def test_of_runs_that_end_one_after_the_other_only_the_last_one_that_lives_is_answered(where: str) -> None:
+    """One look for messages passes over all of them, and leaves none of their messages and no task to do."""
+    one = Site(POLICY, SuperLink(), lively=5.0)
     one.pull()
     one.answered(reply(one, arrays("net.w")))
     one.push()
+    over = {RUN + number: another(one, RUN + number) for number in (1, 2, 3)}
+    last = another(one, RUN + 4)
+    one.link.left = [last, *over.values()]  # the last one is fetched first
+
+    def lives(run_id: int, *_: Any) -> Run:
+        return ended() if run_id in over else one.link.get_run(run_id)
+
+    assert one.pull(**{where: lives}) == RUN + 4
+    assert [m.metadata.run_id for m in one.state.get_messages(is_reply=False)] == [RUN + 4]
+    claimed = [task.run_id for task in one.state.get_tasks() if one.state.claim_task(task.task_id)]
+    assert sorted(claimed) == [RUN, RUN + 4]  # the first one's answer came without a process
+    one.answered(Message(RecordDict({"about": ConfigRecord({"code": "a"})}), reply_to=last))
+    one.push()
+    assert [m.metadata.run_id for m in one.link.sent] == [RUN, RUN + 4] and not one.link.sent[1].has_error()
+
+
+@pytest.mark.timeout(30)
+def test_a_message_that_comes_again_after_its_run_seemed_over_is_answered_once() -> None:
+    """Two processes may have worked on it; the answer of the second one keeps no later answer back."""
+    one = site()
+    one.pull(confirm_message_received=ended)
+    one.answered(reply(one, arrays("net.w")))
+    one.link.left = [one.link.message]
+    one.pull()
+    one.push()
+    one.answered(reply(one, arrays("net.w")))
+    last = another(one, RUN)
+    one.pull()
+    pushing = threading.Thread(target=one.push, daemon=True)
+    pushing.start()
+    time.sleep(1)
     assert len(one.link.sent) == 1
+    one.answered(Message(RecordDict({"about": ConfigRecord({"code": "a"})}), reply_to=last))
+    pushing.join(20)
+    assert [m.metadata.reply_to_message_id for m in one.link.sent][1:] == [last.metadata.message_id]
+
+
+def test_a_message_without_a_name_is_passed_over(capsys: pytest.CaptureFixture[str]) -> None:
+    """No answer could name it: the site would wait for one that it takes for a message."""
+    one = site()
+    one.link.message.metadata.__dict__["_message_id"] = ""
+    assert one.pull() is None and one.state.get_tasks() == []
+    assert "takes nothing that cannot be read: ValueError" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("metrics", ["all", "none"])
