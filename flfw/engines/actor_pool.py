@@ -143,7 +143,7 @@ class ActorPool:
     def _greet(self, seat: Seat) -> None:
         """Let a seat have messages, as its actor has come, if its software is this process's."""
         try:
-            software, host = ray.get(seat.hello)
+            software, host, number = ray.get(seat.hello)
         except _LOST as error:
             if seat.starts >= _STARTS:
                 raise RunFailed(f"Ray's actors died {_STARTS} times at their start: {_last_line(error)}") from error
@@ -152,7 +152,7 @@ class ActorPool:
         except RayError as error:
             raise _gone(error) from error
         check_software(software, host)
-        seat.hello, seat.starts, self._without = None, 0, inf
+        seat.hello, seat.starts, self._without, seat.process = None, 0, inf, f"{number} on {host}"
 
     def _take(self, seat: Seat) -> None:
         """Take the replies of a seat's first chunk, or replace its dead actor."""
@@ -207,21 +207,23 @@ class ActorPool:
     def _end_overdue(self) -> None:
         """End actors whose replies nobody wants any more, and those that hold up other messages of theirs.
 
-        These take far longer than usual, and each message is then asked alone.
+        These take far longer than usual, and each message is then asked alone. One that is alone may be a large client.
         """
         now = time.monotonic()
         for seat in self._seats:
-            if seat.chunks and all(time.time() > job.over + _EXPIRED_S for job in seat.chunks[0].jobs):
-                self._replace(seat, TimeoutError("expired"))
-                continue
-            behind = sum(len(chunk.jobs) for chunk in seat.chunks) > 1
-            if not (behind and seat.ready):
+            if not seat.chunks:
                 continue
             first = seat.chunks[0]
-            left = min(job.over for job in first.jobs) - time.time()
-            took = now - first.began
-            if self._pace.is_overdue(first.jobs[0].kind, len(first.jobs), took) or 0 < left < took:
-                self._replace(seat, TimeoutError("overdue"))
+            left, took = min(job.over for job in first.jobs) - time.time(), now - first.began
+            overdue = self._pace.is_overdue(first.jobs[0].kind, len(first.jobs), took)
+            if all(time.time() > job.over + _EXPIRED_S for job in first.jobs):
+                self._replace(seat, TimeoutError("expired"))
+            elif sum(len(chunk.jobs) for chunk in seat.chunks) > 1:
+                if seat.ready and (overdue or 0 < left < took):
+                    self._replace(seat, TimeoutError("overdue"))
+            elif overdue and not first.said:
+                first.said = True
+                print(_slow(first.jobs[0], took, self._pace.usual(first.jobs[0].kind), seat.process), file=sys.stderr)
 
     def _say_if_none_came(self) -> None:
         """Say once that no actor has a place: another program's may have it, or the cluster's nodes are gone."""
@@ -243,10 +245,18 @@ class ActorPool:
         if seat.pinned and not seat.chunks:
             pinned, seat.pinned = seat.pinned, None
             return [pinned]
-        while self._waiting and time.time() >= self._waiting[0].over:
-            self._settle(self._waiting.popleft(), None)
         if not self._waiting:
             return []
+        busy, passed = self._busy(), list[Errand]()
+        while self._waiting and ((over := time.time() >= self._waiting[0].over) or self._waiting[0].node in busy):
+            job = self._waiting.popleft()
+            self._settle(job, None) if over else passed.append(job)
+        jobs = self._chunk(seat, busy) if self._waiting else []
+        self._waiting.extendleft(reversed(passed))
+        return jobs
+
+    def _chunk(self, seat: Seat, busy: set[int]) -> list[Errand]:
+        """Take the first waiting jobs for a seat, as many as its pace allows."""
         first, number = self._waiting[0], len(self._waiting)
         if seat.chunks:
             ahead = seat.chunks[0].jobs
@@ -255,7 +265,6 @@ class ActorPool:
                 return []
         most = 1 if first.deaths or not seat.ready else self._pace.length(first.kind, number, len(self._seats))
         most = rounded([job.block for job in self._waiting], most) if first.block and most > 1 else most
-        busy = self._busy()
         jobs: list[Errand] = []
         while self._waiting and (job := self._waiting[0]).kind == first.kind:
             inside = bool(jobs) and job.cohort is not None and job.cohort is jobs[-1].cohort
@@ -282,6 +291,13 @@ class ActorPool:
         self._stored.forget(job)
         if reply is not None:
             self._answered(job, reply)
+
+
+def _slow(job: Errand, took: float, usual: float, process: str) -> str:
+    return (
+        f"flfw: client {job.node - 1} has taken {took:.0f} s, where {usual:.2g} s is usual. Should process {process} "
+        f"hang, kill it, and the client is asked again; otherwise its time ends in {job.over - time.time():.0f} s."
+    )
 
 
 def _gone(error: BaseException) -> RunFailed:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -69,11 +70,11 @@ class ClientActor:
         self._simulated = simulated
         self._shared: dict[int, ArrayParts] = {}
 
-    def equipment(self) -> tuple[dict[str, str], str]:
-        """Return the versions of this process's software, and the address of its node."""
+    def equipment(self) -> tuple[dict[str, str], str, int]:
+        """Return the versions of this process's software, the address of its node, and its number there."""
         import ray
 
-        return versions(), ray.util.get_node_ip_address()
+        return versions(), ray.util.get_node_ip_address(), os.getpid()
 
     def answer(
         self,

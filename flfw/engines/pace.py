@@ -59,6 +59,11 @@ class Pace:
         usual = self._usual.get(kind)
         return usual is not None and messages * usual.seconds < _AHEAD_S and messages * usual.size <= _CHUNK_BYTES
 
+    def usual(self, kind: str) -> float:
+        """Return the seconds that a message usually takes; 0: none was answered."""
+        usual = self._usual.get(kind)
+        return usual.seconds if usual else 0.0
+
     def is_overdue(self, kind: str, messages: int, seconds: float) -> bool:
         """Return whether a chunk takes far longer than such chunks do."""
         usual = self._usual.get(kind)

@@ -17,6 +17,7 @@ class Chunk:
     blocks: list[tuple[int, int]]  # places of the jobs whose replies are added up
     reply: Any  # Ray's reference
     began: float  # on the monotonic clock: when it was handed out, or when the one before it was done
+    said: bool = False  # whether a line about its long time was printed
 
 
 @dataclass(eq=False)
@@ -29,6 +30,7 @@ class Seat:
             may have no place in the cluster, or be gone.
         starts: actors that were started here since the last one that came.
         pinned: job that this actor gets first.
+        process: number of its process and address of its node, for people; empty: it has not come.
         ready: whether it has answered anything: the first message loads code and data.
         chunks: what it was handed.
     """
@@ -37,5 +39,6 @@ class Seat:
     hello: Any
     starts: int = 1
     pinned: Errand | None = None
+    process: str = ""
     ready: bool = False
     chunks: deque[Chunk] = field(default_factory=deque)

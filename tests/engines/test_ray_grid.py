@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import threading
 import time
@@ -149,6 +150,27 @@ def test_a_client_that_hangs_holds_up_only_itself(grid: Any, tmp_path: Path, mon
     monkeypatch.setattr("flfw.engines.pace._OVERDUE_S", 3.0)
     replies = grid.send_and_receive(asked(range(CLIENTS), "hangs", [0], tmp_path), timeout=240)
     assert partitions(replies) == list(range(CLIENTS))
+
+
+def test_an_actor_that_hangs_with_one_message_alone_is_named_and_ended_once_others_wait(
+    grid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Alone it may be at work on a large client; and its client's next message, which waits, keeps no other back."""
+    warm(grid)
+    monkeypatch.setattr("flfw.engines.pace._OVERDUE_S", 1.0)
+    held = grid.push_messages(asked([0], "hangs", [0], tmp_path))
+    held += grid.push_messages(asked([0]))
+    printed, until = "", time.monotonic() + 60
+    while "client 0" not in printed and time.monotonic() < until:
+        assert grid.pull_messages(held) == []
+        printed += capfd.readouterr().err
+        time.sleep(0.2)
+    found = re.search(r"flfw: client 0 has taken .* Should process (\d+) on ", printed)
+    assert found
+    replies = grid.send_and_receive(asked(range(CLIENTS)), timeout=240)
+    assert partitions(replies) == list(range(CLIENTS))
+    again = [grid.reply_to(message_id, time.monotonic() + 240) for message_id in held]
+    assert partitions(again) == [0, 0] and int(found[1]) not in pids([*replies, *again])
 
 
 def test_nobody_waits_for_what_has_expired(grid: Any) -> None:
