@@ -19,7 +19,7 @@ from typing import Literal, final
 
 from flfw.audit.jobs import Job, Solution, Ticket
 from flfw.audit.queue import Queue
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import Experiment
 
 _POLL_S = 0.05
@@ -35,6 +35,21 @@ def place(experiment: Experiment) -> Literal["beside", "after", "inline"]:
     if experiment.attack_server == "auto":
         return "inline" if experiment.engine == "inproc" else "beside"
     return experiment.attack_server
+
+
+def require_gpu(experiment: Experiment) -> None:
+    """Refuse attacks on a GPU, or in a precision that only a GPU has, where this machine has none to give them.
+
+    Raises:
+        BadInput: naming the flag.
+    """
+    share, precision = experiment.attack_gpus, experiment.attack_precision
+    expected = "--attack-precision float32 or bf16 without --attack-gpus, as only a GPU has TensorFloat-32"
+    require(bool(share) or precision != "tf32", expected, attack_precision=precision)
+    if share:
+        import torch
+
+        require(torch.cuda.is_available(), "--attack-gpus 0 on a machine without a GPU", attack_gpus=share)
 
 
 class Attacks(ABC):

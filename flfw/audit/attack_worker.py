@@ -10,7 +10,8 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,6 @@ def solve(job: Job) -> Solution:
     experiment, attack = resolved.experiment, resolved.attacks[job.attack]
     recordings = Recordings(job.recordings)
     seen = recordings.observations([exchange.id for exchange in job.exchanges])
-    if job.device == "cuda":
-        torch.cuda.set_per_process_memory_fraction(job.memory)
     uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
     earlier = [answer for answer in recordings.observations(job.earlier) if answer is not None]
     observations, knowledge = grant(job, resolved, attack, [o for o in seen if o is not None], uploads, earlier)
@@ -86,11 +85,25 @@ def _present(
     return tuple((upload.client, tuple(map(bool, held.tolist()))) for upload, held in answers if held is not None)
 
 
+@contextmanager
+def _share_of_memory(job: Job) -> Iterator[None]:
+    """Limit a job to its share of a GPU's memory; without an attack server, clients use the same process afterwards."""
+    if job.device != "cuda":
+        yield
+        return
+    torch.cuda.set_per_process_memory_fraction(job.memory)
+    try:
+        yield
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+
+
 def attempt(job: Job, queue: Queue) -> None:
     """Do a job and write its solution; an attack that raises is a failed try and does not stop the others."""
     queue.start(job, os.getpid())
     try:
-        queue.solve(job, solve(job))
+        with _share_of_memory(job):
+            queue.solve(job, solve(job))
     except Exception as error:  # an attack is third-party code: any exception is reported as its failure
         queue.fail(job, f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}")
 

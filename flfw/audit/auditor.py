@@ -12,7 +12,7 @@ from typing import Any, final
 
 from flfw.adversary.attack import tuned_on
 from flfw.adversary.observation import key
-from flfw.audit.attack_server import Attacks, AttackServer, Inline, place
+from flfw.audit.attack_server import Attacks, AttackServer, Inline, place, require_gpu
 from flfw.audit.climb import Climb
 from flfw.audit.jobs import Job, Solution, Ticket
 from flfw.audit.judge import Judge
@@ -45,11 +45,12 @@ def auditing(resolved: Resolved, task: Task, out: Path, source: Path | None = No
         source: the folder with ``observations/`` and ``truth/``, if it is a different one.
 
     Raises:
-        BadInput: the data have no public examples, without which nothing is compared.
+        BadInput: the data have no public examples, without which nothing is compared, or the attacks no GPU.
     """
     experiment = resolved.experiment
     if not (experiment.attacks and experiment.audited and resolved.method.uploads):
         return nullcontext(None)
+    require_gpu(experiment)
     if not len(task.split.public):
         raise BadInput(
             "Expected test examples that are no training examples, for the floors of the audit, got none among "

@@ -23,6 +23,7 @@ from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
 from flfw.resolve import Resolved
 from flfw.rng import initialising
+from flfw.training.devices import device_of
 from flfw.victims.batch_statistics import normalise_by_batch, normalise_by_instance
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.operator import DataOperator, MethodOperator, Operator
@@ -99,7 +100,7 @@ def grant(
             before[answer[0].slot].append(answer)
     resolved = resolved.with_input_space(job.shape, job.classes)
     experiment = resolved.experiment
-    device = torch.device(job.device)
+    device = device_of(job.device == "cuda")
     inputs = Inputs.from_constants(job.shape, job.mean, job.std).to(device)
     exchanges = {exchange.slot: exchange for exchange in job.exchanges}
     common = {"public": _public(job, device), "start": _start(job, resolved, device)}

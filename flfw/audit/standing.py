@@ -81,7 +81,8 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
         "the inputs' range and normalisation",
     ]
     if rough := experiment.attack_precision != "float32" and attack.budget.iterations > 0:
-        granted.append("not made use of: single precision; searches compute in bfloat16")
+        lower = {"bf16": "bfloat16", "tf32": "TensorFloat-32"}[experiment.attack_precision]
+        granted.append(f"not made use of: single precision; searches compute in {lower}")
     if vantage == "client_update":
         granted.append("the same update, read on the client before it is sent")
     skipped = {part for part, child in model.named_children() if isinstance(child, Generator | Discriminator)}

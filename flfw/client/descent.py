@@ -18,6 +18,7 @@ from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
 from flfw.nets.net import Tensors, hits, targets
 from flfw.rng import torch_generator
+from flfw.training.devices import device_of
 from flfw.training.optimisers import LastingTraining, Optimiser, Remembering, along, clip_norm
 
 _EVALUATION_BATCH = 500
@@ -49,7 +50,7 @@ class LocalDescent(ABC):
         self.steps_made = 0
         self.noted: list[tuple[np.ndarray, Tensor, Tensor]] | None = None
         self._stored: tuple[Tensor, np.ndarray] | None = None  # the labels taken last, with their examples' places
-        self.device = torch.device("cuda" if at.experiment.gpus_per_client and torch.cuda.is_available() else "cpu")
+        self.device = device_of(bool(at.experiment.gpus_per_client) and torch.cuda.is_available())
 
     @abstractmethod
     def train(self) -> dict[str, float]:

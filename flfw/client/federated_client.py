@@ -185,7 +185,10 @@ class FederatedClient(Probing, NumPyClient, ABC):
         self.received = received
         state = self.model.state_dict()
         for name, value in received.items():
-            state[name].numpy()[...] = value
+            if state[name].device.type == "cpu":
+                state[name].numpy()[...] = value
+            else:  # after an earlier one for the same message
+                state[name].copy_(torch.tensor(value))
         if self.device.type != "cpu":
             self.model.to(self.device)
         private = self.private()

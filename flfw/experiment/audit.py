@@ -52,8 +52,9 @@ class AuditSettings:
     """Memory that a step of the searches done at once may take, in GB (1e9 bytes)."""
     attack_compile: bool = False
     """Compile the searches: up to a minute at the start, then faster steps. Needs a C++ compiler."""
-    attack_precision: Literal["float32", "bf16"] = "float32"
-    """Precision of the networks in searches: bf16 is faster for large ones, and its results are less close."""
+    attack_precision: Literal["float32", "tf32", "bf16"] = "float32"
+    """Precision of the networks in searches: tf32 (with --attack-gpus) and bf16 are faster for large ones, and their
+    results are less close."""
     lpips_weights: Path | None = None
     """AlexNet's weights for LPIPS: torchvision's file, or its features as safetensors; without them LPIPS is null."""
     pictures: Literal["auto", "yes", "no"] = "auto"

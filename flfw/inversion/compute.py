@@ -6,14 +6,19 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal, TypeAlias, final
 
-from flfw.errors import require
+import torch
 
-Precision: TypeAlias = Literal["float32", "bf16"]
+from flfw.errors import require
+from flfw.training.devices import products
+from flfw.victims.victim import VictimModel
+
+Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +28,8 @@ class Compute:
     Attributes:
         memory_gb: memory for one step of all searches that run at once, in GB (1e9 bytes), > 0.
         compiled: let a C++ compiler fuse a step's operations: seconds to a minute at the start, then faster steps.
-        precision: of the network's computation in a search; bf16 is faster, and its results are less close.
+        precision: of the network's computation in a search; the others are faster for large networks, and their results
+            are less close. With tf32 a GPU rounds the factors of products, with bf16 every result is rounded.
     """
 
     memory_gb: float = 4.0
@@ -32,6 +38,19 @@ class Compute:
 
     def __post_init__(self) -> None:
         require(self.memory_gb > 0, "memory_gb > 0", memory_gb=self.memory_gb)
+
+    @contextmanager
+    def reduced(self, victim: VictimModel) -> Iterator[VictimModel]:
+        """Yield a victim as a search computes with it; its numbers have the precision within the block.
+
+        Raises:
+            BadInput: this kind of victim has no form in bf16, or there is no GPU for tf32.
+        """
+        rounds, on_gpu = self.precision == "tf32", victim.inputs.mean.device.type == "cuda"
+        expected = "--attack-precision float32 or bf16 where no GPU searches"
+        require(on_gpu or not rounds, expected, attack_precision=self.precision)
+        with products(tf32=rounds):
+            yield victim.reduced(torch.bfloat16) if self.precision == "bf16" else victim
 
 
 def compiler() -> str | None:

@@ -185,26 +185,27 @@ def invert(
         or is lost: then its samples are NaN.
 
     Raises:
-        BadInput: an observation is of another network or not finite, or one search does not fit into memory.
+        BadInput: an observation is of another network or not finite, one search does not fit into memory, or the
+            victim cannot be searched for in this precision.
     """
     compute = compute or Compute()
-    victim = victim if compute.precision == "float32" else victim.reduced(torch.bfloat16)
-    if mechanism is None:  # a mechanism may change what is 0, or count entries
-        victim, kernels = cropped(victim, [target.sent for target in targets])
-        targets = [replace(target, sent=sent) for target, sent in zip(targets, kernels, strict=True)]
-    run = _Run(victim, recipe, mechanism, box, compute)
-    best: list[SearchResult | None] = [None] * len(targets)
-    # Without a distance at which to stop, all starts are searched from at once.
-    waves = [recipe.restarts] if recipe.together or not recipe.solved else [1] * recipe.restarts
-    for starts in waves:
-        open_ = [i for i, result in enumerate(best) if result is None or not result.matched <= recipe.solved]
-        if not open_:
-            break
-        runs = run.searched([targets[i] for i in open_ for _ in range(starts)])
-        for place, result in zip([i for i in open_ for _ in range(starts)], runs, strict=True):
-            before = best[place]
-            if before is None or result.matched < before.matched:
-                best[place] = result
+    with compute.reduced(victim) as victim:
+        if mechanism is None:  # a mechanism may change what is 0, or count entries
+            victim, kernels = cropped(victim, [target.sent for target in targets])
+            targets = [replace(target, sent=sent) for target, sent in zip(targets, kernels, strict=True)]
+        run = _Run(victim, recipe, mechanism, box, compute)
+        best: list[SearchResult | None] = [None] * len(targets)
+        # Without a distance at which to stop, all starts are searched from at once.
+        waves = [recipe.restarts] if recipe.together or not recipe.solved else [1] * recipe.restarts
+        for starts in waves:
+            open_ = [i for i, result in enumerate(best) if result is None or not result.matched <= recipe.solved]
+            if not open_:
+                break
+            runs = run.searched([targets[i] for i in open_ for _ in range(starts)])
+            for place, result in zip([i for i in open_ for _ in range(starts)], runs, strict=True):
+                before = best[place]
+                if before is None or result.matched < before.matched:
+                    best[place] = result
     return [result for result in best if result is not None]
 
 

@@ -18,6 +18,7 @@ from flfw.nets import Net
 from flfw.pipeline import build_net
 from flfw.rng import initialising
 from flfw.task import Task, input_space
+from flfw.training.devices import device_of
 
 Progress = Callable[[str, int], AbstractContextManager[Callable[[], None]]]
 """Progress display for a title and a number of steps; the context's function is called after each step."""
@@ -46,7 +47,7 @@ class ServerPlace:
     @property
     def device(self) -> torch.device:
         """Device of the server's computations."""
-        return torch.device(self.experiment.server_device)
+        return device_of(self.experiment.server_device == "cuda")
 
     def model(self) -> nn.Module:
         """Build the model with which every run of the experiment begins, on the server's device."""

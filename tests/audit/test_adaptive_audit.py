@@ -143,6 +143,17 @@ def test_a_search_in_bfloat16_is_static_and_closed_forms_are_as_they_were(tmp_pa
     assert all(words.startswith(refusal) for words in stopped.values()), stopped
 
 
+def test_a_search_in_tensorfloat_is_static_as_well() -> None:
+    job = Job("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
+    lower, exact = (resolve(asked(net="lenet", attack_precision=precision)) for precision in ("tf32", "float32"))
+    assert standing(exact, job, IG(), False).adaptive
+    rough = standing(lower, job, IG(), False)
+    assert (
+        not rough.adaptive and "not made use of: single precision; searches compute in TensorFloat-32" in rough.granted
+    )
+    assert standing(lower, job, Analytic(), False).granted == standing(exact, job, Analytic(), False).granted
+
+
 def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
     (entry,) = audited(tmp_path / "run", attack_memory_gb=1e-6, set=("ig.iterations=3",))
     assert entry["verdict"] == "inconclusive" and entry["failures"] == 2 and entry["tries"] == 1

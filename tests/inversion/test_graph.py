@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -264,6 +265,12 @@ def test_a_search_in_bfloat16_is_near_that_in_float32_and_another() -> None:
     for a, b in zip(rough, exact, strict=True):
         assert a.samples.dtype == torch.float32
         assert 0 < float((a.samples - b.samples).abs().mean()) < 0.2
+
+
+def test_tensorfloat_is_refused_where_no_gpu_searches() -> None:
+    line = "Expected --attack-precision float32 or bf16 where no GPU searches, got attack_precision=tf32."
+    with pytest.raises(BadInput, match=f"^{re.escape(line)}$"):
+        searched(2, Compute(precision="tf32"))
 
 
 @pytest.mark.parametrize("held", [True, False])
