@@ -16,7 +16,7 @@ ratio is the median of the turns'. Beside P10:
 - `uncompiled`: the ratios without a compiler.
 - `time_to_equal_psnr`: LeNet, 8 victims: seconds until the mean PSNR is that at which their search ends, less 0.5 dB;
   theirs one by one and added up, ours at once; without our compiling and with it. Once each, not in turns.
-- `bf16`: the network in bfloat16, compiled, over float32; and the change of PSNR for LeNet's 8 victims.
+- `bf16`: the network in bfloat16, compiled, over float32; `benchmarks.attack_precision` has what it costs.
 - `crossover`: seconds of a step for P victims one by one over those of a step under vmap, uncompiled, beside the
   operations of one victim's step. `flfw.inversion.graph.LIGHT` lies where vmap stops being faster.
 - `kept`: seconds of the processor of a step that computes everything, over those of one that keeps what the guess does
@@ -32,7 +32,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -47,6 +47,7 @@ from benchmarks import breaching_env, output
 from benchmarks.attack_victims import Victims, pictures, victims
 from benchmarks.our_search import Ours, errors, objective_of
 from benchmarks.their_search import Theirs
+from benchmarks.turns import in_turns, ratio, rounded, timed
 from flfw.inversion.compute import Compute
 from flfw.inversion.evaluation import stacked, stacked_given
 from flfw.inversion.graph import LIGHT, Graph
@@ -160,7 +161,7 @@ class Bench:
         return {**psnrs, **seconds, "compile_s": compile_s, **sooner(**seconds, compile_s=compile_s)}
 
     def bf16(self) -> dict[str, float]:
-        """Measure rates over float32's, and the change of the PSNR."""
+        """Measure rates over float32's."""
         gains: dict[str, float] = {}
         for name, case in _HALF.items():
             half, full = (self.ours(case, precision=p) for p in (torch.bfloat16, torch.float32))
@@ -169,12 +170,7 @@ class Bench:
                 {"half": partial(half.rate, iterations), "full": partial(full.rate, iterations)}, self.turns
             )
             gains[name] = ratio(rates["half"], rates["full"])
-        iterations = self.iterations(1000)
-        half, full = (
-            self.ours(_HALF["lenet"], precision=p).trace(iterations, iterations)
-            for p in (torch.bfloat16, torch.float32)
-        )
-        return {**gains, "lenet_psnr_change": half.psnr[-1] - full.psnr[-1]}
+        return gains
 
     def crossover(self, network: str) -> dict[str, Any]:
         """Measure victims one by one over victims under vmap, for some numbers of victims."""
@@ -215,25 +211,6 @@ class Bench:
         clock = {side: partial(timed, work, amount, time.process_time) for side, work in sides.items()}
         times = in_turns(clock, 2 * self.turns + 1)
         return {"gain": ratio(times["whole"], times["kept"]), "ms": 1000 * statistics.median(times["kept"]) / amount}
-
-
-def in_turns(sides: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
-    """Measure each side, one after the other, so many times."""
-    rows = [{name: measure() for name, measure in sides.items()} for _ in range(turns)]
-    return {name: [row[name] for row in rows] for name in sides}
-
-
-def timed(work: Callable[[], object], times: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    """Measure the seconds of so many repetitions."""
-    started = clock()
-    for _ in range(times):
-        work()
-    return clock() - started
-
-
-def ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """Return the median of the turns' ratios."""
-    return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
 def amortised(rate: float, compile_s: float, images: int) -> float:
@@ -326,13 +303,6 @@ def lines(results: Mapping[str, Any]) -> list[str]:
     for key in ("time_to_equal_psnr", "bf16", "crossover", "kept"):
         text += [f"{key}: {results[key]}"] if key in results else []
     return text
-
-
-def rounded(value: Any) -> Any:
-    """Round every number to four significant digits, at any depth."""
-    if isinstance(value, dict):
-        return {name: rounded(part) for name, part in value.items()}
-    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def main() -> None:

@@ -36,8 +36,8 @@ from typing import Any
 import torch
 
 from benchmarks import gpu_parts, output
-from benchmarks.attacks import rounded
 from benchmarks.gpu_parts import Amount
+from benchmarks.turns import rounded
 from flfw.storage.provenance import code_hash, hardware
 from flfw.storage.sealed import write_whole
 

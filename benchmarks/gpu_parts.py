@@ -22,9 +22,9 @@ from torch.func import grad_and_value
 
 from benchmarks import breaching_env, local_steps
 from benchmarks.attack_victims import Victims, victims
-from benchmarks.attacks import in_turns, ratio, timed
 from benchmarks.our_search import Ours, errors, objective_of, wait
 from benchmarks.their_search import Theirs
+from benchmarks.turns import in_turns, ratio, timed
 from flfw.experiment import Experiment
 from flfw.inversion.compute import Compute
 from flfw.inversion.evaluation import stacked, stacked_given

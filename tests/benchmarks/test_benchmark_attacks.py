@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from benchmarks import attacks, breaching_env, our_search
+from benchmarks import attacks, breaching_env, our_search, turns
 from benchmarks.attack_victims import Victims, victims
 from benchmarks.our_search import Ours, Trace, descent, errors, padded_variation
 from benchmarks.their_search import Theirs, write
@@ -141,7 +141,7 @@ def test_errors_are_absolute_of_the_objective_and_relative_of_the_gradient() -> 
 
 
 def test_a_ratio_is_the_median_of_the_turns() -> None:
-    assert attacks.ratio([1.0, 30.0, 4.0], [1.0, 3.0, 2.0]) == 2.0
+    assert turns.ratio([1.0, 30.0, 4.0], [1.0, 3.0, 2.0]) == 2.0
 
 
 def test_compiling_is_spread_over_the_iterations_of_all_images() -> None:
@@ -161,12 +161,12 @@ def test_sides_take_turns() -> None:
         order.append(name)
         return float(len(order))
 
-    result = attacks.in_turns({"a": lambda: side("a"), "b": lambda: side("b")}, 2)
+    result = turns.in_turns({"a": lambda: side("a"), "b": lambda: side("b")}, 2)
     assert order == ["a", "b", "a", "b"] and result == {"a": [1.0, 3.0], "b": [2.0, 4.0]}
 
 
 def test_numbers_are_rounded_to_four_digits_at_any_depth() -> None:
-    assert attacks.rounded({"a": {"b": 12.34567}, "c": 3, "d": None}) == {"a": {"b": 12.35}, "c": 3, "d": None}
+    assert turns.rounded({"a": {"b": 12.34567}, "c": 3, "d": None}) == {"a": {"b": 12.35}, "c": 3, "d": None}
 
 
 class Apart:
