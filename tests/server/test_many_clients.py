@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from math import sqrt
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
+from scipy.stats import binom
 
 from flfw.client.site import Site
 from flfw.experiment import Experiment
@@ -18,7 +21,8 @@ from flfw.messages.simulated import representatives
 from flfw.resolve import resolve, without_auto
 from flfw.rng import numpy_generator
 from flfw.runs import engine
-from flfw.server.cohorts import drawn, drawn_last, in_turn
+from flfw.server import cohorts
+from flfw.server.cohorts import drawn, drawn_last, in_turn, secretly_drawn
 from flfw.server.enrolment import Enrolment
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
@@ -91,11 +95,57 @@ def test_cohorts_of_all_clients_are_those_of_a_list_of_them() -> None:
         rng = numpy_generator(3, "cohort", 2)
         expected = sorted(int(one) for one in rng.choice(list(range(clients)), 20, replace=False))
         assert drawn(range(clients), 20, "fixed", 3, 2) == drawn(list(range(clients)), 20, "fixed", 3, 2) == expected
-        coins = numpy_generator(3, "cohort", 2).random(clients) < 20 / clients
-        assert drawn(range(clients), 20, "poisson", 3, 2) == np.flatnonzero(coins).tolist()
+        poisson = drawn(range(clients), 20, "poisson", 3, 2)
+        assert poisson == drawn(list(range(clients)), 20, "poisson", 3, 2) == sorted(set(poisson))
         last = numpy_generator(3, "final evaluation").choice(list(range(clients)), 20, replace=False)
         assert drawn_last(range(clients), 20, 3) == sorted(last.tolist())
     assert list(in_turn(range(MILLION), 3, 3))[:2] == [2, 5] == in_turn([1, 2, 4, 5], 3, 3)
+
+
+def seeded(everyone: range, sample: int, server_round: int) -> list[int]:
+    return drawn(everyone, sample, "poisson", 5, server_round)
+
+
+def secret(everyone: range, sample: int, server_round: int) -> list[int]:
+    return secretly_drawn(everyone, sample, b"k" * 32, server_round, 0)
+
+
+@pytest.mark.parametrize("draw", [seeded, secret])
+@pytest.mark.parametrize(("clients", "sample"), [(6, 2), (150, 100)])  # the second in two runs of clients
+def test_poisson_cohorts_are_those_of_a_coin_for_each_client(draw, clients: int, sample: int) -> None:
+    """Their sizes are binomial; each client, pair and triple is in as often as independent coins are heads."""
+    rounds, share = 6000, sample / clients
+    taken = np.zeros((rounds, clients), dtype=bool)
+    for one in range(rounds):
+        taken[one, draw(range(clients), sample, one + 1)] = True
+    sizes, grid = taken.sum(1), np.arange(clients + 1)
+    below = np.searchsorted(np.sort(sizes), grid, side="right") / rounds
+    assert np.abs(below - binom.cdf(grid, clients, share)).max() < 2.2 / sqrt(rounds)  # Kolmogorov's bound at 1e-4
+    together = taken.T.astype(float) @ taken / rounds
+    low, high = binom.ppf([1e-8, 1 - 1e-8], rounds, share**2) / rounds
+    pairs = together[np.triu_indices(clients, 1)]
+    assert low <= pairs.min() and pairs.max() <= high
+    assert np.abs(np.diag(together) - share).max() < 6 * sqrt(share * (1 - share) / rounds)
+    triple = taken[:, [0, 1, clients - 1]].all(1).mean()
+    assert abs(triple - share**3) < 5 * sqrt(share**3 * (1 - share**3) / rounds)
+
+
+@pytest.mark.parametrize(("length", "sample", "everyone"), [(3, 1, 4), (64_000, 1, 1000), (70, 99, 100)])
+def test_numbers_of_secretly_drawn_clients_are_binomial(length: int, sample: int, everyone: int) -> None:
+    sums = cohorts._binomial_sums(length, sample, everyone)
+    exact = binom.cdf(np.arange(len(sums)), length, sample / everyone)
+    assert np.abs(np.array([one / sums[-1] for one in sums]) - exact).max() < 1e-14
+
+
+@pytest.mark.parametrize("draw", [seeded, secret])
+def test_a_poisson_cohort_of_a_billion_needs_no_memory_for_each(draw) -> None:
+    """A coin for each would be eight gigabytes."""
+    tracemalloc.start()
+    cohort = draw(range(10**9), 100, 1)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert 40 < len(cohort) < 180 and cohort == sorted(set(cohort)) and max(cohort) < 10**9
+    assert most < 1_000_000
 
 
 def test_missing_answers_are_noted_in_the_order_of_the_questions() -> None:
