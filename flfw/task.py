@@ -88,6 +88,8 @@ class Task:
                 init=experiment.init,
                 experiment=experiment,
             )
+        in_files = f"canaries=0 for {dataset.name}, whose labels are generated"
+        require(not dataset.is_generated, in_files, canaries=experiment.canaries)
         chosen, split, labels = _with_canaries(*cut, experiment.canaries)
         relabelled = dataclasses.replace(dataset, train_y=labels)
         return cls(relabelled, split, experiment.net, augment, chosen, data_root, experiment.init, experiment)

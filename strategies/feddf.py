@@ -36,7 +36,7 @@ import torch
 
 from flfw import data
 from flfw.data import feed
-from flfw.errors import BadInput
+from flfw.errors import BadInput, require
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining, distil, speaking, taught
@@ -130,6 +130,7 @@ def _another(task: Task, public: str) -> data.Dataset:
     """Load a data set that shares no data with the clients', its images resized like theirs."""
     held = task.dataset
     card, image = data.describe(public), held.is_image
+    require(card.population is None, "data in files for the server to distil on", public=public)
     if _made_of(held.name) & _made_of(public):
         raise BadInput(f"Expected public data beside the clients' {held.name}, got public={public}; leave it out.")
     if card.shape[:1] != held.shape[:1] or len(card.shape) != len(held.shape):

@@ -16,6 +16,7 @@ import numpy as np
 from flfw.data import text
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import Arrays, Augmentation, Dataset, DatasetCard
+from flfw.data.generated import images, logistic, opened
 from flfw.data.readers import (
     adult,
     at_site,
@@ -77,6 +78,8 @@ _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
     "digit5": digit5.digit5,
     "domainnet": domainnet.domainnet,
     "office_caltech": office.office_caltech,
+    "synthetic": logistic.synthetic,
+    "synthetic_images": images.synthetic_images,
 }
 """Sets with parts, chosen by a word behind a colon, ``digit5:usps,mnist``: name -> card for that word ("": all)."""
 
@@ -235,6 +238,8 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
         )
     if side is not None and side < 1:
         raise BadInput(f"Expected side >= 1 pixel, got side={side}; leave it out for the published size.")
+    if card.population:
+        return opened.generated(name, card, card.population, side)
     root = _root(card, data_root)
     paths = _present(name, card, root)
     # A user's own images may differ in size, unless they were read without resizing.

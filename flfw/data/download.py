@@ -27,7 +27,9 @@ def _do(arguments: list[str]) -> int:
     chosen = parser.parse_args(arguments)
     for name in chosen.names:
         data.fetch(name, chosen.root)
-        print(f"{name}: {len(data.load(name, chosen.root).train_y)} training examples are ready")
+        ready = data.load(name, chosen.root)
+        examples = "all" if ready.is_generated else len(ready.train_y)
+        print(f"{name}: {examples} training examples are ready")
     return 0
 
 

@@ -43,6 +43,8 @@ DATA_PREFIXES = (
     "digit5",
     "domainnet",
     "office_caltech",
+    "synthetic",
+    "synthetic_images",
     "folder",
     "hf",
     "site",

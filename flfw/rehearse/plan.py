@@ -84,7 +84,7 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
     climb = replace(site, victim_batch=batch, victim_steps=steps, curve=(curve,))
     climb = replace(climb, images=_most_images(climb, task, asked.images))
     messages = []
-    if held < examples:
+    if held < examples and not task.dataset.is_generated:
         messages.append(f"The site's client holds {held} of the {examples} training examples (split {site.split}).")
     if batch < asked.batch_size:
         messages.append(f"A local step has {batch} examples, all that the client holds, and not {asked.batch_size}.")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from flwr.app import ArrayRecord
 
@@ -38,16 +37,16 @@ def central_accuracy(place: ServerPlace, arrays: ArrayRecord) -> float | None:
     names, sharing = list(place.blank.state_dict()), place.sharing
     whole = all(matches(name, sharing.downloads) for name in names)
     task = place.task
-    count = len(task.dataset.test_y)
-    if not whole or not sends_one_model(place.method) or not count:
+    tests = task.dataset.common_tests
+    if not whole or not sends_one_model(place.method) or not len(tests):
         return None
     model = place.model()
     model.load_state_dict(unpack(arrays))
     model.to(place.device).eval()
     right = 0.0
     with torch.no_grad(), one_thread():
-        for start in range(0, count, _AT_ONCE):
-            x, y = task.examples("test", np.arange(start, min(count, start + _AT_ONCE)))
+        for start in range(0, len(tests), _AT_ONCE):
+            x, y = task.examples("test", tests[start : start + _AT_ONCE])
             scores = model(task.inputs.normalise(x.to(place.device)))
             right += float(hits(scores.cpu(), x, y).sum())
-    return right / count
+    return right / len(tests)

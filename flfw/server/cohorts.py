@@ -35,9 +35,7 @@ def drawn(clients: Sequence[int], sample: int, sampling: Sampling, seed: int, se
     if not sample or sample >= len(clients):
         return list(clients)
     rng, count = numpy_generator(seed, "cohort", server_round), sample
-    if (
-        sampling == "poisson"
-    ):  # as coins: a binomial number, and all sets of that number alike
+    if sampling == "poisson":  # as coins: a binomial number, and all sets of that number alike
         count = int(rng.binomial(len(clients), sample / len(clients)))
     return sorted(_at(clients, rng.choice(len(clients), count, replace=False)))
 

@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from flfw.data.generated.population import GeneratedColumn, Population, common_tests
+
 Augmentation = Literal["none", "flip", "crop_flip"]
 """How training images are varied: not at all, mirrored at random, or moved by up to 4 pixels and mirrored."""
 
@@ -56,6 +58,7 @@ class DatasetCard:
         domains: names of the domains of a set with several; empty: it has none.
         vocabulary: number of tokens of text, whose inputs are rows of them, token k of V as k / (V - 1); 0: no text.
         held_out: the domain that no client holds and that a server may distil from; empty: none.
+        population: clients from whom all examples are generated on demand; None: they are in files.
     """
 
     shape: tuple[int, ...]
@@ -79,16 +82,18 @@ class DatasetCard:
     domains: tuple[str, ...] = ()
     held_out: str = ""
     vocabulary: int = 0
+    population: Population | None = None
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """A data set, its arrays mapped read-only from disk: processes of one machine share the pages.
+    """Data set, its arrays mapped read-only from disk: processes of one machine share the pages. Or it is generated.
 
     Attributes:
         name: name as in ``flfw.data.names()``.
-        train_x: (N, C, H, W) uint8 for images, (N, d) float32 in [0, 1] for rows.
-        train_y: (N,) int64, 0 to ``classes - 1``.
+        train_x: (N, C, H, W) uint8 for images, (N, d) float32 in [0, 1] for rows. Of generated data a
+            `GeneratedColumn`, of which only rows can be read, by their numbers.
+        train_y: (N,) int64, 0 to ``classes - 1``; likewise.
         test_x: as ``train_x``.
         test_y: as ``train_y``.
         classes: number of labels.
@@ -136,3 +141,13 @@ class Dataset:
     def is_image(self) -> bool:
         """True for images, False for rows of features."""
         return len(self.shape) == 3
+
+    @property
+    def is_generated(self) -> bool:
+        """True where each client's examples are generated when they are asked for."""
+        return isinstance(self.train_x, GeneratedColumn)
+
+    @property
+    def common_tests(self) -> np.ndarray:
+        """Indices of the whole official test part; of generated data, of its examples that are no client's."""
+        return common_tests() if self.is_generated else np.arange(len(self.test_y))

@@ -19,16 +19,21 @@ class OnDemand(Sequence[np.ndarray]):
         clients: number of clients.
         size: number of examples of each.
         draw: function that computes the part of a client; the same at each call.
+        copies: number of clients that hold one example at most; 0: not known.
+
+    Attributes:
+        size: number of examples of each client.
+        copies: as given.
     """
 
-    def __init__(self, clients: int, size: int, draw: Callable[[int], np.ndarray]) -> None:
-        self._clients, self.size = range(clients), size
+    def __init__(self, clients: int, size: int, draw: Callable[[int], np.ndarray], copies: int = 0) -> None:
+        self._clients, self.size, self.copies = range(clients), size, copies
         self._draw = lru_cache(_KEPT)(draw)
 
     @classmethod
     def same(cls, clients: int, part: np.ndarray) -> OnDemand:
         """Return one part for all clients."""
-        return cls(clients, len(part), lambda client: part)
+        return cls(clients, len(part), lambda client: part, copies=clients)
 
     @overload
     def __getitem__(self, index: int) -> np.ndarray: ...
@@ -48,6 +53,11 @@ class OnDemand(Sequence[np.ndarray]):
 def sizes(parts: Sequence[np.ndarray]) -> list[int]:
     """Return the number of examples of each client; a single one if all clients have as many by construction."""
     return [parts.size] if isinstance(parts, OnDemand) else [len(part) for part in parts]
+
+
+def total(parts: Sequence[np.ndarray]) -> int:
+    """Return the number of examples of all clients together, each as often as it is held."""
+    return len(parts) * parts.size if isinstance(parts, OnDemand) else sum(map(len, parts))
 
 
 def looked_at(parts: Sequence[np.ndarray], most: int = 10_000) -> range:

@@ -16,7 +16,7 @@ import numpy as np
 
 from flfw.data.files import cache
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits import domains, dominant, drawn, mixtures, pools, sampled, shards, whole
+from flfw.data.splits import domains, dominant, drawn, mixtures, natural, pools, sampled, shards, whole
 from flfw.data.splits.cut import Cut, at_most
 from flfw.data.splits.on_demand import OnDemand
 from flfw.data.splits.outside import SplitScheme, source_of
@@ -28,6 +28,7 @@ from flfw.data.splits.schemes import (
     Dominant,
     Drawn,
     Everything,
+    Natural,
     Pathological,
     Pools,
     Sampled,
@@ -48,6 +49,7 @@ __all__ = [
     "Dominant",
     "Drawn",
     "Everything",
+    "Natural",
     "Pathological",
     "Pools",
     "Sampled",
@@ -118,6 +120,11 @@ def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: Te
     """
     if clients < 1:
         raise BadInput(f"Expected clients >= 1, got clients={clients}; pass --clients.")
+    if isinstance(scheme, Natural):
+        none = np.zeros(0, np.int64)
+        cut = natural.parts(dataset, scheme, clients, test)
+        return Split(cut.train, cut.test, cut.validation, none, none, dataset.common_tests)
+    natural.refuse_others(dataset, type(scheme).__name__.lower())
     if isinstance(scheme, Drawn):
         pool = _kept(dataset, Drawn(), 1, 0)
         train = drawn.parts(dataset, scheme, pool.train[0], "train", clients, seed)

@@ -127,13 +127,36 @@ class Drawn:
         _counts("drawn", classes=self.classes)
 
 
+@dataclass(frozen=True)
+class Natural:
+    """Examples that a client has of its own in generated data, see ``flfw.data.splits.natural``."""
+
+    train: int = 50  # examples a client
+    test: int = 20  # likewise
+
+    def __post_init__(self) -> None:
+        require(self.train >= 1, "natural.train >= 1", train=self.train)
+        require(self.test >= 1, "natural.test >= 1", test=self.test)
+
+
 def _counts(scheme: str, **counts: int) -> None:
     for name, count in counts.items():
         require(count >= 0, f"{scheme}.{name} >= 0", **{name: count})
 
 
 Scheme: TypeAlias = (
-    IID | Dirichlet | Pathological | Dominant | Sampled | Domains | Shards | Everything | Pools | Whole | Drawn
+    IID
+    | Dirichlet
+    | Pathological
+    | Dominant
+    | Sampled
+    | Domains
+    | Shards
+    | Everything
+    | Pools
+    | Whole
+    | Drawn
+    | Natural
 )
 
 _SCHEMES: dict[str, type[Scheme]] = {
@@ -147,6 +170,7 @@ _SCHEMES: dict[str, type[Scheme]] = {
     "everything": Everything,
     "pools": Pools,
     "drawn": Drawn,
+    "natural": Natural,
     "whole": Whole,
 }
 

@@ -1,0 +1,1 @@
+"""Data sets that are generated on demand, for any number of clients."""
