@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from flfw import data
+from flfw.data.files.population import COMMON, PERSONS, STRIDE
 from flfw.data.generated.images import SkewedImages
 from flfw.data.generated.logistic import LogisticClients, _client
-from flfw.data.generated.population import COMMON, PERSONS, STRIDE
 from flfw.data.splits.partition import IID, Drawn, Natural, split
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -59,12 +59,12 @@ def test_another_process_generates_the_same_bytes() -> None:
 
 
 def sums() -> list[str]:
-    found = []
+    summed = []
     for name in ("synthetic:0.5,0.5,7", "synthetic_images:3x32x32"):
         made, places = data.load(name), np.arange(3) * STRIDE
         read = made.train_x[places].tobytes() + made.train_y[places].tobytes()
-        found += [hashlib.sha256(read).hexdigest(), made.digest]
-    return found
+        summed += [hashlib.sha256(read).hexdigest(), made.digest]
+    return summed
 
 
 def test_labels_are_those_of_the_clients_own_logistic_model() -> None:
@@ -125,10 +125,10 @@ def test_the_common_test_examples_are_nobodys() -> None:
     assert len(one.public) == COMMON and one.public.min() == PERSONS * STRIDE
     x, y = made.test_x[one.public], made.test_y[one.public]
     assert np.array_equal(made.test_x[one.public[7:9]], x[7:9]) and np.bincount(y).min() > 180
-    own = split(made, Natural(test=4), 3, seed=0)
-    assert own.test[2].tolist() == [2 * STRIDE + k for k in range(4)] and own.public.tolist() == one.public.tolist()
-    both = np.concatenate([own.test[1], one.public[:2]])  # of a client and of nobody in one batch
-    assert np.array_equal(made.test_x[both], np.concatenate([made.test_x[own.test[1]], x[:2]]))
+    each = split(made, Natural(test=4), 3, seed=0)
+    assert each.test[2].tolist() == [2 * STRIDE + k for k in range(4)] and each.public.tolist() == one.public.tolist()
+    both = np.concatenate([each.test[1], one.public[:2]])  # of a client and of nobody in one batch
+    assert np.array_equal(made.test_x[both], np.concatenate([made.test_x[each.test[1]], x[:2]]))
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from flfw.data.generated.population import GeneratedColumn, Population, common_tests
+from flfw.data.files.population import GeneratedColumn, Population, common_tests
 
 Augmentation = Literal["none", "flip", "crop_flip"]
 """How training images are varied: not at all, mirrored at random, or moved by up to 4 pixels and mirrored."""

@@ -21,7 +21,7 @@ from typing import final
 import numpy as np
 
 from flfw.data.files.dataset import DatasetCard
-from flfw.data.generated.population import Part, Population
+from flfw.data.files.population import Part, Population
 from flfw.data.generated.words import no_files, whole, within
 from flfw.errors import BadInput
 from flfw.rng import numpy_generator
@@ -75,9 +75,9 @@ class SkewedImages(Population):
         labels = self.labels(part, person, count)
         fields = numpy_generator(self.seed, f"synthetic fields {part}", person)
         pixels = numpy_generator(self.seed, f"synthetic pixels {part}", person)
-        own = _smooth(fields.standard_normal((count, self.size[0], _GRID, _GRID)), self.size)
+        own_field = _smooth(fields.standard_normal((count, self.size[0], _GRID, _GRID)), self.size)
         noise = pixels.standard_normal((count, *self.size))
-        grey = _GREY + _CLASS * _means(self)[labels] + _OWN * own + _PIXEL * noise
+        grey = _GREY + _CLASS * _means(self)[labels] + _OWN * own_field + _PIXEL * noise
         return np.rint(grey).clip(0, 255).astype(np.uint8)
 
 
@@ -89,7 +89,7 @@ def _means(population: SkewedImages) -> np.ndarray:
 
 
 def _smooth(grid: np.ndarray, size: tuple[int, int, int]) -> np.ndarray:
-    """Interpolate grids (N, C, 7, 7) linearly along both axes to (N, C, H, W); products alone, so alike everywhere."""
+    """Resize grids (N, C, 7, 7) linearly along both axes to (N, C, H, W); products alone, so alike everywhere."""
     for axis, length in ((2, size[1]), (3, size[2])):
         at = np.linspace(0, _GRID - 1, length)
         low = np.minimum(at.astype(int), _GRID - 2)

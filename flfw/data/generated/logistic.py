@@ -21,7 +21,7 @@ from typing import final
 import numpy as np
 
 from flfw.data.files.dataset import DatasetCard
-from flfw.data.generated.population import Part, Population
+from flfw.data.files.population import Part, Population
 from flfw.data.generated.words import no_files, whole, within
 from flfw.errors import BadInput
 from flfw.rng import numpy_generator

@@ -8,7 +8,7 @@ import numpy as np
 
 from flfw.data.files import cache
 from flfw.data.files.dataset import Dataset, DatasetCard
-from flfw.data.generated.population import COMMON, PERSONS, Population, columns
+from flfw.data.files.population import COMMON, PERSONS, Population, columns
 from flfw.data.readers.pixels import resize
 
 _PROBED = 0, 1, PERSONS + COMMON - 1  # persons whose first examples identify the data

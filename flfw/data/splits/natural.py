@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.generated.population import PERSONS, STRIDE
+from flfw.data.files.population import PERSONS, STRIDE
 from flfw.data.splits.cut import Cut, at_most
 from flfw.data.splits.on_demand import OnDemand
 from flfw.data.splits.schemes import Natural
@@ -27,8 +27,8 @@ def parts(dataset: Dataset, scheme: Natural, clients: int, test: str) -> Cut:
     for name, size in (("train", scheme.train), ("test", scheme.test)):
         require(size <= STRIDE, f"natural.{name} <= {STRIDE}", **{name: size})
     train = OnDemand(clients, scheme.train, lambda one: one * STRIDE + np.arange(scheme.train), copies=1)
-    own = OnDemand(clients, scheme.test, lambda one: one * STRIDE + np.arange(scheme.test), copies=1)
-    tests = OnDemand.same(clients, dataset.common_tests) if test == "shared" else own
+    own_tests = OnDemand(clients, scheme.test, lambda one: one * STRIDE + np.arange(scheme.test), copies=1)
+    tests = OnDemand.same(clients, dataset.common_tests) if test == "shared" else own_tests
     return Cut(train, tests, OnDemand.same(clients, np.zeros(0, np.int64)))
 
 
