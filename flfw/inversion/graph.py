@@ -15,8 +15,9 @@ norms of what was observed and the scales of BatchNorm.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -34,6 +35,7 @@ LIGHT = 150e6
 """Largest number of floating-point operations of one call for one problem at which vmap pays."""
 CACHED = 3_000_000
 """Largest peak memory of one problem, in bytes, at which vmap pays on a CPU."""
+Run = TypeVar("Run", bound=Callable[..., Any])
 _SHARED = 4  # bytes of shared tensors over the peak memory of one problem, from which reading them decides
 
 
@@ -53,15 +55,15 @@ class Graph:
 
     def __init__(self, function: Callable[..., Any], examples: tuple[Any, ...], compute: Compute) -> None:
         self._function, self._compiled = function, compute.compiled
-        traced = _traced(function, examples)
+        listed = _listed(function, examples)
+        traced = listed.operations
         self.bytes = peak_bytes(traced)
         shared = constant_bytes(traced) >= max(CACHED, _SHARED * self.bytes)
         cached = self.bytes <= CACHED or shared or any(leaf.is_cuda for leaf in tree_leaves(examples))
         self.light = cached and flops(traced, convolutions=shared) <= LIGHT
         self.bytes += kept_bytes(traced, len(tree_leaves(examples[0])))
-        self._ready_for: dict[Any, Callable[..., Any]] = {
-            tuple(leaf.shape for leaf in tree_leaves(examples)): self._ready(traced)
-        }
+        self._ready_for: dict[Any, _Listed[Callable[..., Any]]] = {}
+        self._lists: dict[Any, _Listed[GraphModule]] = {_shapes(examples): listed}
         self._steps: dict[Any, _Step] = {}
 
     def __call__(self, *stacked: Any) -> Any:
@@ -102,19 +104,39 @@ class Graph:
         return called
 
     def _step(self, function: Callable[..., Any], records: tuple[Any, ...]) -> _Step:
-        shapes = tuple(leaf.shape for leaf in tree_leaves(records))
+        shapes = _shapes(records)
         if shapes not in self._steps:
-            self._steps[shapes] = _Step(function, records, self._ready)
+            self._steps[shapes] = _Step(self._list(function, records), records, self._ready)
         return self._steps[shapes]
 
     def _for(self, function: Callable[..., Any], records: tuple[Any, ...]) -> Callable[..., Any]:
-        shapes = tuple(leaf.shape for leaf in tree_leaves(records))
+        shapes = _shapes(records)
         if shapes not in self._ready_for:
-            self._ready_for[shapes] = self._ready(_traced(function, records))
+            listed = self._list(function, records)
+            self._ready_for[shapes] = replace(listed, operations=self._ready(listed.operations))
         return self._ready_for[shapes]
+
+    def _list(self, function: Callable[..., Any], records: tuple[Any, ...]) -> _Listed[GraphModule]:
+        shapes = _shapes(records)
+        if shapes not in self._lists:
+            self._lists[shapes] = _listed(function, records)
+        return self._lists[shapes]
 
     def _ready(self, traced: GraphModule) -> Callable[..., Any]:
         return _compiled(traced) if self._compiled else traced
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Listed(Generic[Run]):
+    """Operations of a function of records, as a function from the records' leaves to the leaves of its results."""
+
+    operations: Run
+    given: TreeSpec
+    results: TreeSpec
+
+    def __call__(self, *records: Any) -> Any:
+        return tree_unflatten(self.operations(*self.given.flatten_up_to(records)), self.results)
 
 
 @final
@@ -122,28 +144,23 @@ class _Step:
     """Operations of a function, divided into those that its first record does not change and the rest.
 
     Args:
-        function: a pure function of records.
+        listed: the operations of a pure function of records.
         records: examples, for their shapes.
         ready: prepares the operations of every call.
     """
 
     def __init__(
-        self, function: Callable[..., Any], records: tuple[Any, ...], ready: Callable[[GraphModule], Callable[..., Any]]
+        self,
+        listed: _Listed[GraphModule],
+        records: tuple[Any, ...],
+        ready: Callable[[GraphModule], Callable[..., Any]],
     ) -> None:
-        traced, (leaves, form) = _traced(function, records), tree_flatten(records)
-        self._form = tree_flatten(records[0])[1]
-        forms: list[TreeSpec] = []
-
-        def flat(*given: Tensor) -> list[Tensor]:
-            results, its_form = tree_flatten(traced(*tree_unflatten(given, form)))
-            forms.append(its_form)
-            return results
-
-        listed = make_fx(functionalize(flat, remove="mutations"), tracing_mode="fake", _allow_non_fake_inputs=True)
-        early, changing = divided(listed_shortly(listed(*leaves)), self._form.num_leaves)
+        leaves, self._form = tree_leaves(records), tree_flatten(records[0])[1]
+        pure = _without_mutations(listed.operations, leaves)
+        early, changing = divided(listed_shortly(pure), self._form.num_leaves)
         constant, self._early = divided(early, len(leaves) - self._form.num_leaves)
         self._constants = constant()  # of the weights: once for all problems
-        self._run, self._results = ready(changing), forms[0]
+        self._run, self._results = ready(changing), listed.results
 
     def before(self, *others: Tensor) -> list[Tensor]:
         """Compute from the leaves of the other records the tensors that every call needs."""
@@ -155,13 +172,40 @@ class _Step:
         return tree_unflatten(self._run(*leaves, *still), self._results)
 
 
-def _traced(function: Callable[..., Any], records: tuple[Any, ...]) -> GraphModule:
-    """Trace the operations of a function on such records, without those whose results are not used; compute nothing."""
-    plain = lambda *given: function(*given)  # noqa: E731  # tracing counts the arguments of methods wrongly
-    traced = make_fx(plain, tracing_mode="fake", _allow_non_fake_inputs=True)(*records)
+def _listed(function: Callable[..., Any], records: tuple[Any, ...]) -> _Listed[GraphModule]:
+    """List the operations of a function on such records, without those whose results are not used; compute nothing."""
+    leaves, form = tree_flatten(records)
+    results: list[TreeSpec] = []
+
+    def flat(*given: Tensor) -> list[Tensor]:
+        made, its_form = tree_flatten(function(*tree_unflatten(given, form)))
+        results.append(its_form)
+        return made
+
+    traced = _traced(flat, leaves)
     traced.graph.eliminate_dead_code()  # above all the gradients by the weights in the second of two backward passes
     traced.recompile()
-    return traced
+    return _Listed(traced, form, results[0])
+
+
+def _traced(flat: Callable[..., list[Tensor]], leaves: Sequence[Tensor]) -> GraphModule:
+    return make_fx(flat, tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
+
+
+def _without_mutations(traced: GraphModule, leaves: Sequence[Tensor]) -> GraphModule:
+    """Return operations none of which changes a tensor in place: the given ones where they are such, as most are."""
+    if not any(node.op == "call_function" and _is_mutation(node) for node in traced.graph.nodes):
+        return traced
+    return _traced(functionalize(lambda *given: traced(*given), remove="mutations"), leaves)
+
+
+def _is_mutation(node: Node) -> bool:
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and schema.is_mutable
+
+
+def _shapes(records: tuple[Any, ...]) -> tuple[torch.Size, ...]:
+    return tuple(leaf.shape for leaf in tree_leaves(records))
 
 
 def peak_bytes(traced: GraphModule) -> int:

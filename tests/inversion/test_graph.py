@@ -86,15 +86,16 @@ def test_a_graph_is_traced_once_for_each_count_or_where_it_is_not_light_once(
     monkeypatch.setattr(graph, "LIGHT", 0 if light else -1)
     calls = []
 
-    def noted(x: Tensor) -> Tensor:
+    def noted(x: Tensor, y: Tensor) -> Tensor:
         calls.append(tuple(x.shape))
-        return 2 * x
+        return x * y
 
-    made = Graph(noted, (randn(3),), HERE)
-    before = len(calls)
+    made = Graph(noted, (randn(3), randn(3)), HERE)
     for count in (2, 2, 1, 1, 2):
-        assert torch.equal(made(randn(count, 3)), 2 * randn(count, 3))
-    assert len(calls) - before == int(light)  # for two together
+        x, y = randn(count, 3), randn(count, 3, seed=1)
+        assert torch.equal(made(x, y), x * y)
+        assert torch.equal(made.given(y)(x), x * y)
+    assert len(calls) == 1 + light  # one problem, and two together
 
 
 @pytest.mark.parametrize("spare", [0, -1])
@@ -125,7 +126,8 @@ def test_operations_without_a_reader_are_dropped_and_the_bits_stay() -> None:
 
     function = grad_and_value(matched)
     x = randn(1, 1, 6, 6, seed=2)
-    whole, lean = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(x), graph._traced(function, (x,))
+    whole = make_fx(function, tracing_mode="fake", _allow_non_fake_inputs=True)(x)
+    lean = graph._listed(function, (x,)).operations
     unread = [len([n for n in made.graph.nodes if n.op == "call_function" and not n.users]) for made in (whole, lean)]
     assert unread[0] > 0 == unread[1]
     assert all(torch.equal(a, b) for a, b in zip(whole(x), lean(x), strict=True))

@@ -100,6 +100,6 @@ def test_memory_of_kept_results_is_that_of_other_inputs_without_views() -> None:
     def function(x: Tensor, y: Tensor) -> Tensor:
         return (x @ (y.exp() * 2)).sum() + (x @ y.t().t()).sum() + (x @ WEIGHT.exp()).sum()
 
-    traced = graph._traced(function, (torch.zeros(2, 3), torch.zeros(3, 4)))
+    traced = graph._listed(function, (torch.zeros(2, 3), torch.zeros(3, 4))).operations
     assert kept_bytes(traced, 1) == 4 * 12  # y.exp() * 2; the weight's are not of a problem
     assert kept_bytes(traced, 2) == 0

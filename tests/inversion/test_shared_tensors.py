@@ -27,9 +27,9 @@ def generated(x: Tensor) -> Tensor:
 
 def test_constants_are_counted_once_and_inputs_are_none() -> None:
     x = SHARED[0]
-    twice = graph._traced(lambda x: (SHARED @ x) * (SHARED @ (x + 1)), (x,))
+    twice = graph._listed(lambda x: (SHARED @ x) * (SHARED @ (x + 1)), (x,)).operations
     assert constant_bytes(twice) == 40 * 8 * 4
-    assert constant_bytes(graph._traced(lambda x, shared: shared @ x, (x, SHARED))) == 0
+    assert constant_bytes(graph._listed(lambda x, shared: shared @ x, (x, SHARED)).operations) == 0
 
 
 def test_problems_that_read_a_large_shared_tensor_run_together_and_those_with_one_each_do_not() -> None:
