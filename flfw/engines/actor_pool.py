@@ -6,7 +6,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from math import inf
+from itertools import islice
+from math import ceil, inf
 from typing import Any, final
 
 import ray
@@ -23,7 +24,7 @@ from ray.exceptions import (
     WorkerCrashedError,
 )
 
-from flfw.engines.blocks import blocks_of, fetchable, rounded, whole
+from flfw.engines.branches import fetchable, places_of, rounded, whole
 from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.engines.errands import Errand, SharedRecords, cohort_sizes, join_cohorts
 from flfw.engines.node_software import check_software
@@ -89,8 +90,8 @@ class ActorPool:
             join_cohorts(jobs, self._simulated.cohorts)
         if self._simulated.uploads:
             self._askings += 1
-            for job, block in zip(jobs, blocks_of([job.message for job in jobs], self._askings), strict=True):
-                job.block = block
+            for job, place in zip(jobs, places_of([job.message for job in jobs], self._askings), strict=True):
+                job.branch = place
         self._waiting += jobs
         self._hand_out()
 
@@ -177,7 +178,7 @@ class ActorPool:
                 self._states[node] = [(n, kind, held(v) if kind == "arrays" else v) for n, kind, v in parts]
             else:
                 self._states.pop(node, None)
-        over = fetchable(chunk.blocks, [job.over for job in chunk.jobs], time.time())
+        over = fetchable(chunk.branches, [job.over for job in chunk.jobs], time.time())
         for job, parcel, until in zip(chunk.jobs, replies, over, strict=True):
             job.over = until
             self._settle(job, unpack_message(parcel, {}))
@@ -263,8 +264,7 @@ class ActorPool:
             soon = seat.ready and self._pace.may_wait_behind(ahead[0].kind, len(ahead))
             if not soon or number < len(self._seats) or first.deaths or ahead[0].deaths:
                 return []
-        most = 1 if first.deaths or not seat.ready else self._pace.length(first.kind, number, len(self._seats))
-        most = rounded([job.block for job in self._waiting], most) if first.block and most > 1 else most
+        most = 1 if first.deaths or not seat.ready else self._length(seat, first)
         jobs: list[Errand] = []
         while self._waiting and (job := self._waiting[0]).kind == first.kind:
             inside = bool(jobs) and job.cohort is not None and job.cohort is jobs[-1].cohort
@@ -272,6 +272,16 @@ class ActorPool:
                 break
             jobs.append(self._waiting.popleft())
         return jobs
+
+    def _length(self, seat: Seat, first: Errand) -> int:
+        """Return how many messages to hand to a seat, not to cut branches whose replies may be added up."""
+        number, actors, summed = len(self._waiting), len(self._seats), first.branch is not None
+        most = self._pace.length(first.kind, number, actors, summed)
+        if not summed:
+            return most
+        handed = [sum(len(chunk.jobs) for chunk in one.chunks) for one in (seat, *self._seats)]
+        share = ceil((number + sum(handed[1:])) / actors) - handed[0]
+        return rounded([job.branch for job in islice(self._waiting, 2 * most)], most, share)
 
     def _busy(self) -> set[int]:
         """List the clients at work whose next message must wait, since it needs the state that they will leave."""
@@ -282,9 +292,9 @@ class ActorPool:
     def _send(self, seat: Seat, jobs: list[Errand]) -> None:
         parcels, places = self._stored.parcels(jobs)
         states = {job.node: self._states[job.node] for job in jobs if job.node in self._states}
-        blocks = whole([None if job.deaths else job.block for job in jobs])
-        reply = seat.actor.answer.remote(parcels, states, places, cohort_sizes(jobs), blocks)
-        seat.chunks.append(Chunk(jobs, blocks, reply, time.monotonic()))
+        branches = whole([None if job.deaths else job.branch for job in jobs])
+        reply = seat.actor.answer.remote(parcels, states, places, cohort_sizes(jobs), branches)
+        seat.chunks.append(Chunk(jobs, branches, reply, time.monotonic()))
 
     def _settle(self, job: Errand, reply: Message | None) -> None:
         """Pass a reply on, and forget arrays that no job needs any more."""

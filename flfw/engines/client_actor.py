@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import TYPE_CHECKING, Any, final
@@ -16,11 +17,12 @@ from flwr.common.constant import ErrorCode
 from flfw.engines.node_software import versions
 from flfw.experiment import Scalar
 from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.npy import made_late
 from flfw.messages.parcels import (
     ArrayParts,
     Parcel,
     RecordParts,
-    held,
+    lent,
     pack_message,
     pack_records,
     unpack_message,
@@ -44,7 +46,7 @@ class SimulatedApp:
         run_config: the run configuration in every client's Context.
         node_config: further configuration of all nodes.
         cohorts: how some messages are answered together; None: none are.
-        uploads: patterns of the tensors whose sums over a block of clients are wanted in training; empty: none.
+        uploads: patterns of the tensors whose sums over a branch of clients are wanted in training; empty: none.
     """
 
     app: ClientApp
@@ -82,7 +84,7 @@ class ClientActor:
         states: dict[int, RecordParts],
         stored: dict[int, Any],
         sizes: Sequence[int] = (),
-        blocks: Sequence[tuple[int, int]] = (),
+        branches: Sequence[tuple[int, int]] = (),
     ) -> tuple[float, list[Parcel], dict[int, RecordParts]]:
         """Answer messages in their order.
 
@@ -92,7 +94,7 @@ class ClientActor:
             stored: references to the arrays that many messages share, by their number. They are unpacked once.
             sizes: sizes of the cohorts into which the messages fall, 1 for one that is answered by itself; empty: all
                 are 1.
-            blocks: places, from and to, of the messages whose replies are added up.
+            branches: places, from and to, of the messages whose replies are added up.
 
         Returns:
             The seconds that it took, the replies, and what the app keeps of the clients for which that is anything, or
@@ -101,14 +103,16 @@ class ClientActor:
         import ray
 
         began, replies, kept = time.monotonic(), list[Parcel](), dict(states)
-        adders = self._adders(blocks)
-        ends, known = {end for _, end in blocks}, self._shared
-        self._shared = {n: known[n] if n in known else held(ray.get(place)) for n, place in stored.items()}
+        adders = self._adders(branches)
+        ends, known = {end for _, end in branches}, self._shared
+        self._shared = {n: known[n] if n in known else lent(ray.get(place)) for n, place in stored.items()}
         coming, place = iter(parcels), 0
         for size in sizes or [1] * len(parcels):
             messages = [unpack_message(parcel, self._shared) for parcel in islice(coming, size)]
             contexts = [self._context(message, kept) for message in messages]
-            answers = self._answers(messages, contexts)
+            last = place + size == len(parcels)  # what it sends is on its way before another message comes
+            with made_late() if size == 1 and (last or place in adders) else nullcontext():
+                answers = self._answers(messages, contexts)
             for answer, message, context in zip(answers, messages, contexts, strict=True):
                 sent, state = self._packed(answer, message, context, adders.get(place))
                 replies += sent
@@ -119,14 +123,14 @@ class ClientActor:
                     kept[context.node_id] = state
         return time.monotonic() - began, replies, kept
 
-    def _adders(self, blocks: Sequence[tuple[int, int]]) -> dict[int, Adder]:
-        """Make an adder for each block; return it by the places of its messages."""
-        if not blocks:
+    def _adders(self, branches: Sequence[tuple[int, int]]) -> dict[int, Adder]:
+        """Make an adder for each branch; return it by the places of its messages."""
+        if not branches:
             return {}
         from flfw.server.partial_sums import Adder
 
         uploads = self._simulated.uploads
-        return {place: adder for span in blocks for adder in [Adder(uploads)] for place in range(*span)}
+        return {place: adder for span in branches for adder in [Adder(uploads)] for place in range(*span)}
 
     def _context(self, message: Message, kept: Mapping[int, RecordParts]) -> Context:
         node, simulated = message.metadata.dst_node_id, self._simulated

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, final
 import ray
 from flwr.app import ArrayRecord, Message
 
-from flfw.engines.blocks import ClientBlock
+from flfw.engines.branches import BranchPlace
 from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.parcels import ArrayParts, Parcel, RecordParts, inlined, pack_arrays, pack_records
 from flfw.messages.wire import of_kind
@@ -58,7 +58,7 @@ class Errand:
         records: its arrays.
         cohort: what is the same object for the messages that one actor answers together; None: it is alone.
         tries: number of deaths after which it is given up.
-        block: the clients with whose replies its reply may be added up; None: with none.
+        branch: its place among the messages with whose replies its own may be added up; None: with none.
     """
 
     message: Message
@@ -68,7 +68,7 @@ class Errand:
     records: tuple[StoredRecord, ...] = ()
     cohort: object = None
     tries: int = _TRIES
-    block: ClientBlock | None = None
+    branch: BranchPlace | None = None
 
     @property
     def kind(self) -> str:

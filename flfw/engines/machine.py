@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from math import floor
 from typing import Any
@@ -11,8 +14,32 @@ from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 
 _EPSILON = 1e-9  # so that ten tenths of a GPU fit on one
+_KEPT, _GIVEN_BACK = 2**29, 2**25  # bytes of a tensor from which its memory goes back to the system: glibc's most
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of glibc's mallopt
 # Huge pages for a client's large temporaries: a hypernetwork's gradients are 60 MB, allocated anew in every step.
-ALLOCATOR = {"GLIBC_TUNABLES": "glibc.malloc.hugetlb=1", "MALLOC_ARENA_MAX": "2"}
+_TUNABLES = f"hugetlb=1:glibc.malloc.mmap_threshold={_KEPT}:glibc.malloc.trim_threshold={2 * _KEPT}"
+ALLOCATOR = {"GLIBC_TUNABLES": f"glibc.malloc.{_TUNABLES}", "MALLOC_ARENA_MAX": "2"}
+
+
+@contextmanager
+def kept_memory() -> Iterator[None]:
+    """Let this process keep the memory of tensors that it gives up meanwhile, and use it again.
+
+    glibc gives that of large ones back to the system at once, and most of the time of a copy of 60 MB is then spent on
+    new pages.
+    """
+    system = ctypes.CDLL(None)
+    if not (hasattr(system, "mallopt") and hasattr(system, "malloc_trim")):  # another library than glibc
+        yield
+        return
+    system.mallopt(_MMAP_THRESHOLD, _KEPT)
+    system.mallopt(_TRIM_THRESHOLD, 2 * _KEPT)
+    try:
+        yield
+    finally:
+        system.mallopt(_MMAP_THRESHOLD, _GIVEN_BACK)
+        system.mallopt(_TRIM_THRESHOLD, 2 * _GIVEN_BACK)
+        system.malloc_trim(0)
 
 
 @dataclass(frozen=True)
@@ -155,7 +182,7 @@ def _that_fit(node: Node, share: float, taken: float) -> int:
 
 
 def object_store_bytes(experiment: Experiment, numbers: int) -> int:
-    """Return room for the broadcast and the replies of a cohort in every process at work, and a tenth more.
+    """Return room for two broadcasts, for the replies of a cohort or a sum in every process at work, and a tenth more.
 
     Args:
         experiment: resolved.
@@ -166,4 +193,4 @@ def object_store_bytes(experiment: Experiment, numbers: int) -> int:
     """
     at_work = at_once(experiment, resources(""))
     replies = max(1, min(experiment.together, experiment.per_round))
-    return max(100_000_000, int(1.1 * at_work * (1 + replies) * 4 * numbers))
+    return max(100_000_000, int(1.1 * (2 + at_work * (1 + max(2, replies))) * 4 * numbers))

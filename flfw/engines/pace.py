@@ -8,6 +8,8 @@ from typing import final
 
 _CHUNK_S = 0.25
 """Seconds of work in one chunk: enough to make its way cost little, little enough to hold nobody else up."""
+_CHUNK_LEAST_S = 0.02
+"""Seconds of work in one chunk below which it is not divided, to come out even at the end: the way costs more."""
 _CHUNK_BYTES = 16_000_000
 """Bytes of the replies in one chunk; a single reply may be larger."""
 _AHEAD_S = 5.0
@@ -38,18 +40,21 @@ class Pace:
             new.size = max(new.size, _NEW * new.size + (1 - _NEW) * old.size)
         self._usual[kind] = new
 
-    def length(self, kind: str, waiting: int, actors: int) -> int:
+    def length(self, kind: str, waiting: int, actors: int, summed: bool = False) -> int:
         """Return how many messages to hand out at once; 1 while it is not known how long they take.
 
         Args:
             kind: type of the messages.
             waiting: messages that no actor has yet: the last of them are handed out in small chunks.
             actors: number of actors.
+            summed: whether the replies are added up, so that more of them are hardly larger than one.
         """
         if (usual := self._usual.get(kind)) is None:
             return 1
         by_time, by_size = _CHUNK_S / max(usual.seconds, 1e-6), _CHUNK_BYTES / max(usual.size, 1.0)
-        return max(1, int(min(by_time, by_size, ceil(waiting / (2 * actors)))))
+        fewest = min(waiting, ceil(_CHUNK_LEAST_S / max(usual.seconds, 1e-6)))
+        even = max(ceil(waiting / (2 * actors)), min(fewest, ceil(waiting / actors)))
+        return max(1, int(min(by_time, even) if summed else min(by_time, by_size, even)))
 
     def may_wait_behind(self, kind: str, messages: int) -> bool:
         """Return whether a chunk of so many messages is soon done and small, so that another may wait for its end.

@@ -25,9 +25,11 @@ from flfw.engines.errands import Errand
 from flfw.engines.introductions import KIND, IntroductionSample, answer_for_all
 from flfw.experiment import Scalar
 from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.parcels import keep, lent_bytes
 from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import WaitingGrid
 
+_LENT_BYTES = 32_000_000  # of replies that wait for others in Ray's store, which has little room
 _SAMPLE_S = 60.0  # then also the others are asked for their introductions
 
 
@@ -75,6 +77,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         self._lock = threading.RLock()  # Flower's older strategies ask each client in a thread of its own
         self._asked: dict[str, Errand] = {}
         self._arrived: dict[str, Message] = {}
+        self._lent: dict[str, int] = {}  # bytes of replies that have come and still lie in Ray's store
         node_config: dict[str, Scalar] = {FORCED: True} if one_disk else {}
         work = SimulatedApp(app, clients, run_config, node_config, cohorts, uploads)
         self._pool = ActorPool(work, min(actors, clients), shares, self._keep, stateful)
@@ -136,6 +139,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
 
     def _step(self, until: float) -> bool:
         """Wait for replies; once a sample has answered for the others, or is late, deal with these."""
+        self._make_room()
         stepped = self._pool.step(until)
         if (sample := self._sample) is None or not (sample.complete or time.monotonic() > sample.until):
             return stepped
@@ -166,6 +170,16 @@ class RayGrid(SimulatedGrid, WaitingGrid):
             self._sample.take(job, reply)
         if job.message.metadata.message_id in self._asked:
             self._arrived[job.message.metadata.message_id] = reply
+            if size := lent_bytes(reply):
+                self._lent[job.message.metadata.message_id] = size
+
+    def _make_room(self) -> None:
+        """Copy replies out of Ray's store that wait for others, unless they are small."""
+        self._lent = {one: size for one, size in self._lent.items() if one in self._arrived}
+        if sum(self._lent.values()) > _LENT_BYTES:
+            for message_id in self._lent:
+                keep(self._arrived[message_id])
+            self._lent = {}
 
     def _handed_out(self, message_id: str) -> Message | None:
         """Return a reply that has come, and forget it and its message; None: there is none, or it came too late."""

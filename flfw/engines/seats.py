@@ -14,7 +14,7 @@ class Chunk:
     """Jobs that an actor has been handed at once."""
 
     jobs: list[Errand]
-    blocks: list[tuple[int, int]]  # places of the jobs whose replies are added up
+    branches: list[tuple[int, int]]  # places of the jobs whose replies are added up
     reply: Any  # Ray's reference
     began: float  # on the monotonic clock: when it was handed out, or when the one before it was done
     said: bool = False  # whether a line about its long time was printed

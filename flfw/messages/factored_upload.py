@@ -15,6 +15,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 
 from flfw.messages.factors import Factors, Layers, NamedArrays, factored, square
 from flfw.messages.finite import is_finite
+from flfw.messages.npy import length
 from flfw.messages.replies import Unusable, read_update
 from flfw.messages.wire import deflate, inflate, nbytes, unpack, views
 from flfw.nets.net import Tensors
@@ -134,7 +135,7 @@ class FactorReader:
         return {n: tensors[n] for n in self._broadcast if n in tensors}, metrics, nbytes(records["arrays"])
 
     def _expanded(self, parts: ArrayRecord) -> Tensors:
-        size, whole = nbytes(parts), sum(len(self._broadcast[name].data) for name in self._layers.names)
+        size, whole = nbytes(parts), sum(length(self._broadcast[name]) for name in self._layers.names)
         if size > whole:
             raise Unusable(f"sent {size} bytes of factors of {self._pattern}, of which there are {whole}")
         try:

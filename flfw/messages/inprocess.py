@@ -6,6 +6,7 @@ import copy
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from uuid import uuid4
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -13,6 +14,7 @@ from flwr.clientapp import ClientApp
 
 from flfw.experiment import Scalar
 from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.npy import made_late
 from flfw.messages.reasons import words_of
 from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import GRACE_S
@@ -34,6 +36,7 @@ class InProcessGrid(SimulatedGrid):
             is kept only for nodes for which the app keeps anything in it. Only without ``sites``.
         one_disk: see `SimulatedGrid`.
         cohorts: how some messages are answered together; None: each is answered by itself.
+        late: whether who asks for a reply reads its tensors before the next is asked for; then they are not copied.
     """
 
     def __init__(
@@ -46,12 +49,13 @@ class InProcessGrid(SimulatedGrid):
         introduced: bool = False,
         one_disk: bool = False,
         cohorts: MessageCohorts | None = None,
+        late: bool = False,
     ) -> None:
         super().__init__(clients, one_disk)
         if introduced and sites:
             raise ValueError("Expected sites without introduced, as each site tells something else of itself.")
         self._app, self._clients, self._run_config, self._introduced = app, clients, run_config, introduced
-        self._cohorts = cohorts
+        self._cohorts, self._late = cohorts, late
         each = [] if introduced else zip(self._nodes, sites or [{}] * clients, strict=True)
         self._contexts = {node: self._new_context(node, more) for node, more in each}
         self._pending: dict[str, Message] = {}
@@ -119,7 +123,8 @@ class InProcessGrid(SimulatedGrid):
         context = self._context(node)
         before = copy.deepcopy(context.state)
         try:
-            reply = self._app(message, context)
+            with made_late() if self._late else nullcontext():
+                reply = self._app(message, context)
         except Exception as error:
             reply = error
         return self._taken(message, context, before, reply)

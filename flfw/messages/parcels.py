@@ -14,8 +14,13 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.app.message import make_message
 
+from flfw.messages.npy import LateArray, LateBytes, late_of, split
+
 ArrayParts: TypeAlias = list[tuple[str, str, tuple[int, ...], str, Any]]
-"""Name, type, shape, encoding and bytes of each array of a record; many bytes as an array, which Ray does not copy."""
+"""Name, type, shape, encoding and bytes of each array of a record; many bytes as an array, which Ray does not copy.
+
+Of an array whose bytes have not been made they are two: those before the numbers, and the numbers'.
+"""
 RecordParts: TypeAlias = list[tuple[str, str, Any]]
 """Name and kind of each record, and its values; of a record that is sent once for many messages, its number."""
 Parcel: TypeAlias = tuple[Any, RecordParts | None, Any]
@@ -27,31 +32,48 @@ _ARRAYS, _SHARED, _METRICS, _CONFIG = "arrays", "shared", "metrics", "config"
 
 def pack_arrays(record: ArrayRecord) -> ArrayParts:
     """Take an ArrayRecord apart; no byte is copied before the parts are sent, unless an app put in a bytearray."""
-    return [
-        (
-            name,
-            one.dtype,
-            one.shape,
-            one.stype,
-            bytes(one.data) if len(one.data) < _SMALL else np.frombuffer(bytes(one.data), np.uint8),
-        )
-        for name, one in record.items()
-    ]
+    return [(name, one.dtype, one.shape, one.stype, _bytes_of(one)) for name, one in record.items()]
+
+
+def _bytes_of(array: Array) -> Any:
+    late = late_of(array)
+    if late is not None and len(late) >= _SMALL:
+        return late.head, late.body
+    data = bytes(array.data)
+    return data if len(data) < _SMALL else np.frombuffer(data, np.uint8)
 
 
 def held(parts: ArrayParts) -> ArrayParts:
     """Return parts whose bytes are this process's own, since those that came from another one lie in its store."""
-    return [
-        (name, dtype, shape, stype, data if isinstance(data, bytes) else data.tobytes())
-        for name, dtype, shape, stype, data in parts
-    ]
+    return [(name, dtype, shape, stype, _own(data)) for name, dtype, shape, stype, data in parts]
+
+
+def _own(data: Any) -> bytes:
+    if isinstance(data, tuple):
+        return data[0] + data[1].tobytes()
+    return data if isinstance(data, bytes) else data.tobytes()
+
+
+def lent(parts: ArrayParts) -> ArrayParts:
+    """Return parts whose bytes stay in the store of another process; they are copied once when somebody wants them."""
+    return [(name, dtype, shape, stype, _late(data)) for name, dtype, shape, stype, data in parts]
+
+
+def _late(data: Any) -> bytes | LateBytes:
+    if isinstance(data, bytes):
+        return data
+    if isinstance(data, tuple):
+        return LateBytes(*data)
+    late = split(data)
+    return data.tobytes() if late is None else late
 
 
 def unpack_arrays(parts: ArrayParts) -> ArrayRecord:
-    """Make an ArrayRecord of `held` parts; it shares their bytes with all other records that were made of them."""
+    """Make an ArrayRecord of `held` or `lent` parts; it shares their bytes with all other records made of them."""
     record = ArrayRecord()  # filled one by one: of a dictionary it would make every Array once more
     for name, dtype, shape, stype, data in parts:
-        record[name] = Array(dtype, tuple(shape), stype, data)
+        late = isinstance(data, LateBytes)
+        record[name] = LateArray(dtype, shape, stype, data) if late else Array(dtype, tuple(shape), stype, data)
     return record
 
 
@@ -91,7 +113,7 @@ def unpack_records(parts: RecordParts, shared: Mapping[int, ArrayParts]) -> Reco
 
     Args:
         parts: the parts.
-        shared: `held` parts of the ArrayRecords that were sent once for many messages, by their number.
+        shared: `held` or `lent` parts of the ArrayRecords that were sent once for many messages, by their number.
     """
     records = RecordDict()
     for name, kind, values in parts:
@@ -100,7 +122,7 @@ def unpack_records(parts: RecordParts, shared: Mapping[int, ArrayParts]) -> Reco
         elif kind == _CONFIG:
             records[name] = ConfigRecord(values)
         else:
-            records[name] = unpack_arrays(held(values) if kind == _ARRAYS else shared[values])
+            records[name] = unpack_arrays(lent(values) if kind == _ARRAYS else shared[values])
     return records
 
 
@@ -121,4 +143,20 @@ def unpack_message(parcel: Parcel, shared: Mapping[int, ArrayParts]) -> Message:
 
 def array_bytes(parts: RecordParts | None) -> int:
     """Count the bytes of the arrays in parts; those of shared records are not among them."""
-    return sum(len(part[4]) for _, kind, values in parts or () if kind == _ARRAYS for part in values)
+    arrays = [part[4] for _, kind, values in parts or () if kind == _ARRAYS for part in values]
+    return sum(sum(map(len, data)) if isinstance(data, tuple) else len(data) for data in arrays)
+
+
+def lent_bytes(message: Message) -> int:
+    """Count the bytes of a message's arrays that lie in the store of another process."""
+    if not message.has_content():
+        return 0
+    records = [record for record in message.content.values() if isinstance(record, ArrayRecord)]
+    return sum(len(late) for record in records for array in record.values() if (late := late_of(array)) is not None)
+
+
+def keep(message: Message) -> None:
+    """Copy the arrays of a message that lie in the store of another process."""
+    for record in message.content.values():
+        for array in record.values() if isinstance(record, ArrayRecord) else ():
+            _ = array.data

@@ -12,9 +12,10 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 
 from flfw.errors import printable
 from flfw.messages.finite import is_finite
+from flfw.messages.npy import length
 from flfw.messages.reasons import Unusable, in_one_line
 from flfw.messages.sharing import matches
-from flfw.messages.wire import nbytes, of_kind, unpack
+from flfw.messages.wire import lent, nbytes, of_kind, unpack
 from flfw.nets.net import Tensors
 
 _THE_SERVERS_OWN = ("round", "client", "upload_bytes")  # columns of clients.csv
@@ -30,7 +31,13 @@ _MOST = 2**31  # examples of a client
 
 
 def read_update(
-    reply: Message, uploads: Sequence[str], broadcast: ArrayRecord, *, whole: bool = True, counted: bool = True
+    reply: Message,
+    uploads: Sequence[str],
+    broadcast: ArrayRecord,
+    *,
+    whole: bool = True,
+    counted: bool = True,
+    copied: bool = True,
 ) -> tuple[Tensors, dict[str, Any], int]:
     """Read a reply's tensors, metrics and bytes, with every check that the server can make.
 
@@ -41,6 +48,7 @@ def read_update(
         whole: whether the reply must hold all tensors that the client may send.
         counted: whether it must tell the client's number of examples; False: the run has ``metrics=none``, and what is
             told all the same is dropped unread.
+        copied: whether the tensors are copies; False: they are the reply's own, to be read only, and at once.
 
     Raises:
         Unusable: the reply is an error, is malformed, or holds values that are not finite.
@@ -55,7 +63,7 @@ def read_update(
         raise Unusable(f"expected one record of arrays, got {printable(', '.join(records))[:_NAME] or 'none'}")
     _check_names(records["arrays"], uploads, broadcast, whole)
     try:
-        tensors = unpack(records["arrays"])
+        tensors = unpack(records["arrays"]) if copied else lent(records["arrays"])
     except ValueError as error:
         raise Unusable(f"sent arrays that cannot be read: {error}") from error
     for name, value in tensors.items():
@@ -96,8 +104,8 @@ def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayReco
     for name, array in sent.items():
         if name not in broadcast or not matches(name, uploads):
             raise Unusable(f"sent {printable(name)[:_NAME]}, which is not to be uploaded")
-        if len(array.data) > len(broadcast[name].data) + _HEADER_BYTES:
-            raise Unusable(f"sent {len(array.data)} bytes of {name}, of which there are {len(broadcast[name].data)}")
+        if (size := length(array)) > (there := length(broadcast[name])) + _HEADER_BYTES:
+            raise Unusable(f"sent {size} bytes of {name}, of which there are {there}")
     for name in broadcast:
         if whole and name not in sent and matches(name, uploads):
             raise Unusable(f"did not send {name}")

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from io import BytesIO
 from typing import TypeVar
 
 import numpy as np
 import torch
-from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from numpy.lib import format as npy
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor, nn
 
-from flfw.messages.npy import read
+from flfw.messages.npy import length, packed, read
 from flfw.messages.sharing import Form, shared
 from flfw.nets.net import Tensors
 
 R = TypeVar("R", ArrayRecord, ConfigRecord, MetricRecord)
 
 
-def pack(tensors: Mapping[str, Tensor]) -> ArrayRecord:
-    """Pack named tensors into the ArrayRecord of a message, in NumPy's format, as Flower writes it."""
+def pack(tensors: Mapping[str, Tensor], *, late: bool | None = None) -> ArrayRecord:
+    """Pack named tensors into the ArrayRecord of a message; for ``late`` see `flfw.messages.npy.packed`."""
     record = ArrayRecord()  # filled one by one: of a dictionary it would make every Array once more
     for name, value in tensors.items():
-        record[name] = _array(value.detach().numpy())
+        record[name] = packed(value.detach().numpy(), late=late)
     return record
 
 
@@ -36,6 +34,17 @@ def unpack(record: ArrayRecord) -> Tensors:
         ValueError: see `flfw.messages.npy.read`.
     """
     return {name: torch.from_numpy(np.array(read(array), order="C")) for name, array in record.items()}
+
+
+def lent(record: ArrayRecord) -> Tensors:
+    """Return the named tensors of a message without a copy: they are to be read only, and at once.
+
+    Raises:
+        ValueError: see `flfw.messages.npy.read`.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable", UserWarning)
+        return {name: torch.from_numpy(read(array)) for name, array in record.items()}
 
 
 def views(record: ArrayRecord) -> dict[str, np.ndarray]:
@@ -59,7 +68,7 @@ def of_kind(content: RecordDict, kind: type[R]) -> dict[str, R]:
 
 def nbytes(record: ArrayRecord) -> int:
     """Count the bytes of the arrays in a message."""
-    return sum(len(array.data) for array in record.values())
+    return sum(length(array) for array in record.values())
 
 
 def deflate(columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -103,24 +112,6 @@ def inflate(stream: np.ndarray, planes: np.ndarray, rows: int) -> np.ndarray:
             folded[column] |= np.frombuffer(data, np.uint8, rows, start).astype(np.uint32) << (8 * plane)
             start += rows
     return ((folded >> 1) ^ -(folded & 1)).view(np.int32)
-
-
-# Flower's own conversions make two more copies of each array: most of the cost of a message with 60 MB of tensors.
-
-
-def _array(value: np.ndarray) -> Array:
-    value = np.asarray(value, order="C")
-    name, head = _head(value.dtype, value.shape)
-    data = b"".join([head, value.reshape(-1).view(np.uint8).data])
-    return Array(dtype=name, shape=tuple(value.shape), stype="numpy.ndarray", data=data)
-
-
-@lru_cache(maxsize=4096)  # each message has the same shapes
-def _head(dtype: np.dtype, shape: tuple[int, ...]) -> tuple[str, bytes]:
-    """Return the name of a type, and the bytes before an array's numbers, in C's order, in NumPy's format."""
-    head = BytesIO()
-    npy.write_array_header_1_0(head, {"descr": npy.dtype_to_descr(dtype), "fortran_order": False, "shape": shape})
-    return str(dtype), head.getvalue()
 
 
 def broadcast(model: nn.Module, patterns: Sequence[str]) -> ArrayRecord:

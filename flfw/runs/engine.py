@@ -47,7 +47,7 @@ def run(resolved: Resolved, site: Site) -> None:
         submit.run(experiment)
         return
     engines = {"inproc": _run_in_process, "ray": _run_on_ray, "flwr-sim": _run_on_flowers_engine, "flwr": _run_by_flwr}
-    with _environment(site.environment()):
+    with _environment(site.environment()), machine.kept_memory():
         engines[experiment.engine](resolved, site)
 
 
@@ -73,10 +73,12 @@ def check_resources(experiment: Experiment) -> None:
 def _run_in_process(resolved: Resolved, site: Site) -> None:
     from flfw import apps
     from flfw.messages.inprocess import InProcessGrid
+    from flfw.server.partial_sums import summable
 
     clients, run_config = resolved.experiment.clients, resolved.experiment.to_run_config()
     cohorts = _cohorts(resolved.experiment)
-    grid = InProcessGrid(apps.client, clients, run_config, introduced=True, one_disk=True, cohorts=cohorts)
+    sums = summable(resolved.experiment, resolved.method, resolved.settings)
+    grid = InProcessGrid(apps.client, clients, run_config, introduced=True, one_disk=True, cohorts=cohorts, late=sums)
     apps.server(grid=grid, context=_server_context(run_config))
 
 

@@ -1,13 +1,14 @@
 """The clients' updates of a round, and their weighted mean.
 
-The order of the additions is fixed, and the same on every engine: the updates of a block of 8 clients with consecutive
-numbers are added up by number, then the sums of the blocks. So a process that has all clients of a block may send their
+The order of the additions is fixed, and the same on every engine: a tree over the clients' numbers. Clients 0 and 1 are
+added up, and 2 and 3; then these two sums, and so on up to blocks of 8 consecutive clients, whose sums are added up by
+number. Who did not send anything is left out of the tree. So a process that has all clients of a branch may send their
 sum in place of their updates, and no bit of the mean changes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -17,8 +18,8 @@ from torch import Tensor
 from flfw.errors import require
 from flfw.nets.net import Tensors
 
-CLIENTS_IN_BLOCK = 8
-_BLOCK = 2**17  # numbers that are added at once: their copy in float64 stays in the cache
+LEVELS = 3  # of a block's tree: it has two to the power of so many clients
+_BLOCK = 2**15  # numbers that are added at once: their copy in float64 stays in the cache
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class Update:
         examples: number of the client's training examples; its weight in a weighted mean.
         tensors: the uploaded tensors by name.
         metrics: the client's numbers by name, checked by `flfw.messages.replies.read_metrics`; None: not finite.
-        summed: types of the uploaded tensors where ``tensors`` are their `WeightedSum` over the clients of a block, and
-            ``examples`` is the sum of theirs; None: the update of one client. Only a method that `reduces` gets sums.
+        summed: types of the uploaded tensors where ``tensors`` are their `WeightedSum` over the clients of a branch, of
+            which ``partition`` is one, and ``examples`` is the sum of theirs; None: the update of one client. Only a
+            method that `reduces` gets sums.
     """
 
     partition: int
@@ -41,12 +43,17 @@ class Update:
     summed: Mapping[str, torch.dtype] | None = None
 
 
-def block_of(partition: int) -> int:
-    """Return the number of the block to which a client belongs."""
-    return partition // CLIENTS_IN_BLOCK
+def level_between(one: int, other: int) -> int:
+    """Return the height at which the branches of two clients meet; one more than a block's: in no block.
+
+    >>> level_between(4, 5), level_between(4, 7), level_between(3, 4), level_between(7, 8)
+    (1, 2, 3, 4)
+    """
+    return min((one ^ other).bit_length(), LEVELS + 1)
 
 
 @final
+@dataclass(frozen=True)
 class WeightedSum:
     """Sum of tensors times their numbers of examples, in float64.
 
@@ -56,38 +63,124 @@ class WeightedSum:
         examples: sum of the numbers of examples.
     """
 
+    tensors: Tensors = field(default_factory=dict)
+    kinds: Mapping[str, torch.dtype] = field(default_factory=dict)
+    examples: int = 0
+
+
+@dataclass(eq=False)
+class _Branch:
+    """Sum of the clients of one branch, of which the first and the last one are known.
+
+    ``lent`` is true where others have the tensors, too.
+    """
+
+    first: int
+    last: int
+    tensors: Tensors
+    kinds: dict[str, torch.dtype]
+    examples: int
+    alone: bool  # the update of one client
+    lent: bool = False
+
+
+@final
+class BranchSums:
+    """Sums of the branches of a tree, as far as updates have come; memory that was used is used again."""
+
     def __init__(self) -> None:
-        self.tensors: Tensors = {}
-        self.kinds: dict[str, torch.dtype] = {}
-        self.examples = 0
+        self._whole: _Branch | None = None  # the blocks before
+        self._branches: list[_Branch] = []  # of the present block, the largest first
+        self._free: dict[str, list[Tensor]] = {}
 
-    def add(self, tensors: Tensors, examples: int) -> None:
-        """Add the tensors of a client; they are left as they are."""
-        self._add(tensors, examples)
-        self.kinds |= {name: value.dtype for name, value in tensors.items()}
-        self.examples += examples
+    def add(self, update: Update) -> None:
+        """Add an update, or the sum of a branch's; its tensors are left as they are."""
+        client, last = update.partition, self._branches[-1] if self._branches else None
+        level = level_between(last.last, client) if last and last.last < client else LEVELS + 1
+        if update.summed is None and level == 1 and last and last.alone and not last.lent:
+            self._add_to(last, update)
+        else:
+            self._join_below(level)
+            self._branches.append(self._branch(update))
+        self._join_complete()
 
-    def join(self, tensors: Tensors, kinds: Mapping[str, torch.dtype], examples: int) -> None:
-        """Add the sum of a block."""
-        self._add(tensors, 1)
-        self.kinds |= kinds
-        self.examples += examples
+    def total(self) -> WeightedSum:
+        """Return the sum of all that was added; nothing may be added any more."""
+        self._join_below(LEVELS + 1)
+        whole = self._whole
+        return WeightedSum(whole.tensors, whole.kinds, whole.examples) if whole else WeightedSum()
 
-    def clear(self) -> None:
-        """Set the sums to zero; their memory is used again."""
-        for value in self.tensors.values():
-            value.zero_()
-        self.kinds, self.examples = {}, 0
+    def _branch(self, update: Update) -> _Branch:
+        client, summed = update.partition, update.summed
+        if summed is not None:
+            return _Branch(client, client, dict(update.tensors), dict(summed), update.examples, False, lent=True)
+        kinds = {name: value.dtype for name, value in update.tensors.items()}
+        tensors = {name: self._product(name, value, update.examples) for name, value in update.tensors.items()}
+        return _Branch(client, client, tensors, kinds, update.examples, True)
 
-    def _add(self, tensors: Tensors, weight: int) -> None:
-        for name, value in tensors.items():
-            if name not in self.tensors:
-                self.tensors[name] = torch.zeros(value.shape, dtype=torch.float64)
-            _add(self.tensors[name], value, weight)
+    def _add_to(self, branch: _Branch, update: Update) -> None:
+        """Add the other client of a pair."""
+        for name, value in update.tensors.items():
+            if name in branch.tensors:
+                _add(branch.tensors[name], value, update.examples)
+            else:
+                branch.tensors[name] = self._product(name, value, update.examples)
+            branch.kinds[name] = value.dtype
+        branch.last, branch.examples, branch.alone = update.partition, branch.examples + update.examples, False
+
+    def _join_complete(self) -> None:
+        """Join branches after which no client of their common branch can come."""
+        while len(self._branches) > 1:
+            before, last = self._branches[-2:]
+            if (last.last + 1) % 2 ** level_between(before.last, last.first):
+                return
+            self._join_last()
+
+    def _join_below(self, level: int) -> None:
+        """Join the branches that meet below a level; from the end of a block on with the blocks before."""
+        while len(self._branches) > 1 and level_between(self._branches[-2].last, self._branches[-1].first) < level:
+            self._join_last()
+        if level > LEVELS and self._branches:
+            (block,) = self._branches
+            self._whole, self._branches = self._joined(self._whole, block) if self._whole else block, []
+
+    def _join_last(self) -> None:
+        last = self._branches.pop()
+        self._branches.append(self._joined(self._branches.pop(), last))
+
+    def _joined(self, left: _Branch, right: _Branch) -> _Branch:
+        """Add two branches up, in the memory of one of them that nobody else has."""
+        sums: Tensors = {}
+        for name in left.tensors | right.tensors:
+            pair = [(branch.tensors[name], branch.lent) for branch in (left, right) if name in branch.tensors]
+            if len(pair) == 1:
+                ((value, lent),) = pair
+                sums[name] = value.clone() if lent else value
+                continue
+            (one, one_lent), (other, other_lent) = pair
+            into = self._memory(name, one.shape) if one_lent and other_lent else other if one_lent else one
+            _sum(one, other, into)
+            if not (one_lent or other_lent):
+                self._free.setdefault(name, []).append(other)
+            sums[name] = into
+        kinds = left.kinds | right.kinds
+        return _Branch(left.first, right.last, sums, kinds, left.examples + right.examples, alone=False)
+
+    def _product(self, name: str, value: Tensor, weight: int) -> Tensor:
+        product = self._memory(name, value.shape)
+        _multiply(product, value, weight)
+        return product
+
+    def _memory(self, name: str, shape: torch.Size) -> Tensor:
+        """Return a tensor for a sum, of any values."""
+        free = self._free.get(name)
+        if free and free[-1].shape == shape:
+            return free.pop()
+        return torch.empty(shape, dtype=torch.float64)
 
 
 def update_of(partition: int, tensors: Tensors | WeightedSum, metrics: Mapping[str, Any]) -> Update:
-    """Return the update of a client, or that of a block's clients, of which this one was the last."""
+    """Return the update of a client, or that of a branch's clients, of which this one was the last."""
     if isinstance(tensors, WeightedSum):
         return Update(partition, tensors.examples, tensors.tensors, {}, tensors.kinds)
     return Update(partition, metrics.get("num-examples", 1), tensors, metrics)
@@ -103,44 +196,44 @@ def weighted_mean(updates: Iterable[Update]) -> Tensors:
     >>> weighted_mean([one, Update(1, 3, {"w": torch.tensor([4.0])})])
     {'w': tensor([3.])}
     """
-    whole, block, number = WeightedSum(), WeightedSum(), -1
+    sums = BranchSums()
     for update in updates:
-        if block.kinds and (update.summed is not None or block_of(update.partition) != number):
-            whole, block = _with(whole, block)
-        if update.summed is not None:
-            whole.join(update.tensors, update.summed, update.examples)
-        else:
-            number = block_of(update.partition)
-            block.add(update.tensors, update.examples)
-    whole, _ = _with(whole, block)
+        sums.add(update)
+    whole = sums.total()
     # Without examples the mean would be a model of NaN.
     require(whole.examples > 0 or not whole.kinds, "at least one example behind a mean", examples=whole.examples)
     return {name: _divided(whole.tensors[name], whole.examples, kind) for name, kind in whole.kinds.items()}
 
 
-def _with(whole: WeightedSum, block: WeightedSum) -> tuple[WeightedSum, WeightedSum]:
-    """Return a sum with that of a block, and an empty one for the next block; they take the memory of the two."""
-    if not whole.kinds:
-        return block, whole
-    whole.join({name: block.tensors[name] for name in block.kinds}, block.kinds, block.examples)
-    block.clear()
-    return whole, block
+def _multiply(product: Tensor, value: Tensor, weight: int) -> None:
+    """Fill a tensor in float64 with a tensor times its weight."""
+    if value.is_complex():
+        raise TypeError(f"Expected real numbers, got {value.dtype}.")
+    for part, more in zip(_parts(product), _parts(value), strict=True):
+        part.copy_(more).mul_(weight)
 
 
 def _add(total: Tensor, value: Tensor, weight: int) -> None:
     """Add a weighted tensor to a sum in float64; each entry is rounded as if all were added at once."""
-    if total.numel() <= _BLOCK:
-        total.add_(value, alpha=weight)
-        return
-    parts = value.expand_as(total).reshape(-1).split(_BLOCK)
-    for part, more in zip(total.view(-1).split(_BLOCK), parts, strict=True):
+    for part, more in zip(_parts(total), _parts(value.expand_as(total)), strict=True):
         part.add_(more, alpha=weight)
 
 
+def _sum(one: Tensor, other: Tensor, into: Tensor) -> None:
+    """Add two sums up in the memory of one of them, or in another one's."""
+    for first, second, place in zip(_parts(one), _parts(other.expand_as(one)), _parts(into), strict=True):
+        torch.add(first, second, out=place)
+
+
 def _divided(total: Tensor, by: int, kind: torch.dtype) -> Tensor:
-    """Divide a sum in float64, in place, and return the quotient in another type, to whole numbers rounded."""
+    """Divide a sum, and return the quotient in another type, to whole numbers rounded; no zero of it is negative."""
     result = torch.empty(total.shape, dtype=kind)
-    for part, quotient in zip(total.view(-1).split(_BLOCK), result.view(-1).split(_BLOCK), strict=True):
-        part.div_(by)
-        quotient.copy_(part if kind.is_floating_point else part.round_())
+    for part, quotient in zip(_parts(total), _parts(result), strict=True):
+        exact = (part / by).add_(0.0)
+        quotient.copy_(exact if kind.is_floating_point else exact.round_())
     return result
+
+
+def _parts(value: Tensor) -> Sequence[Tensor]:
+    """Return the numbers of a tensor in its own order, in parts that stay in the cache."""
+    return (value,) if value.numel() <= _BLOCK else value.reshape(-1).split(_BLOCK)

@@ -1,9 +1,10 @@
 """Sums of some clients' updates, made where the clients are simulated and sent in place of the updates.
 
-A process that has all clients of a block (`flfw.server.aggregation.block_of`) reads each reply with the server's own
-checks, adds it up, and sends its numbers alone. The last usable reply of the block has the sum. A reply that cannot be
-used is no part of the sum and goes as it is, so the server refuses it for the same reason. Only a simulation's server
-accepts sums, where no single update is needed: see `summable`.
+A process that has all clients of a branch of the mean's tree (`flfw.server.aggregation`) reads each reply with the
+server's own checks, adds it up, and sends its numbers alone. The last usable reply of the branch has the sum. A reply
+that cannot be used is no part of the sum and goes as it is, so the server refuses it for the same reason. Only a
+simulation's server accepts sums, where no single update is needed: see `summable`. There the tensors of a reply are
+read where they lie, by the server too: they are added up before anybody changes them.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.messages.reasons import Unusable
 from flfw.messages.replies import read_metrics, read_update
-from flfw.messages.wire import of_kind, pack, unpack
+from flfw.messages.wire import lent, of_kind, pack
 from flfw.method import Method
-from flfw.server.aggregation import WeightedSum
+from flfw.server.aggregation import BranchSums, Update, WeightedSum
 
 _ARRAYS, _METRICS = "arrays", "metrics"
 _SUMMED, _SUM = "summed", "sum"
@@ -29,11 +30,13 @@ _SUMMED, _SUM = "summed", "sum"
 def summable(experiment: Experiment, method: type[Method], settings: Any) -> bool:
     """Return whether sums may stand for the updates of a run: nobody looks at a single one, and clients are simulated.
 
+    On the engine inproc nothing is sent, and the server adds up the clients' own tensors.
+
     Recordings, attacks, canaries, defences and robust means need single updates, as do factors of an upload. Cohorts of
-    clients that train together are other groups than the blocks of a sum. With metrics that have noise, or none, no
+    clients that train together are other groups than the branches of a sum. With metrics that have noise, or none, no
     client tells its number of examples.
     """
-    alone = experiment.engine == "ray" and not experiment.federation
+    alone = experiment.engine in ("ray", "inproc") and not experiment.federation
     unseen = not (experiment.attacks or experiment.record or experiment.canaries or experiment.defences)
     plain = experiment.robust == "none" and experiment.metrics == "all" and experiment.together == 1
     return alone and unseen and plain and method.reduces == "mean" and method.factored_upload(settings) is None
@@ -41,14 +44,14 @@ def summable(experiment: Experiment, method: type[Method], settings: Any) -> boo
 
 @final
 class Adder:
-    """Adder of the replies to the messages of one block.
+    """Adder of the replies to the messages of one branch.
 
     Args:
         uploads: patterns of the names that a client may send.
     """
 
     def __init__(self, uploads: Sequence[str]) -> None:
-        self._uploads, self._sum = uploads, WeightedSum()
+        self._uploads, self._sums = uploads, BranchSums()
         self._replies: list[Message] = []
         self._last: Message | None = None
         self._clients = 0
@@ -56,11 +59,12 @@ class Adder:
     def add(self, asked: Message, reply: Message) -> None:
         """Add a client's tensors to the sum; of a reply that cannot be used nothing is added."""
         try:
-            tensors, metrics, size = read_update(reply, self._uploads, of_kind(asked.content, ArrayRecord)[_ARRAYS])
+            arrays = of_kind(asked.content, ArrayRecord)[_ARRAYS]
+            tensors, metrics, size = read_update(reply, self._uploads, arrays, copied=False)
         except Unusable:
             self._replies.append(reply)
             return
-        self._sum.add(tensors, metrics["num-examples"])
+        self._sums.add(Update(asked.metadata.dst_node_id - 1, metrics["num-examples"], tensors))
         self._clients += 1
         numbers = of_kind(reply.content, MetricRecord)[_METRICS]
         self._last = Message(RecordDict({_METRICS: numbers, _SUMMED: ConfigRecord({"bytes": size})}), reply_to=asked)
@@ -69,11 +73,12 @@ class Adder:
     def replies(self) -> list[Message]:
         """Return the replies to send, without tensors and in the messages' order; the last usable one has the sum."""
         if self._last is not None:
-            kinds = {name: str(kind).removeprefix("torch.") for name, kind in self._sum.kinds.items()}
-            contents: dict[str, Any] = {"clients": self._clients, "examples": self._sum.examples}
+            total = self._sums.total()
+            kinds = {name: str(kind).removeprefix("torch.") for name, kind in total.kinds.items()}
+            contents: dict[str, Any] = {"clients": self._clients, "examples": total.examples}
             contents |= {"names": list(kinds), "kinds": list(kinds.values())}
             self._last.content[_SUM] = ConfigRecord(contents)
-            self._last.content[_ARRAYS] = pack(self._sum.tensors)
+            self._last.content[_ARRAYS] = pack(total.tensors, late=True)
         return self._replies
 
 
@@ -85,10 +90,10 @@ class SumReader:
         self._waiting = 0  # replies whose sum has not come yet
 
     def read(self, reply: Message) -> tuple[WeightedSum | None, dict[str, Any], int] | None:
-        """Read a reply of a block.
+        """Read a reply of a branch.
 
         Returns:
-            The sum (None: a later reply of the block has it), the client's numbers, and the bytes of its upload. None:
+            The sum (None: a later reply of the branch has it), the client's numbers, and the bytes of its upload. None:
             the reply is that of one client alone, or an error.
 
         Raises:
@@ -104,15 +109,12 @@ class SumReader:
         contents: Any = records[_SUM]
         self._waiting -= contents["clients"]
         self.require_complete()
-        total = WeightedSum()
-        total.tensors, total.examples = unpack(of_kind(reply.content, ArrayRecord)[_ARRAYS]), contents["examples"]
-        total.kinds = {
-            name: getattr(torch, kind) for name, kind in zip(contents["names"], contents["kinds"], strict=True)
-        }
+        kinds = {name: getattr(torch, kind) for name, kind in zip(contents["names"], contents["kinds"], strict=True)}
+        total = WeightedSum(lent(of_kind(reply.content, ArrayRecord)[_ARRAYS]), kinds, contents["examples"])
         return total, read_metrics(reply), size
 
     def require_complete(self) -> None:
-        """Refuse a round in which only a part of a block's replies has come: a sum cannot be divided.
+        """Refuse a round in which only a part of a branch's replies has come: a sum cannot be divided.
 
         Raises:
             RunFailed: it is so.

@@ -24,7 +24,7 @@ class ReplyReader:
         form: settings of a factored upload; None: whole tensors are sent.
         counted: whether replies tell the number of examples; see `flfw.messages.replies.read_update`.
         check: function that refuses a client's numbers.
-        summed: whether replies may be sums; see `flfw.server.partial_sums`.
+        summed: whether replies may be sums, and are added up at once; see `flfw.server.partial_sums`.
     """
 
     def __init__(
@@ -50,10 +50,13 @@ class ReplyReader:
         """
         if self._sums and (read := self._sums.read(reply)):
             return read
-        factors, arrays, uploads = self._factors, self._arrays, self._uploads
-        read = factors(reply) if factors else read_update(reply, uploads, arrays, counted=self._counted)
+        read = self._factors(reply) if self._factors else self._whole(reply)
         self._check(read[1])
         return read
+
+    def _whole(self, reply: Message) -> tuple[Tensors, dict[str, Any], int]:
+        copied = self._sums is None
+        return read_update(reply, self._uploads, self._arrays, counted=self._counted, copied=copied)
 
     def end(self) -> None:
         """Refuse a round whose last sum has not come.

@@ -1,0 +1,119 @@
+"""Branches of clients whose replies an actor may add up: where messages are cut, and which of them are one branch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flwr.app import Message
+
+from flfw.server.aggregation import LEVELS, level_between
+
+_TRAIN = "train"
+_FETCHED_S = 600.0  # the replies of a branch wait so long for those before them
+_APART = LEVELS + 1  # the level of clients whose branches do not meet in a block
+
+
+class BranchPlace(NamedTuple):
+    """Place of a message among those that were asked at once, in the tree of `flfw.server.aggregation`.
+
+    Attributes:
+        asking: number of the asking.
+        number: place among its messages.
+        before: height at which the client's branch meets that of the client asked before it.
+        after: the same for the client after it.
+    """
+
+    asking: int
+    number: int
+    before: int
+    after: int
+
+
+def places_of(messages: Sequence[Message], asking: int) -> list[BranchPlace | None]:
+    """Return the place of each message of those that were sent at once; None: it is not one of training."""
+    clients = [
+        message.metadata.dst_node_id - 1 if message.metadata.message_type == _TRAIN else None for message in messages
+    ]
+    levels = [_level(*pair) for pair in zip([None, *clients], [*clients, None], strict=True)]
+    return [
+        None if client is None else BranchPlace(asking, number, levels[number], levels[number + 1])
+        for number, client in enumerate(clients)
+    ]
+
+
+def _level(one: int | None, other: int | None) -> int:
+    return _APART if one is None or other is None or one >= other else level_between(one, other)
+
+
+def rounded(waiting: Sequence[BranchPlace | None], most: int, share: int) -> int:
+    """Return how many of the waiting messages to hand out: about ``most``, so that large branches are not cut.
+
+    Args:
+        waiting: places of the messages.
+        most: number without regard to branches; at most as many again are added.
+        share: what an actor gets if each gets as much; not more are handed out, if it is more than ``most``.
+
+    >>> waiting = [BranchPlace(0, n, 0, level_between(n, n + 1)) for n in range(16)]
+    >>> [rounded(waiting, most, share=8) for most in (1, 2, 3, 5, 7)]
+    [1, 4, 4, 8, 8]
+    """
+    if most == 1:
+        return 1
+    limit = min(max(most, min(2 * most, share)), len(waiting))
+
+    def goodness(number: int) -> tuple[int, int]:
+        place = waiting[number - 1]
+        return (place.after if place else 0), -abs(number - most)
+
+    return max(range(min((most + 1) // 2, limit), limit + 1), key=goodness)
+
+
+def fetchable(branches: Sequence[tuple[int, int]], over: Sequence[float], now: float) -> list[float]:
+    """Return until when each reply of a chunk may be fetched: those of a branch all, or none if one of them is late.
+
+    A sum is of use only with all of its replies.
+
+    Args:
+        branches: places, from and to, of the branches.
+        over: time from which the reply to each message is not wanted.
+        now: the present time.
+
+    >>> fetchable([(0, 2), (2, 4)], [9.0, 5.0, 9.0, 9.0, 9.0], now=6.0)
+    [0.0, 0.0, 606.0, 606.0, 9.0]
+    """
+    until = list(over)
+    for start, end in branches:
+        until[start:end] = (end - start) * [now + _FETCHED_S if now < min(over[start:end]) else 0.0]
+    return until
+
+
+def whole(places: Sequence[BranchPlace | None]) -> list[tuple[int, int]]:
+    """Return the places from and to which a branch of two or more messages has all of its messages in a chunk.
+
+    >>> a, b, c = BranchPlace(0, 0, 4, 1), BranchPlace(0, 1, 1, 2), BranchPlace(0, 2, 2, 1)
+    >>> whole([a, b, c]), whole([None, b, c]), whole([a, c])
+    ([(0, 2)], [], [])
+    """
+    spans, start = list[tuple[int, int]](), 0
+    while start < len(places):
+        end = _end_of_branch(places, start)
+        if end > start + 1:
+            spans.append((start, end))
+        start = end
+    return spans
+
+
+def _end_of_branch(places: Sequence[BranchPlace | None], start: int) -> int:
+    """Return where the largest branch ends that begins with a message and is whole."""
+    first, end = places[start], start + 1
+    if first is None:
+        return end
+    inside, last = 0, first
+    for number, place in enumerate(places[start + 1 :], start + 1):
+        if place is None or place[:2] != (first.asking, last.number + 1) or place.before >= first.before:
+            break
+        inside, last = max(inside, place.before), place
+        if inside < place.after:
+            end = number + 1
+    return end
