@@ -1,4 +1,4 @@
-"""Estimate of a run's costs before it starts: some seconds of measurements by `flfw.runs.costs`, extrapolated."""
+"""Estimate of a run's costs before it starts: some seconds of measurements by `flfw.runs.measuring`, extrapolated."""
 
 from __future__ import annotations
 
@@ -15,22 +15,44 @@ from flfw.engines import machine
 from flfw.experiment import Experiment
 from flfw.resolve import Resolved
 from flfw.runs.attack_costs import MOST
-from flfw.runs.costs import LONG_S, Costs, measured
+from flfw.runs.costs import LONG_S, Costs
+from flfw.runs.measuring import measured
 from flfw.server.aggregation import CLIENTS_IN_BLOCK
 from flfw.server.distillation import ServerTraining
 from flfw.storage.provenance import hardware
 
-# Measured on 2 cores of an AMD EPYC with ray 2.55.1; to measure them here, Ray would have to be started.
-_RAY_S = 20.0  # starting and ending Ray, beside the imports of its processes
-_RAY_EXCHANGE_S = 0.3  # Flower's threads look for messages every 0.1 s, ours every 0.05 s
-_RAY_MESSAGE_S = 0.005  # 1,000 tiny messages take 5 to 6 s
-_RAY_WRITES = 6  # writes of a client's reply to a file take as long as its messages' way through Ray and back
 _RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
 _RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
 _PROCESSES = 8  # most clients that are measured at a time
 _NEGLIGIBLE = 0.02  # share of a round
 _ROW_BYTES = 1100  # of a client and round at the end of the training: its row, a copy of it and its text
 _GIB = 1024**3
+
+
+@dataclass(frozen=True)
+class ExchangeCosts:
+    """Constants of an engine on Ray; to measure them for each estimate, Ray would have to be started.
+
+    Attributes:
+        start_s: seconds of starting and ending Ray, beside the imports of its processes.
+        exchange_s: seconds that an exchange waits, beside its clients' work.
+        message_s: the processor's seconds of a small message's way to a client and back.
+        writes: what a large message adds to this, over the time of writing and hashing a client's reply.
+    """
+
+    start_s: float
+    exchange_s: float
+    message_s: float
+    writes: float
+
+
+EXCHANGES = {
+    # By `python -m benchmarks.exchange`; see docs/performance.md.
+    "ray": ExchangeCosts(start_s=8.0, exchange_s=0.01, message_s=0.0018, writes=1.3),
+    # Flower's threads look for messages every 0.1 s, ours every 0.05 s; 1,000 tiny messages take 5 to 6 s.
+    "flwr": ExchangeCosts(start_s=20.0, exchange_s=0.3, message_s=0.005, writes=6.0),
+}
+EXCHANGES["flwr-sim"] = EXCHANGES["flwr"]
 
 
 @dataclass(frozen=True)
@@ -91,12 +113,12 @@ def estimate(resolved: Resolved) -> Estimate:
     """
     experiment = resolved.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
-    samples = measured("client", experiment, min(actors, experiment.per_round, _PROCESSES))
+    samples = measured("client", experiment, min(actors, experiment.per_round, _PROCESSES), started)
     client = {name: fmean(costs[name] for costs in samples) for name in samples[0]}
     trains = isinstance(resolved.settings, ServerTraining)
-    server = measured("server", experiment, 1)[0] if trains else {}
+    server = measured("server", experiment, 1, started)[0] if trains else {}
     client |= {"server_s": server.get("server_s", 0.0), "server_gib": server.get("peak_gib", 0.0)}
-    audit = measured("audit", experiment, 1)[0] if experiment.audited and resolved.method.uploads else {}
+    audit = measured("audit", experiment, 1, started)[0] if experiment.audited and resolved.method.uploads else {}
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     origin += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
     costs = (experiment, actors, client, audit)
@@ -142,16 +164,16 @@ def _actors(experiment: Experiment) -> int:
 
 
 def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> Seconds:
-    ray, cores = experiment.engine != "inproc", len(os.sched_getaffinity(0))
+    through, cores = EXCHANGES.get(experiment.engine), len(os.sched_getaffinity(0))
 
     def exchange(messages: int, each: float, server: float, loaded: float = 1.0, together: int = 1) -> float:
         """Return the seconds of an exchange on shared cores, one core per cohort, the largest client among them."""
-        if not ray:
+        if through is None:
             return messages * (each + server)
-        each += _RAY_MESSAGE_S + loaded * _RAY_WRITES * client["write_s"]
+        each += through.message_s + loaded * through.writes * client["write_s"]
         cohorts = ceil(messages / together)
         alone = max(ceil(cohorts / actors) * min(together, messages) * each, each * client["largest"])
-        return max(messages * (each + server) / cores, alone) + _RAY_EXCHANGE_S
+        return max(messages * (each + server) / cores, alone) + through.exchange_s
 
     working = client["fixed_s"] + experiment.local_epochs * client["epoch_s"]
     waits, together = client["server_s"] + client["write_s"], experiment.together
@@ -167,7 +189,8 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
         kinds = len(tickets) * (1 + audit["beside"])
         whole += audited * kinds * exchange(images, client["fixed_s"], 2 * client["write_s"])
         attacks = audit["imports_s"] + audit["easy_s"] + audited * (audit["probes_s"] + audit["uploads_s"])
-    start = client["ready_s"] + (client["ready_s"] + _RAY_S if ray else 0.0)  # the driver's imports, then the actors'
+    start = client["ready_s"] + client["run_s"] + client["exit_s"]
+    start += client["ready_s"] + through.start_s if through else 0.0  # the driver's imports, then the actors'
     return Seconds(start, one_round, whole, attacks, start + whole + attacks, client["server_s"], processor)
 
 
@@ -182,11 +205,15 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, st
     averaging = max(rows + client["base_gib"] + sums, client["server_gib"])
     # Each image beyond those measured adds its observation, and a copy in the batch that is attacked.
     attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0
+    # What is there until the end, and the pages that are touched then.
+    held = client["base_gib"] + client["run_gib"] + rows + 2 * down
     if experiment.engine == "inproc":
-        driver = max(averaging + peak - client["base_gib"], attacking)
+        training = averaging + client["run_gib"] + peak - client["base_gib"]
+        driver = max(training, max(attacking, held) + client["exit_gib"])
         return Memory(driver, peak, actors, driver)
     inline = place(experiment) == "inline"
-    driver, actor = (max(averaging, attacking) if inline else averaging) + _RAY_GIB, peak + _RAY_GIB
+    ending = max(attacking if inline else 0.0, held) + client["exit_gib"]
+    driver, actor = max(averaging + client["run_gib"], ending) + _RAY_GIB, peak + _RAY_GIB
     shared = store_bytes / _GIB + _RAY_DAEMONS_GIB + (0.0 if inline else attacking)
     return Memory(driver, actor, actors, driver + actors * actor + shared)
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 import timeit
 from collections.abc import Callable
 
+_MORE = "more_s"
 CALLS, ENOUGH_S = 3, 1.5  # calls, of which the fastest counts; seconds that the work in all of them should take
 
 
@@ -32,3 +34,13 @@ def at_length(seconds: Callable[[int], float], whole: int, calls: int = CALLS, f
 def fastest_s(work: Callable[[], object], calls: int = CALLS) -> float:
     """Return the least processor time of some calls; on one thread other programs do not change it."""
     return min(timeit.repeat(work, number=1, repeat=calls, timer=time.process_time))
+
+
+def announce(more_s: float) -> None:
+    """Print how many seconds this process's measurements still take, for the process that waits for them."""
+    print(json.dumps({_MORE: more_s}), flush=True)
+
+
+def announced(line: str) -> float | None:
+    """Return the seconds of an announcement; None: it is another line."""
+    return json.loads(line)[_MORE] if line.startswith(f'{{"{_MORE}"') else None

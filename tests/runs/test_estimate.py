@@ -16,7 +16,7 @@ import torch
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
-from flfw.runs import costs, timing
+from flfw.runs import costs, measuring, timing
 from flfw.runs import estimate as module
 from flfw.runs.estimate import Estimate, estimate, lines
 from flfw.runs.run import check
@@ -37,8 +37,12 @@ CLIENT = {
     "up": 1e6,
     "down": 1e6,
     "private": 1e3,
+    "run_s": 0.0,
+    "run_gib": 0.0,
+    "exit_s": 0.0,
+    "exit_gib": 0.0,
 }
-AUDIT = {"imports_s": 3.0, "easy_s": 10.0, "target_s": 20.0, "peak_gib": 1.5, "easy": 1e6}
+AUDIT = {"imports_s": 3.0, "easy_s": 10.0, "probes_s": 20.0, "peak_gib": 1.5, "easy": 1e6}
 AUDIT |= {"uploads_s": 0.0, "beside": 0}
 
 
@@ -158,7 +162,7 @@ def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
     def server_s(clients: int, iterations: int) -> float:
         changes = {"method": "fedcg", "net": "lenet5", "clients": clients, "set": (f"iterations={iterations}",)}
         result: costs.Costs = {}
-        costs._server_costs(resolve(dataclasses.replace(small, **changes)), tmp_path, result)
+        costs.server_costs(resolve(dataclasses.replace(small, **changes)), tmp_path, result)
         return result["server_s"]
 
     short, long, many = server_s(2, 20), server_s(2, 2000), server_s(9, 2000)
@@ -172,7 +176,7 @@ def test_a_client_that_answers_in_its_turns_alone_is_measured_in_one(
 ) -> None:
     changes = {"method": "dp_ftrl", "net": "mlp", "clients": 6, "rounds": rounds, "set": ("bands=4",)}
     result: costs.Costs = {}
-    costs._client_costs(resolve(dataclasses.replace(small, **changes)), tmp_path, result)
+    costs.client_costs(resolve(dataclasses.replace(small, **changes)), tmp_path, result)
     assert result["up"] > 0
 
 
@@ -203,7 +207,7 @@ def test_a_measurement_that_fails_is_reported(
     failing.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(failing))
     with pytest.raises(RunFailed, match=r"The measurement of the client failed: ValueError: no data$"):
-        costs.measured("client", small, 2)
+        measuring.measured("client", small, 2, time.monotonic())
 
 
 def test_lines_are_few(small: Experiment) -> None:

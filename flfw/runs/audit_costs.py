@@ -1,0 +1,139 @@
+"""Costs of an audit's attacks on this machine: on the easy rung, on a round's probes and on its uploads.
+
+The attacks' time is no multiple of a message's examples: a small network searches for many in hardly more time than for
+one. So the smallest and the largest probe are measured, and an upload as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import time
+import timeit
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import final
+
+from flfw.audit.adaptation import hiding
+from flfw.audit.jobs import UPLOAD, Ticket, ticket_of, tickets_of
+from flfw.audit.knowledge import MOST_SEARCHED, unrolled
+from flfw.audit.probe import RUNGS, ladder_net
+from flfw.audit.rungs import tickets_beside
+from flfw.data.splits import on_demand
+from flfw.experiment import Experiment
+from flfw.messages.sharing import shared
+from flfw.messages.wire import pack, views
+from flfw.resolve import Resolved
+from flfw.rng import initialising
+from flfw.runs.attack_costs import AttackSeconds, TimedTarget, attack_seconds
+from flfw.runs.costs import Costs, client_of, peak_gib
+from flfw.runs.timing import announce
+from flfw.task import Task
+from flfw.victims.local_steps import LocalSteps
+from flfw.victims.victim import PlainVictim, VictimModel
+
+
+def audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
+    """Measure all attacks on the easy rung and on one round's target, and the imports for scores and reports."""
+    # torch imports the last one with the first trace.
+    needed = ("flfw.audit.auditor", "flfw.report.report", "skimage.metrics", "scipy.stats", "torch._dynamo")
+    costs["imports_s"] = timeit.timeit(lambda: [importlib.import_module(name) for name in needed], number=1)
+    experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
+    task = Task.load(experiment, experiment.data_root)
+
+    def plain() -> PlainVictim:
+        fresh = ladder_net(RUNGS[1], experiment, task.build_net)
+        return PlainVictim(fresh, fresh.state_dict(), ("*",), task.inputs)
+
+    easy = plain()
+    costs["easy"] = sum(v.nbytes for v in easy.known.values())
+    answer = partial(easy.gradient, unknown={}, constants={})
+    remaining = _Remaining(resolved)
+    ladder = TimedTarget(plain, 1, answer, first=True, images=experiment.images)
+    costs["easy_s"] = remaining.measured(ladder).total
+    worker = client_of(resolved, min(experiment.defended_partitions, default=0), folder)
+    held = worker.model.state_dict()
+    received = shared(held, worker.sharing.downloads)
+    worker.install(views(pack(received)), 0)  # some answer probes by the tensors they received
+
+    def victim() -> VictimModel:
+        with initialising(experiment.seed, "attacker"):
+            model = method.build_model(task.build_net(), settings)
+        return method.victim_model(model, received, task.inputs, settings)
+
+    trained = any(experiment.audited)  # before training the private tensors are known, and nothing was uploaded
+    common = not trained and method.common_start(settings)
+    start = {name: value for name, value in held.items() if name not in received} if common else None
+    uploaded = shared(held, worker.sharing.uploads) if trained else None
+    target = ticket_of(experiment.points[0], 0)
+    attacked = TimedTarget(victim, target.batch, worker.gradient, start=start, uploaded=uploaded)
+    costs["probes_s"] = _probes_s(resolved, attacked, remaining)
+    costs["uploads_s"] = _uploads_s(resolved, attacked, remaining)
+    if hiding(resolved, target, "server", bool(experiment.defended_partitions)).adapts:
+        costs["probes_s"] *= 3  # the adaptive attack, and the same on the rung `told`
+    costs["beside"] = len(list(tickets_beside(resolved, target)))
+    costs["peak_gib"] = peak_gib()
+
+
+def _probes_s(resolved: Resolved, attacked: TimedTarget, remaining: _Remaining) -> float:
+    """Measure the attacks on a round's probes: on the smallest and the largest, between which they follow a line."""
+    tickets = sorted(tickets_of(resolved.experiment, 0), key=_examples)
+
+    def seconds(ticket: Ticket) -> float:
+        local = partial(unrolled, resolved, ticket, operator=None)
+        asked = replace(attacked, batch=ticket.batch, images=resolved.experiment.images, local=local)
+        return remaining.measured(asked).total
+
+    if not tickets:
+        return 0.0
+    least, most = (_examples(ticket) for ticket in (tickets[0], tickets[-1]))
+    low = seconds(tickets[0])
+    if most == least:
+        return len(tickets) * low
+    slope = (seconds(tickets[-1]) - low) / (most - least)
+    return sum(low + slope * (_examples(ticket) - least) for ticket in tickets)
+
+
+def _examples(ticket: Ticket) -> int:
+    """Return the number of examples in all steps of a probe."""
+    return ticket.batch * ticket.steps
+
+
+def _uploads_s(resolved: Resolved, attacked: TimedTarget, remaining: _Remaining) -> float:
+    """Measure the attacks on a round's uploads, each of which is searched for alone; 0 where a search is refused."""
+    experiment, examples = resolved.experiment, _in_an_upload(resolved.experiment)
+    if not examples:
+        return 0.0
+    batches = LocalSteps(experiment.lr, -(-examples // experiment.batch_size), batch_size=experiment.batch_size)
+    order = experiment.local_epochs * batches.batches(examples)
+    ticket = Ticket("target", 1, "", examples, len(order), UPLOAD)
+    local = partial(unrolled, resolved, ticket, operator=None, order=order)
+    one = remaining.measured(replace(attacked, batch=examples, local=local))
+    return one.searched * min(experiment.images, experiment.per_round) + one.prepared
+
+
+def _in_an_upload(experiment: Experiment) -> int:
+    """Return the examples behind an attacked upload; 0: none is attacked, or a search is refused."""
+    if experiment.audit_source == "probe":
+        return 0
+    examples = round(fmean(on_demand.sizes(Task.load(experiment, experiment.data_root).split.train)))
+    return examples if examples <= MOST_SEARCHED else 0
+
+
+@final
+class _Remaining:
+    """Count of the measurements that are still to come, each of which is taken to last as long as those before."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self._resolved, self._done, self._spent_s = resolved, 0, 0.0
+        sizes = {_examples(ticket) for ticket in tickets_of(resolved.experiment, 0)}
+        self._all = 1 + min(2, len(sizes)) + bool(_in_an_upload(resolved.experiment))
+
+    def measured(self, target: TimedTarget) -> AttackSeconds:
+        """Measure the attacks on a target."""
+        began = time.monotonic()
+        result = attack_seconds(self._resolved, target)
+        self._spent_s, self._done = self._spent_s + time.monotonic() - began, self._done + 1
+        announce(self._spent_s / self._done * (self._all - self._done))
+        return result

@@ -1,0 +1,102 @@
+"""Measurements of costs, each in a process of its own: ``python -m flfw.runs.measuring KIND EXPERIMENT FOLDER BEGUN``.
+
+As many clients are measured at a time as will work at a time, because they share the memory bandwidth. Attacks are
+measured in one more process, with all cores. So the caller's process does not change, and the peaks of memory are real.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from flfw.engines import machine
+from flfw.errors import BadInput, RunFailed
+from flfw.experiment import Experiment
+from flfw.resolve import resolve
+from flfw.runs.audit_costs import audit_costs
+from flfw.runs.costs import Costs, client_costs, peak_gib, server_costs
+from flfw.runs.timing import announced
+from flfw.terminal.exit_code import exit_code
+
+_PROGRAM = "measuring"
+_NAMED = f"{_PROGRAM}: "
+UNSAID_S = 10.0
+"""Seconds that an estimate may take without a word."""
+
+
+def measured(kind: str, experiment: Experiment, copies: int, began: float) -> list[Costs]:
+    """Measure costs in some processes at a time; a line on stderr says where the whole estimate takes long.
+
+    Args:
+        kind: ``client``, ``server`` (of a method whose server trains) or ``audit``.
+        experiment: resolved and checked.
+        copies: number of processes.
+        began: beginning of the estimate, by `time.monotonic`.
+
+    Raises:
+        BadInput: a measurement refused the experiment.
+        RunFailed: a measurement failed, as the run would.
+    """
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    variables |= machine.ALLOCATOR if kind == "client" and experiment.engine != "inproc" else {}
+    started, said = list[subprocess.Popen[str]](), list[float]()
+
+    def measure(folder: str) -> Costs:
+        arguments = [kind, json.dumps(experiment.to_run_config()), folder, str(time.time())]
+        command = [sys.executable, "-m", __name__, *arguments]
+        with (
+            Path(f"{folder}.errors").open("w+") as errors,
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=variables) as process,
+        ):
+            started.append(process)
+            last = ""
+            for last in process.stdout or ():
+                more_s = announced(last)
+                if more_s is not None and time.monotonic() - began + more_s > UNSAID_S and not said:
+                    said.append(more_s)
+                    print(f"estimate: the {kind} is measured for about {more_s:.0f} s more", file=sys.stderr)
+            printed, (_, status, used) = time.monotonic(), os.wait4(process.pid, 0)
+            process.returncode = code = os.waitstatus_to_exitcode(status)
+            errors.seek(0)
+            message = errors.read().strip().rpartition("\n")[2].removeprefix(_NAMED)
+        if code == 2:
+            raise BadInput(message)
+        if code:
+            raise RunFailed(f"The measurement of the {kind} failed: {message}")
+        costs: Costs = json.loads(last)
+        # At its end a process touches pages of its libraries that it never used.
+        costs |= {
+            "exit_s": time.monotonic() - printed,
+            "exit_gib": max(0.0, used.ru_maxrss / 1024**2 - costs["all_gib"]),
+        }
+        return costs
+
+    with tempfile.TemporaryDirectory(prefix="flfw-estimate-") as folder, ThreadPoolExecutor(copies) as pool:
+        try:
+            return list(pool.map(measure, [f"{folder}/{i}" for i in range(copies)]))
+        except BaseException:  # an interrupt does not wait for them
+            for process in started:
+                process.kill()
+            raise
+
+
+def _measure(kind: str, config: str, folder: Path, begun: float) -> int:
+    importlib.import_module("flfw.apps")  # the modules that clients and server import
+    costs: Costs = {"ready_s": min(time.time() - begun, time.process_time()), "base_gib": peak_gib()}
+    folder.mkdir()
+    kinds = {"client": client_costs, "server": server_costs, "audit": audit_costs}
+    kinds[kind](resolve(Experiment.from_run_config(json.loads(config))), folder, costs)
+    print(json.dumps(costs | {"all_gib": peak_gib()}))
+    return 0
+
+
+if __name__ == "__main__":
+    given = sys.argv
+    sys.exit(exit_code(_PROGRAM, lambda: _measure(given[1], given[2], Path(given[3]), float(given[4]))))
