@@ -5,10 +5,10 @@ constants in `EXCHANGES`; renew them there after changes of an engine. All are s
 processes of a run and less those in process, so that other programs hardly change them.
 
 - start: of Ray until the end of the first round, less the imports of each actor.
-- exchange, message: of a round, and of each client in it; from rounds of two clients and of a hundred, with 117 thousand
+- exchange, message: of a round, and of each client in it; from rounds of 2 and of 100 clients, with 117 thousand
   numbers.
-- writes: what 14.9 million numbers add to a message with 10 clients, over the time of writing such a reply to a file and
-  hashing it, which an estimate measures.
+- writes: what 14.9 million numbers add to a message with 10 clients, over the time of writing such a reply to a file
+  and hashing it, which an estimate measures.
 
 The last line of the output is one JSON object.
 """

@@ -35,12 +35,14 @@ class ExchangeCosts:
 
     Attributes:
         start_s: seconds of starting and ending Ray, beside the imports of its processes.
-        exchange_s: seconds that an exchange waits, beside its clients' work.
+        processor_s: the same of all processors together.
+        exchange_s: seconds of an exchange beside its messages.
         message_s: the processor's seconds of a small message's way to a client and back.
         writes: what a large message adds to this, over the time of writing and hashing a client's reply.
     """
 
     start_s: float
+    processor_s: float
     exchange_s: float
     message_s: float
     writes: float
@@ -48,11 +50,31 @@ class ExchangeCosts:
 
 EXCHANGES = {
     # By `python -m benchmarks.exchange`; see docs/performance.md.
-    "ray": ExchangeCosts(start_s=8.0, exchange_s=0.01, message_s=0.0018, writes=1.3),
+    "ray": ExchangeCosts(start_s=5.0, processor_s=8.0, exchange_s=0.01, message_s=0.0018, writes=1.3),
     # Flower's threads look for messages every 0.1 s, ours every 0.05 s; 1,000 tiny messages take 5 to 6 s.
-    "flwr": ExchangeCosts(start_s=20.0, exchange_s=0.3, message_s=0.005, writes=6.0),
+    "flwr": ExchangeCosts(start_s=20.0, processor_s=20.0, exchange_s=0.3, message_s=0.005, writes=6.0),
 }
 EXCHANGES["flwr-sim"] = EXCHANGES["flwr"]
+
+
+@dataclass(frozen=True)
+class _Spent:
+    """Seconds of a clock, and of all processors together."""
+
+    clock_s: float
+    processor_s: float
+
+    def plus(self, more_s: float) -> _Spent:
+        """Add seconds in which one process works and all others wait."""
+        return _Spent(self.clock_s + more_s, self.processor_s + more_s)
+
+    def and_(self, other: _Spent) -> _Spent:
+        """Add what comes after it."""
+        return _Spent(self.clock_s + other.clock_s, self.processor_s + other.processor_s)
+
+    def times(self, count: int) -> _Spent:
+        """Multiply, for the same several times."""
+        return _Spent(count * self.clock_s, count * self.processor_s)
 
 
 @dataclass(frozen=True)
@@ -60,7 +82,8 @@ class Seconds:
     """Seconds for the ``start`` (and end) of the engine, one ``round``, the whole ``training`` and the ``audit``.
 
     ``training`` covers rounds, probes and final evaluation. ``server`` is the part of a round in which the server
-    trains and clients wait. ``processor`` is the processor time of all clients and the server together in a round.
+    trains and clients wait. ``processor`` is the processor time of all clients and the server together in a round,
+    ``whole_processor`` that of all processes in the whole run.
     """
 
     start: float
@@ -70,6 +93,7 @@ class Seconds:
     total: float
     server: float
     processor: float
+    whole_processor: float
 
 
 @dataclass(frozen=True)
@@ -139,8 +163,10 @@ def lines(expected: Estimate) -> str:
     server = (
         f"round   about {time.processor:,.0f} s of the processor, of which the server trains {_time(time.server)}\n"
     )
+    several = time.whole_processor > (1 + _NEGLIGIBLE) * time.total
+    processor = f", {_time(time.whole_processor)} of all processors" if several else ""
     return (
-        f"time    about {_time(time.total)}: start {_time(time.start)}, {spent}\n"
+        f"time    about {_time(time.total)}{processor}: start {_time(time.start)}, {spent}\n"
         f"{server if time.server >= _NEGLIGIBLE * time.round else ''}"
         f"memory  about {memory.total_gib:.1f} GiB: driver {memory.driver_gib:.1f} GiB, {clients}\n"
         f"sent    about {expected.sent_bytes / 1e6:,.1f} MB by a client in a round\n"
@@ -166,32 +192,39 @@ def _actors(experiment: Experiment) -> int:
 def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> Seconds:
     through, cores = EXCHANGES.get(experiment.engine), len(os.sched_getaffinity(0))
 
-    def exchange(messages: int, each: float, server: float, loaded: float = 1.0, together: int = 1) -> float:
-        """Return the seconds of an exchange on shared cores, one core per cohort, the largest client among them."""
+    def exchange(messages: int, each: float, server: float, loaded: float = 1.0, together: int = 1) -> _Spent:
+        """Return the time of an exchange on shared cores, one core per cohort, the largest client among them."""
         if through is None:
-            return messages * (each + server)
+            return _Spent(messages * (each + server), messages * (each + server))
         each += through.message_s + loaded * through.writes * client["write_s"]
         cohorts = ceil(messages / together)
         alone = max(ceil(cohorts / actors) * min(together, messages) * each, each * client["largest"])
-        return max(messages * (each + server) / cores, alone) + through.exchange_s
+        work = messages * (each + server)
+        return _Spent(max(work / cores, alone) + through.exchange_s, work + through.exchange_s)
 
     working = client["fixed_s"] + experiment.local_epochs * client["epoch_s"]
     waits, together = client["server_s"] + client["write_s"], experiment.together
-    one_round = exchange(experiment.per_round, working, client["reply_s"], together=together) + waits
-    processor = experiment.per_round * (working + client["reply_s"]) + client["server_s"]
-    whole = experiment.rounds * one_round
+    one_round = exchange(experiment.per_round, working, client["reply_s"], together=together).plus(waits)
+    whole = one_round.times(experiment.rounds)
     if experiment.metrics != "none" and experiment.finally_asked:  # else nobody is asked; with noise nobody trains
-        whole += exchange(experiment.finally_asked, working if experiment.metrics == "all" else client["fixed_s"], 0.0)
+        asked = working if experiment.metrics == "all" else client["fixed_s"]
+        whole = whole.and_(exchange(experiment.finally_asked, asked, 0.0))
     attacks, audited, images = 0.0, len(experiment.audited), experiment.images
     if audit:  # the ladder's networks are small; a probe's step takes about as long as a round without its epochs
         tickets = tickets_of(experiment, 0)
-        whole += 2 * exchange(images, 0.0, 0.0, 0.0)
-        kinds = len(tickets) * (1 + audit["beside"])
-        whole += audited * kinds * exchange(images, client["fixed_s"], 2 * client["write_s"])
+        whole = whole.and_(exchange(images, 0.0, 0.0, 0.0).times(2))
+        probes = exchange(images, client["fixed_s"], 2 * client["write_s"])
+        whole = whole.and_(probes.times(audited * len(tickets) * (1 + round(audit["beside"]))))
         attacks = audit["imports_s"] + audit["easy_s"] + audited * (audit["probes_s"] + audit["uploads_s"])
     start = client["ready_s"] + client["run_s"] + client["exit_s"]
-    start += client["ready_s"] + through.start_s if through else 0.0  # the driver's imports, then the actors'
-    return Seconds(start, one_round, whole, attacks, start + whole + attacks, client["server_s"], processor)
+    processor = start + whole.processor_s + attacks
+    if through:  # the driver's imports, then the actors'
+        start += client["ready_s"] + through.start_s
+        beside = bool(audit) and place(experiment) == "beside"
+        processor += (min(actors, experiment.clients) + beside) * client["ready_s"] + through.processor_s
+    total = start + whole.clock_s + attacks
+    trains = client["server_s"]
+    return Seconds(start, one_round.clock_s, whole.clock_s, attacks, total, trains, one_round.processor_s, processor)
 
 
 def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, store_bytes: int) -> Memory:
