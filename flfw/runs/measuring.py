@@ -61,8 +61,8 @@ def measured(kind: str, experiment: Experiment, copies: int, began: float) -> li
                 more_s = announced(last)
                 if more_s is not None and time.monotonic() - began + more_s > UNSAID_S and not said:
                     said.append(more_s)
-                    print(f"estimate: the {kind} is measured for about {more_s:.0f} s more", file=sys.stderr)
-            printed, (_, status, used) = time.monotonic(), os.wait4(process.pid, 0)
+                    print(f"estimate: the measurement of the {kind} takes about {more_s:.0f} s more", file=sys.stderr)
+            _, status, used = os.wait4(process.pid, 0)
             process.returncode = code = os.waitstatus_to_exitcode(status)
             errors.seek(0)
             message = errors.read().strip().rpartition("\n")[2].removeprefix(_NAMED)
@@ -72,10 +72,8 @@ def measured(kind: str, experiment: Experiment, copies: int, began: float) -> li
             raise RunFailed(f"The measurement of the {kind} failed: {message}")
         costs: Costs = json.loads(last)
         # At its end a process touches pages of its libraries that it never used.
-        costs |= {
-            "exit_s": time.monotonic() - printed,
-            "exit_gib": max(0.0, used.ru_maxrss / 1024**2 - costs["all_gib"]),
-        }
+        costs["exit_s"] = max(0.0, used.ru_utime + used.ru_stime - costs["all_s"])
+        costs["exit_gib"] = max(0.0, used.ru_maxrss / 1024**2 - costs["all_gib"])
         return costs
 
     with tempfile.TemporaryDirectory(prefix="flfw-estimate-") as folder, ThreadPoolExecutor(copies) as pool:
@@ -93,7 +91,7 @@ def _measure(kind: str, config: str, folder: Path, begun: float) -> int:
     folder.mkdir()
     kinds = {"client": client_costs, "server": server_costs, "audit": audit_costs}
     kinds[kind](resolve(Experiment.from_run_config(json.loads(config))), folder, costs)
-    print(json.dumps(costs | {"all_gib": peak_gib()}))
+    print(json.dumps(costs | {"all_gib": peak_gib(), "all_s": time.process_time()}))
     return 0
 
 
