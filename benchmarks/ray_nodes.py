@@ -23,6 +23,7 @@ from benchmarks.process_family import command_line, marked
 _MARK = "FLFW_RAY_NODE"  # an environment variable that all processes of a node inherit
 _STORE = 100_000_000  # bytes
 _START_S = 600.0
+_STARTS = 3  # tries
 
 
 @final
@@ -82,12 +83,18 @@ class RayNodes:
         more = {_MARK: self._value(name), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
         always = ["--node-ip-address=127.0.0.1", f"--object-store-memory={_STORE}", "--disable-usage-stats"]
         command = [str(Path(sys.executable).with_name("ray")), "start", *words, *always]
-        with (self._folder / "log").open("ab") as log:  # the node keeps it open, as it would keep a pipe
-            done = subprocess.run(
-                command, env={**os.environ, **more}, stdout=log, stderr=log, timeout=_START_S, check=False
-            )
-        if done.returncode:
-            raise RuntimeError(f"Expected a node of Ray, got exit code {done.returncode}: see {self._folder / 'log'}")
+        log, code = self._folder / "log", 0
+        for _ in range(_STARTS):  # on a busy machine Ray's own limits are short
+            with log.open("ab") as end:  # the node keeps it open, as it would keep a pipe
+                done = subprocess.run(
+                    command, env={**os.environ, **more}, stdout=end, stderr=end, timeout=_START_S, check=False
+                )
+            code = done.returncode
+            if not code:
+                return
+            self._clear(name)
+        last = (log.read_text(errors="replace").strip().splitlines() or ["nothing"])[-1]
+        raise RuntimeError(f"Expected a node of Ray, got exit code {code}: {last}")
 
 
 def end_all(variable: str, value: str) -> None:

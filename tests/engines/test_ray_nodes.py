@@ -1,4 +1,4 @@
-"""Ray cluster of a head and two workers, as processes of this machine: places, deaths of nodes and of the server."""
+"""Ray cluster of a head and three workers, as processes of this machine: places, deaths of nodes and of the server."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.awkward_app import app
 
 pytestmark = [pytest.mark.early, pytest.mark.slow]
 
-WORKERS = [(2, 1), (1, 0)]  # cores and GPUs of which they are told
+WORKERS = [(2, 1), (1, 0), (1, 0)]  # cores and GPUs of which they are told
 CLIENTS = 6
 
 
@@ -68,12 +68,12 @@ def pids_of(grid: Any, actors: int) -> set[int]:
 
 
 def test_actors_land_where_their_resources_are(joined: RayNodes) -> None:
-    assert {(node.cpus, node.gpus) for node in machine.nodes_of_ray().nodes} == {(0, 0), *WORKERS}
+    assert sorted((node.cpus, node.gpus) for node in machine.nodes_of_ray().nodes) == sorted([(0, 0), *WORKERS])
     everywhere = grid(cpus=1)
-    pids = pids_of(everywhere, 3)
-    places = [len(pids & set(joined.processes(number))) for number in (0, 1)]
+    pids = pids_of(everywhere, 4)
+    places = [len(pids & set(joined.processes(number))) for number in (0, 1, 2)]
     everywhere.close()
-    assert places == [2, 1], "none on the head"
+    assert places == [2, 1, 1], "none on the head"
     shared = grid(cpus=0.5, gpus=0.5)
     pids = pids_of(shared, 2)
     there = set(joined.processes(0))
@@ -81,22 +81,25 @@ def test_actors_land_where_their_resources_are(joined: RayNodes) -> None:
     assert pids <= there, "the node with a GPU"
 
 
-def test_a_node_that_is_killed_in_mid_round_loses_nobody(joined: RayNodes, capfd: pytest.CaptureFixture[str]) -> None:
-    """Its clients are asked again elsewhere, with the state that they had; nobody waits for the node."""
+@pytest.mark.parametrize("killed", [(1,), (0, 1)])
+def test_nodes_that_are_killed_in_mid_round_lose_nobody(
+    joined: RayNodes, capfd: pytest.CaptureFixture[str], killed: tuple[int, ...]
+) -> None:
+    """Their clients are asked again elsewhere, with the state that they had; nobody waits for the nodes."""
     cluster = grid(cpus=1)
-    pids = pids_of(cluster, 3)
-    lost = pids & set(joined.processes(1))
+    pids = pids_of(cluster, 4)
+    lost = pids & {process for number in killed for process in joined.processes(number)}
     before = found(cluster.send_and_receive(messages()), "asked")
     ids = cluster.push_messages(messages(seconds=1.0))
-    assert len(lost) == 1
-    killing = threading.Timer(0.3, joined.kill, (1,))
+    assert len(lost) == sum(WORKERS[number][0] for number in killed)
+    killing = threading.Timer(0.3, lambda: [joined.kill(number) for number in killed])
     killing.start()
     replies = [cluster.reply_to(message_id, time.monotonic() + 240) for message_id in ids]
     killing.join()
     assert found(replies, "asked") == [n + 1 for n in before]
     assert not lost & set(found(replies, "pid"))
-    joined.up()  # then a third actor has a place again
-    assert pids_of(cluster, 3) >= (pids - lost)
+    joined.up()  # then all actors have a place again
+    assert pids_of(cluster, 4) >= (pids - lost)
     cluster.close()
     shown = capfd.readouterr()
     assert "state-dump" not in shown.out + shown.err
@@ -115,6 +118,12 @@ def wait_for(holds: Callable[[], bool]) -> None:
         time.sleep(0.02)
 
 
+def unequal(there: Path, here: Path) -> list[str]:
+    """Compare all numbers of two runs."""
+    found = differences(numbers(there), numbers(here))
+    return [line for line in found if not line.startswith("/result.json/config/")]
+
+
 def test_a_run_survives_the_death_of_its_server_and_then_of_a_node(nodes: RayNodes, tmp_path: Path) -> None:
     nodes.up()
     common = "--method hyperfl --set hidden=16 embedding=8 sampled.train=50 --split sampled --clients 6 --rounds 6"
@@ -131,6 +140,18 @@ def test_a_run_survives_the_death_of_its_server_and_then_of_a_node(nodes: RayNod
     nodes.kill(0)
     assert again.wait(240) == 0, log.read_text()
     assert sim.main([*flags, "--engine", "inproc", "--out", str(here)]) == 0
-    unequal = differences(numbers(there), numbers(here))
-    assert [line for line in unequal if not line.startswith("/result.json/config/")] == []
+    assert unequal(there, here) == []
     assert not ray.is_initialized()
+
+
+def test_a_run_with_cohorts_and_sums_of_blocks_survives_the_death_of_two_nodes(nodes: RayNodes, tmp_path: Path) -> None:
+    nodes.up()
+    common = "--method fedavg --net linear --clients 20 --rounds 5 --cohort 2 --local-epochs 10 --attack none"
+    there, here, log = tmp_path / "there", tmp_path / "here", tmp_path / "log"
+    server = begun([*common.split(), "--ray-address", nodes.address, "--out", str(there)], log)
+    wait_for(lambda: "round 2/" in log.read_text())
+    for number in (0, 1):
+        nodes.kill(number)
+    assert server.wait(240) == 0, log.read_text()
+    assert sim.main([*common.split(), "--engine", "inproc", "--out", str(here)]) == 0
+    assert unequal(there, here) == []
