@@ -76,9 +76,12 @@ class Probing(LocalDescent, ABC):
             y: labels (B,).
             steps: number of local steps.
         """
+        there = x.to(self.device), y.to(self.device)
+        if self._stored is not None and self._stored[0] is y:
+            self._stored = there[1], self._stored[1]
 
         def again(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
-            yield self.guarded(x, y, rng)
+            yield self.guarded(*there, rng)
 
         self.descend(self.moving(), steps, self.optimiser(), purpose="probe", clips=self.clips(), batches=again)
         return expand(self.leaving(), self.received)

@@ -97,7 +97,8 @@ class Readings:
 
     def best(self, count: int) -> Tensor:
         """Choose at most ``count`` of the inputs: consistent ones first, then those with the largest shares."""
-        order = sorted(range(len(self.bins)), key=lambda i: (not self.consistent[i], -float(self.shares[i])))
+        consistent, shares = self.consistent.tolist(), self.shares.tolist()
+        order = sorted(range(len(shares)), key=lambda i: (not consistent[i], -shares[i]))
         return self.inputs[order[:count]]
 
 
