@@ -66,7 +66,7 @@ _ENDS_EARLY = (
 
 def is_known(split: Split) -> bool:
     """Return whether each client's number of examples is known here; for data of sites it is not."""
-    return any(map(len, split.train))
+    return any(on_demand.sizes(split.train))
 
 
 def least_summed(experiment: Experiment) -> int:
@@ -107,7 +107,7 @@ def course(resolved: Resolved, split: Split) -> Course:
         most=max(sizes),
         batch=experiment.batch_size,
         epochs=experiment.local_epochs,
-        replication=_most_shared(split.train) if drawn else _most_held(split.train),
+        replication=on_demand.most_copies(split.train) or _most_held(split.train),
         tensors=trained,
         summed=least_summed(experiment),
         colluding=experiment.colluding_clients,
@@ -116,6 +116,12 @@ def course(resolved: Resolved, split: Split) -> Course:
 
 def _most_held(parts: Sequence[np.ndarray]) -> int:
     """Return how many clients hold the example that most of them hold; some thousand clients are counted at a time."""
+    if isinstance(parts, on_demand.OnDemand):
+        return _most_drawn(parts)
+    return _counted(parts)
+
+
+def _counted(parts: Sequence[np.ndarray]) -> int:
     copies = np.zeros(0, np.int64)
     for start in range(0, len(parts), _COUNTED):
         held = np.bincount(np.concatenate([np.unique(part) for part in parts[start : start + _COUNTED]]))
@@ -124,7 +130,7 @@ def _most_held(parts: Sequence[np.ndarray]) -> int:
     return int(copies.max())
 
 
-_most_shared = lru_cache(4)(_most_held)  # for parts on demand, which know each other by identity, not by content
+_most_drawn = lru_cache(4)(_counted)  # for parts on demand, which know each other by identity, not by content
 
 
 def mechanism_in(resolved: Resolved, course: Course) -> Mechanism | None:

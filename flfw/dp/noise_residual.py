@@ -30,6 +30,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
+from flfw.data.splits.on_demand import sizes
 from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.dp.settings import EitherUnit
 from flfw.experiment import Experiment
@@ -164,7 +165,7 @@ def is_testable(experiment: Experiment, task: Task, model: nn.Module, settings: 
     """Return whether each client's round is one step of SGD on all its data whose noise can be computed."""
     if type(settings) is not EitherUnit or not settings.on_steps or settings.noise_multiplier == 0:
         return False  # other settings may change the bound or the step size from round to round
-    whole = experiment.local_epochs == 1 and max(map(len, task.split.train)) <= experiment.batch_size
+    whole = experiment.local_epochs == 1 and max(sizes(task.split.train)) <= experiment.batch_size
     dropout = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
     varied = task.augment != "none" or any(isinstance(layer, dropout) for layer in model.modules())
     return whole and not varied and settings.optimiser == "sgd" and experiment.defence == "none"

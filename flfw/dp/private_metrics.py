@@ -19,7 +19,8 @@ The numbers that are averaged must depend on no example but their own: `flfw.dp.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from math import sqrt
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flfw.data.splits.on_demand import OnDemand, most_copies, sizes
 from flfw.data.splits.partition import Split
 from flfw.privacy.mechanism import Clipped, Mechanism
 from flfw.training.gaussian import GaussianNoise
@@ -99,13 +101,23 @@ def most_held(split: Split) -> int:
     An example that is c times in a part shifts the part's vector by up to c. Vectors of other parts and clients have
     noise of their own, and squares of shifts add up: so each part counts as c^2 vectors with the example in them once.
     """
-    return max(_squares(split.train), _squares((*split.test, *split.validation)))
+    return max(1, _most_in(split.train), _most_in(split.test, split.validation))
 
 
 def most_examples(split: Split) -> int:
     """Return the largest number of examples that one client has in all its parts."""
-    parts = zip(split.train, split.test, split.validation, strict=True)
+    three = split.train, split.test, split.validation
+    if all(isinstance(parts, OnDemand) for parts in three):
+        return sum(max(sizes(parts)) for parts in three)
+    parts = zip(*three, strict=True)
     return max(sum(map(len, mine)) for mine in parts)
+
+
+def _most_in(*lists: Sequence[np.ndarray]) -> int:
+    """Return how often an example counts at most in the parts of some lists together."""
+    known = [most_copies(parts) for parts in lists]
+    bounds = [one for one in known if one is not None]
+    return sum(bounds) if len(bounds) == len(known) else _squares(chain(*lists))
 
 
 def _squares(parts: Iterable[np.ndarray]) -> int:

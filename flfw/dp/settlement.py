@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from flfw.data.splits.on_demand import OnDemand, total
 from flfw.data.splits.partition import Split
 from flfw.dp.ledger import Ledger, is_known, least_summed
 from flfw.dp.reporting import PrivatelyReporting
@@ -87,7 +88,7 @@ def _of_sites(resolved: Resolved, split: Split) -> list[str]:
 
 def _mechanism(resolved: Resolved, split: Split) -> Mechanism | None:
     """Return the method's mechanism; of data that only sites have, as if each had one example."""
-    one_each = tuple(np.array([client]) for client in range(resolved.experiment.clients))
+    one_each = OnDemand(resolved.experiment.clients, 1, lambda client: np.array([client]), copies=1)
     return Ledger(resolved, split if is_known(split) else replace(split, train=one_each)).mechanism
 
 
@@ -109,7 +110,7 @@ def _remarks(resolved: Resolved, split: Split) -> list[str]:
     experiment = resolved.experiment
     if (mechanism := Ledger(resolved, split).mechanism) is None:
         return []
-    notes, examples = [], sum(map(len, split.train))
+    notes, examples = [], total(split.train)
     if experiment.audited:
         notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
     if (experiment.target_epsilon or experiment.epsilon_budget) and mechanism.shares > 1 and mechanism.summed > 1:

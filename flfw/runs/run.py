@@ -17,7 +17,7 @@ from flfw.adversary.malicious_server import require_public
 from flfw.audit.auditor import auditing
 from flfw.client.site import Site
 from flfw.combinations import check as check_names
-from flfw.data.splits.on_demand import looked_at
+from flfw.data.splits.on_demand import looked_at, sizes
 from flfw.dp.canary_audit import refuse_canaries
 from flfw.dp.settlement import settle
 from flfw.errors import BadInput, require
@@ -169,7 +169,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     _check_clients(resolved, task)
     _require_metrics(resolved)
     _require_average(resolved)
-    if experiment.patience and task.has_data and not all(map(len, task.split.validation)):
+    if experiment.patience and task.has_data and not all(sizes(task.split.validation)):
         without = f"split={experiment.split} without; choose another --split, such as sampled"
         raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
     resolved, settled = settle(resolved, task.split)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flfw import data
-from flfw.data.splits.on_demand import looked_at, sizes
+from flfw.data.splits.on_demand import looked_at, most_copies, sizes, total
 from flfw.data.splits.partition import IID, Drawn, Sampled, split
 from flfw.errors import BadInput
 
@@ -28,6 +28,22 @@ def test_the_last_of_a_million_clients_has_what_it_has_among_any_number() -> Non
     assert last.tolist() != split(DIGITS, Drawn(5, 3), MILLION, seed=5).train[-1].tolist()
     with pytest.raises(IndexError):
         many.train[MILLION]
+
+
+def test_examples_are_dealt_evenly_and_not_shared_while_they_last() -> None:
+    """1500 examples are 300 hands of 5 in each deck; the bound is that of a count."""
+    made = split(DIGITS, Drawn(train=5, test=7), 700, seed=1)
+    counted = np.bincount(np.concatenate(list(made.train)), minlength=1500)
+    assert most_copies(made.train) == 3 == counted.max() and counted.min() == 2
+    assert counted.sum() == 3500 == total(made.train)
+    one_deck = np.bincount(np.concatenate(list(made.train[:300])))
+    assert (one_deck == 1).all()
+    tests = np.bincount(np.concatenate(list(made.test)))  # 297 examples are 42 hands, and three are left over
+    assert tests.max() <= most_copies(made.test) == 17 and len(set(made.test[41].tolist())) == 7
+    assert sorted(made.train[0].tolist()) != sorted(made.train[300].tolist())
+    pairs = {frozenset(part[:2].tolist()) for part in made.train}
+    assert len(pairs) > 690  # the decks are not in one order
+    assert most_copies(split(DIGITS, Drawn(train=5, classes=2), 700, seed=1).train) is None
 
 
 def test_a_part_of_the_clients_is_a_tuple() -> None:

@@ -1,10 +1,15 @@
 """Split for more clients than there are data: each client's examples are drawn by the seed and its number alone.
 
-No other client and no number of clients has a say in what a client holds: so nothing is computed before it is asked
-for, and a million clients are no more work than ten. Clients may share examples. None holds an example twice.
+What a client holds does not depend on how many clients there are: so nothing is computed before it is asked for, and a
+million clients are no more work than ten. Examples are dealt like cards: the data are shuffled, each client in turn
+takes the next ones, and where they do not suffice for another client, all are shuffled anew. So no example is held
+more often than once in each of these decks, and clients share none while one deck lasts. Clients with random classes
+draw by themselves.
 """
 
 from __future__ import annotations
+
+from functools import lru_cache
 
 import numpy as np
 
@@ -14,6 +19,8 @@ from flfw.data.splits.on_demand import OnDemand
 from flfw.data.splits.schemes import Drawn
 from flfw.errors import BadInput, require
 from flfw.rng import numpy_generator
+
+_DECKS = 8  # that were asked for last; a round's clients come in order
 
 
 def pools(dataset: Dataset, scheme: Drawn, clients: int, rng: np.random.Generator) -> Cut:
@@ -38,7 +45,7 @@ def parts(dataset: Dataset, scheme: Drawn, pool: np.ndarray, part: str, clients:
     size = getattr(scheme, part)
     if not scheme.classes:
         _require(size, len(pool), part, scheme)
-        return OnDemand(clients, size, lambda one: _drawn(pool, size, numpy_generator(seed, f"drawn {part}", one)))
+        return _dealt(pool, size, part, clients, seed)
     labels = np.asarray(getattr(dataset, f"{part}_y"))[pool]
     by_class = [pool[labels == label] for label in range(dataset.classes)]
     require(scheme.classes <= dataset.classes, f"drawn.classes <= {dataset.classes}", classes=scheme.classes)
@@ -50,6 +57,21 @@ def parts(dataset: Dataset, scheme: Drawn, pool: np.ndarray, part: str, clients:
         return _drawn(mine, size, numpy_generator(seed, f"drawn {part}", client))
 
     return OnDemand(clients, size, of)
+
+
+def _dealt(pool: np.ndarray, size: int, part: str, clients: int, seed: int) -> OnDemand:
+    """Return the parts of clients that take turns in shuffled decks of the pool."""
+    players = len(pool) // size  # of one deck
+
+    @lru_cache(_DECKS)
+    def deck(number: int) -> np.ndarray:
+        return numpy_generator(seed, f"drawn {part}", number).permutation(len(pool))
+
+    def of(client: int) -> np.ndarray:
+        number, place = divmod(client, players)
+        return pool[deck(number)[place * size : (place + 1) * size]]
+
+    return OnDemand(clients, size, of, copies=-(-clients // players))
 
 
 def _drawn(pool: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:

@@ -19,7 +19,7 @@ class OnDemand(Sequence[np.ndarray]):
         clients: number of clients.
         size: number of examples of each.
         draw: function that computes the part of a client; the same at each call.
-        copies: number of clients that hold one example at most; 0: not known.
+        copies: bound on the number of clients that hold one example; 0: not known. No client holds one twice.
 
     Attributes:
         size: number of examples of each client.
@@ -58,6 +58,13 @@ def sizes(parts: Sequence[np.ndarray]) -> list[int]:
 def total(parts: Sequence[np.ndarray]) -> int:
     """Return the number of examples of all clients together, each as often as it is held."""
     return len(parts) * parts.size if isinstance(parts, OnDemand) else sum(map(len, parts))
+
+
+def most_copies(parts: Sequence[np.ndarray]) -> int | None:
+    """Return a bound on the number of clients that hold one example, if it is known by construction."""
+    if not isinstance(parts, OnDemand):
+        return None
+    return (parts.copies or None) if parts.size else 0
 
 
 def looked_at(parts: Sequence[np.ndarray], most: int = 10_000) -> range:

@@ -193,12 +193,8 @@ def for_each(one: Split, clients: int) -> Split:
 
     Nothing is copied: all clients have the same arrays.
     """
-    return replace(
-        one,
-        train=tuple(one.train) * clients,
-        test=tuple(one.test) * clients,
-        validation=tuple(one.validation) * clients,
-    )
+    same = {name: OnDemand.same(clients, getattr(one, name)[0]) for name in ("train", "test", "validation")}
+    return replace(one, **same)
 
 
 def nobodys(clients: int) -> Split:

@@ -115,7 +115,7 @@ class Whole:
 
 @dataclass(frozen=True)
 class Drawn:
-    """Examples drawn for each client by the seed and its number, on demand, see ``flfw.data.splits.drawn``."""
+    """Examples dealt to each client by the seed and its number, on demand, see ``flfw.data.splits.drawn``."""
 
     train: int = 20  # examples a client
     test: int = 20  # likewise

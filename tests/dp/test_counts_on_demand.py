@@ -1,0 +1,80 @@
+"""Counts of a privacy claim over clients whose data are drawn on demand: nobody's data are looked at."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flfw import data
+from flfw.data.splits.on_demand import OnDemand
+from flfw.data.splits.partition import Drawn, Natural, Split, for_each, nobodys, split
+from flfw.dp.ledger import Ledger, course, is_known
+from flfw.dp.private_metrics import most_examples, most_held
+from flfw.dp.settlement import settle
+from flfw.experiment import Experiment
+from flfw.resolve import resolve
+
+DIGITS = data.load("digits")
+MILLION = 1_000_000
+
+
+def unasked(size: int, copies: int) -> OnDemand:
+    def draw(client: int) -> np.ndarray:
+        raise AssertionError(f"client {client} was asked for its data")
+
+    return OnDemand(MILLION, size, draw, copies)
+
+
+def listed(one: Split) -> Split:
+    return replace(one, train=list(one.train), test=list(one.test), validation=list(one.validation))
+
+
+@pytest.mark.parametrize("clients", [3, 300, 700])
+def test_the_known_counts_are_those_of_a_look_at_all_data(clients: int) -> None:
+    """1500 training examples are 300 hands of 5; 297 test examples are 42 hands of 7, with three left over."""
+    known = split(DIGITS, Drawn(train=5, test=7), clients, seed=0)
+    assert most_examples(known) == most_examples(listed(known)) == 12
+    assert most_held(known) >= most_held(listed(known))
+    shared = split(DIGITS, Drawn(train=5), clients, seed=0, test="shared")
+    assert most_held(shared) == most_held(listed(shared)) == clients
+    many = split(DIGITS, Drawn(train=5, test=297), clients, seed=0)  # every client tests on all
+    assert most_held(many) == most_held(listed(many)) == clients
+
+
+@pytest.mark.parametrize(("copies", "replication"), [(1, 1), (334, 334)])
+def test_a_claim_looks_at_no_data_where_the_counts_are_known(copies: int, replication: int) -> None:
+    asked = Experiment(
+        method="dp_fedavg",
+        dataset="synthetic",
+        split="natural",
+        clients=MILLION,
+        sample=10,
+        rounds=3,
+        set=("noise_multiplier=2", "clip=1"),
+        attack=("none",),
+        metrics="private",
+    )
+    resolved = resolve(asked)
+    nothing = np.zeros(0, np.int64)
+    tests, none = unasked(20, 1), OnDemand.same(MILLION, nothing)
+    parts = Split(unasked(50, copies), tests, none, nothing, nothing, nothing)
+    resolved, _ = settle(resolved, parts)
+    counted = course(resolved, parts)
+    assert (counted.replication, counted.fewest, counted.most) == (replication, 50, 50)
+    ledger = Ledger(resolved, parts)
+    assert ledger.reported is not None and ledger.reported.replication == replication
+    assert {one.unit for one in ledger.claims()} == {"example", "client"}
+
+
+def test_a_generated_example_is_one_clients() -> None:
+    made = split(data.load("synthetic"), Natural(), MILLION, seed=0)
+    assert most_held(made) == 1 and most_examples(made) == 70
+
+
+def test_data_of_nobody_and_of_a_site_are_not_repeated_for_each_client() -> None:
+    assert not is_known(nobodys(MILLION)) and isinstance(nobodys(MILLION).train, OnDemand)
+    one = split(DIGITS, Drawn(train=5), 1, seed=0)
+    each = for_each(listed(one), MILLION)
+    assert each.train[MILLION - 1] is each.train[0] and len(each.test) == MILLION
