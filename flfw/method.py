@@ -100,7 +100,7 @@ class Method:
         return None
 
     @classmethod
-    def kept_by_server(cls, model: nn.Module, settings: Any) -> int:
+    def kept_by_server(cls, model: nn.Module, settings: Any, clients: int) -> int:
         """Estimate how many numbers the server holds at once beside the model, if it needs much memory; default 0."""
         return 0
 

@@ -80,7 +80,7 @@ class Judge:
         if not stands.adaptive:
             return ladder
         hidden = stands.hidden_by is not None
-        ladder = replace(ladder, consistency=self._climb.consistency(job, self._clients(defence), hidden))
+        ladder = replace(ladder, consistency=self._climb.consistency(job, self._clients(job, defence), hidden))
         if not hidden or not ladder.easy.passed or any(row["recovered"] for row in rows):
             return ladder
         mild = self._climb.beside(job, TOLD)
@@ -95,7 +95,7 @@ class Judge:
         """Return the attack's objective at the truth and at its results, where nothing was recovered."""
         if not stands.adaptive or any(row["recovered"] for row in rows):
             return None
-        return self._climb.searched(job, self._named[job.attack], self._clients(defence), solution)
+        return self._climb.searched(job, self._named[job.attack], self._clients(job, defence), solution)
 
     def _pointed(
         self, job: Job, defence: str, stands: Standing, solution: Solution, rows: Sequence[ScoreRow]
@@ -106,15 +106,17 @@ class Judge:
         """
         if stands.hidden_by is None or any(row["recovered"] for row in rows):
             return None
-        return self._climb.candidates(job, self._named[job.attack], self._clients(defence), solution)
+        return self._climb.candidates(job, self._named[job.attack], self._clients(job, defence), solution)
 
     def _expected(self, job: Job, stands: Standing) -> float | None:
         """Return the share that the attack's theory expects of an undefended probe of one step; None: there is none."""
         plain = job.ticket.source == "probe" and job.ticket.steps == 1 and stands.hidden_by is None
         return self._named[job.attack].expected_share(job.ticket.batch) if plain else None
 
-    def _clients(self, defence: str) -> list[int]:
-        return [client for client in range(self._experiment.clients) if self._plan.defence_of(client) == defence]
+    def _clients(self, job: Job, defence: str) -> list[int]:
+        """Return the clients with a defence among those whose messages a job attacks."""
+        seen = dict.fromkeys(exchange.client for exchange in job.exchanges)
+        return [client for client in seen if self._plan.defence_of(client) == defence]
 
     def _presence(self, solution: Solution, defence: str) -> dict[str, float] | None:
         """Return how often the classes inferred for clients are right, beside the better constant answer."""

@@ -11,6 +11,7 @@ from typing import final
 
 import numpy as np
 
+from flfw.data.splits.on_demand import looked_at
 from flfw.data.splits.partition import Split
 from flfw.errors import require
 from flfw.rng import numpy_generator
@@ -48,9 +49,12 @@ def draw(split: Split, labels: np.ndarray, classes: int, count: int, seed: int) 
         seed: seed of the draws.
 
     Raises:
-        BadInput: fewer than M examples are held by exactly one client, or there is only one class.
+        BadInput: fewer than M examples are held by exactly one client, there is only one class, or there are very
+            many clients, whose data are drawn on demand.
     """
     require(classes >= 2, "at least two classes for canaries with wrong labels", classes=classes)
+    few = f"at most {len(looked_at(split.train)):,} clients for canaries, since whoever holds an example must be found"
+    require(len(looked_at(split.train)) == len(split.train), few, clients=len(split.train))
     held, copies = np.unique(np.concatenate(split.train), return_counts=True)
     rng = numpy_generator(seed, "canaries")
     candidates = [rng.permutation(np.intersect1d(indices, held[copies == 1])) for indices in split.train]

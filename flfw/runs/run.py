@@ -235,13 +235,13 @@ def _require_sites(experiment: Experiment) -> None:
 
 def _require_memory(resolved: Resolved) -> None:
     """Refuse a model that does not fit this machine's memory, in which the server keeps it and its own tensors."""
-    kept = resolved.method.kept_by_server(resolved.model, resolved.settings)
+    kept = resolved.method.kept_by_server(resolved.model, resolved.settings, resolved.experiment.clients)
     needed = 4 * (nets.numel(resolved.model.state_dict()) + kept)
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise BadInput(
             f"Expected a model of at most {there / 1e9:.1f} GB, this machine's memory, got {needed / 1e9:.1f} GB; "
-            "lower the sizes in --set or choose another --net."
+            "lower the sizes in --set, choose another --net or take fewer --clients."
         )
 
 

@@ -81,10 +81,10 @@ class HypernetworkServer(FederatedStrategy, ABC):
         return net
 
     @classmethod
-    def kept_by_server(cls, model: nn.Module, settings: ServerHypernetworkTraining) -> int:
-        """Count the numbers of a server's step; the heads have almost all of them."""
+    def kept_by_server(cls, model: nn.Module, settings: ServerHypernetworkTraining, clients: int) -> int:
+        """Count the numbers of a server's step; most are the heads', or those of many embeddings."""
         generated = sum(p.numel() for n, p in model.named_parameters() if matches(n, cls.uploads))
-        return _AT_ONCE * generated * (settings.hidden + 1)
+        return _AT_ONCE * (generated * (settings.hidden + 1) + clients * _length(settings, clients))
 
     def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
         """Generate h(v_i), the network of one client."""
@@ -170,5 +170,10 @@ class HypernetworkServer(FederatedStrategy, ABC):
             shapes, clients = {name: value.shape for name, value in generated.items()}, self.at.experiment.clients
         else:  # used alone in another app, which has the arrays and the nodes only
             shapes, clients = self._asked_shapes, len(self.roster.nodes)
-        length = self.settings.embedding or int(1 + clients / 4)
+        length = _length(self.settings, clients)
         return PersonalHypernetwork(shapes, clients, length, self.settings.hidden, self.settings.layers)
+
+
+def _length(settings: ServerHypernetworkTraining, clients: int) -> int:
+    """Return the length of an embedding."""
+    return settings.embedding or int(1 + clients / 4)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flfw import data
+from flfw.data import canaries
 from flfw.data.splits.on_demand import looked_at, most_copies, sizes, total
 from flfw.data.splits.partition import IID, Drawn, Sampled, split
 from flfw.errors import BadInput
@@ -108,3 +109,11 @@ def test_checks_of_parts_on_demand_look_at_the_first_ones() -> None:
     many = split(DIGITS, Drawn(train=5), MILLION, seed=0).train
     assert sizes(many) == [5] and looked_at(many) == range(10_000)
     assert sizes((np.arange(3), np.arange(1))) == [3, 1] and looked_at((np.arange(3), np.arange(1))) == range(2)
+
+
+def test_canaries_of_very_many_clients_are_refused_before_anybody_is_asked() -> None:
+    many = split(DIGITS, Drawn(train=5), 10_001, seed=0)
+    with pytest.raises(BadInput, match=r"Expected at most 10,000 clients for canaries, .* got clients=10001"):
+        canaries.draw(many, DIGITS.train_y, 10, 2, 0)
+    few = split(DIGITS, Drawn(train=5), 300, seed=0)  # one deck: each example is one client's
+    assert len(canaries.draw(few, DIGITS.train_y, 10, 300, 0).indices) == 300

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from flfw.data import load
 from flfw.data.splits import picture as shares
-from flfw.data.splits.partition import Dominant, Everything, Pools, Sampled, split
+from flfw.data.splits.partition import Dominant, Drawn, Everything, Natural, Pools, Sampled, split
 from tests.support.toys import toy
 
 
@@ -88,3 +89,24 @@ def test_pictures_of_any_shape_are_of_a_size_to_look_at(tmp_path, classes, clien
     shares.picture(data, split(data, Everything(), clients, seed=0), tmp_path / "shares.png")
     with Image.open(tmp_path / "shares.png") as image:
         assert 600 < image.width < 2400 and 400 < image.height < 1700
+
+
+@pytest.mark.parametrize(
+    ("name", "scheme", "held"),
+    [
+        ("digits", Drawn(train=3), "1,500 of 1,500 examples held, 1,500 in more than one client, at most in 2"),
+        ("synthetic", Natural(train=3, test=1), "3,000 generated examples held, none in more than one client"),
+    ],
+)
+def test_of_a_million_clients_the_first_ones_are_shown(tmp_path, name, scheme, held):
+    known = load(name)
+    many = split(known, scheme, clients=1_000_000, seed=0)
+    assert shares.holdings(known, many).shape == (1000, 10)
+    text = shares.table(known, many)
+    assert "the first 1,000 of 1,000,000, whose data are made on demand" in text and held in text
+    assert text.splitlines()[-7 - 2].split()[0] == "999"
+    shares.picture(known, many, tmp_path / "split.png")
+    with Image.open(tmp_path / "split.png") as image:
+        assert image.size[0] > 500
+    few = split(known, scheme, clients=5, seed=0)
+    assert shares.holdings(known, few).shape == (5, 10) and "on demand" not in shares.table(known, few)

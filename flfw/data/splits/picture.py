@@ -11,19 +11,23 @@ from rich.console import Console
 from rich.table import Table
 
 from flfw.data.files.dataset import Dataset
+from flfw.data.splits import on_demand
+from flfw.data.splits.on_demand import looked_at
 from flfw.data.splits.partition import Split
 
 _MOST_CLASSES = 12  # one column each; with more, only a client's most frequent classes are listed
 _NAMED_CLASSES = 5
 _MOST_CLIENTS = 40  # one row each; with more, only the first ones and the last
+_MOST_LOOKED = 1000  # clients whose data are made on demand
 _LEGIBLE_CELLS = 150  # cells of the picture with their number inside
 _TONES = ["#e3edf7", "#6ba3d0", "#1f5f9e", "#08264d"]
 
 
 def holdings(dataset: Dataset, split: Split) -> np.ndarray:
-    """Count the training examples of each client and class, (clients, classes) int64."""
-    labels = np.asarray(dataset.train_y)
-    return np.stack([np.bincount(labels[indices], minlength=dataset.classes) for indices in split.train])
+    """Count the training examples of each client and class, (clients, classes) int64; of those on demand, the first."""
+    labels = dataset.train_y if dataset.is_generated else np.asarray(dataset.train_y)
+    looked = (split.train[client] for client in looked_at(split.train, _MOST_LOOKED))
+    return np.stack([np.bincount(labels[indices], minlength=dataset.classes) for indices in looked])
 
 
 def table(dataset: Dataset, split: Split) -> str:
@@ -34,7 +38,7 @@ def table(dataset: Dataset, split: Split) -> str:
     counts = holdings(dataset, split)
     many = dataset.classes > _MOST_CLASSES
     parts = {"train": split.train, "valid.": split.validation, "test": split.test}
-    parts = {name: part for name, part in parts.items() if any(map(len, part))}
+    parts = {name: part for name, part in parts.items() if any(on_demand.sizes(part))}
     drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     classes = ["classes"] if many else [f"c{label}" for label in range(dataset.classes)]
     for name in ["client", *parts, *classes]:
@@ -71,18 +75,27 @@ def _largest(counts: np.ndarray) -> str:
 
 def _beside(dataset: Dataset, split: Split) -> list[str]:
     """Return the lines below the table: totals, and the examples of the server, a defence and an attacker."""
-    sizes = np.array([len(indices) for indices in split.train])
-    times = np.bincount(np.concatenate(split.train), minlength=len(dataset.train_y))
-    shared = int((times > 1).sum())
-    overlap = f"{shared:,} in more than one client" + (f", at most in {times.max():,}" if shared else "")
+    sizes, looked = np.array(on_demand.sizes(split.train)), looked_at(split.train, _MOST_LOOKED)
+    first = [f"clients       the first {len(looked):,} of {len(split.train):,}, whose data are made on demand"]
     return [
+        *(first if len(looked) < len(split.train) else []),
         f"training      {np.median(sizes):,.0f} examples in the middle client ({sizes.min():,} to {sizes.max():,})",
-        f"              {(times > 0).sum():,} of {len(times):,} examples held, {overlap}",
+        f"              {_held(dataset, [split.train[client] for client in looked])}",
         f"distillation  {len(split.distillation):,} training examples, unlabelled, with the server",
         f"proxy         {len(split.proxy):,} training examples with the clients' defences",
-        f"public        {len(split.public):,} of {len(dataset.test_y):,} test examples with an attacker",
+        f"public        {len(split.public):,} of {len(dataset.common_tests):,} test examples with an attacker",
         f"victims       {len(dataset.victims):,} training examples that no client holds",
     ]
+
+
+def _held(dataset: Dataset, parts: list[np.ndarray]) -> str:
+    """Return the words on the examples that are held, and held by several clients."""
+    if dataset.is_generated:
+        return f"{sum(map(len, parts)):,} generated examples held, none in more than one client"
+    times = np.bincount(np.concatenate(parts), minlength=len(dataset.train_y))
+    shared = int((times > 1).sum())
+    overlap = f"{shared:,} in more than one client" + (f", at most in {times.max():,}" if shared else "")
+    return f"{(times > 0).sum():,} of {len(times):,} examples held, {overlap}"
 
 
 def picture(dataset: Dataset, split: Split, path: Path, scheme: str = "") -> None:
@@ -129,5 +142,7 @@ def picture(dataset: Dataset, split: Split, path: Path, scheme: str = "") -> Non
     bar.ax.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]
     hands = f"{clients:,} client{'s' if clients > 1 else ''}"
+    if clients < len(split.train):
+        hands = f"the first {clients:,} of {len(split.train):,} clients"
     axes.set_title(", ".join(filter(None, [dataset.name, scheme, hands])), loc="left", fontweight="bold")
     figure.savefig(path)
