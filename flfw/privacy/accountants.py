@@ -205,11 +205,11 @@ def _prv_epsilon(composed: Composed, delta: float, error: float) -> float:
 def _gaussian(mu: float, delta: float) -> float:
     """Compute the epsilon of N(0, 1) against N(mu, 1) at delta = P(-e/mu + mu/2) - exp(e) P(-e/mu - mu/2)."""
     from scipy.optimize import brentq
-    from scipy.stats import norm
+    from scipy.special import log_ndtr, ndtr  # of which norm.cdf and norm.logcdf are slow covers
 
     def excess(e: float) -> float:
-        other = float(norm.logcdf(-e / mu - mu / 2))
-        return float(norm.cdf(-e / mu + mu / 2)) - exp(min(0.0, e + other)) - delta
+        other = float(log_ndtr(-e / mu - mu / 2))
+        return float(ndtr(-e / mu + mu / 2)) - exp(min(0.0, e + other)) - delta
 
     above = mu**2 / 2 + mu * sqrt(2 * log(1 / delta))  # the bound of zero-concentrated differential privacy
     if excess(0.0) <= 0:
