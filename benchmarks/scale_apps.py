@@ -109,6 +109,7 @@ class NoOpAvg(FederatedStrategy):
     client = "benchmarks.scale_apps:NoOp"
     downloads = ("*",)
     uploads = ("*",)
+    reduces = "mean"
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Average, and note."""
