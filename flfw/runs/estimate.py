@@ -17,7 +17,7 @@ from flfw.resolve import Resolved
 from flfw.runs.attack_costs import MOST
 from flfw.runs.costs import LONG_S, Costs
 from flfw.runs.measuring import measured
-from flfw.server.aggregation import CLIENTS_IN_BLOCK
+from flfw.server.aggregation import most_sums
 from flfw.server.distillation import ServerTraining
 from flfw.storage.provenance import hardware
 
@@ -234,7 +234,7 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, st
     kept = 3 * client.get("kept", 0.0) / _GIB
     replies = actors * min(experiment.together, experiment.per_round)
     rows = experiment.rounds * experiment.per_round * _ROW_BYTES / _GIB
-    sums = 2 * down + 2 * up * (2 if experiment.clients > CLIENTS_IN_BLOCK else 1) + 2 * up * (1 + replies) + kept
+    sums = 2 * down + 2 * up * most_sums(experiment.clients) + 2 * up * (1 + replies) + kept
     averaging = max(rows + client["base_gib"] + sums, client["server_gib"])
     # Each image beyond those measured adds its observation, and a copy in the batch that is attacked.
     attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0

@@ -52,6 +52,15 @@ def level_between(one: int, other: int) -> int:
     return min((one ^ other).bit_length(), LEVELS + 1)
 
 
+def most_sums(clients: int) -> int:
+    """Return how many sums are in memory at once, at most, while the updates of so many clients are added up.
+
+    >>> [most_sums(clients) for clients in (1, 2, 3, 7, 100)]
+    [1, 1, 2, 3, 4]
+    """
+    return min((clients + 1).bit_length() - 1, LEVELS + 1)
+
+
 @final
 @dataclass(frozen=True)
 class WeightedSum:

@@ -28,12 +28,21 @@ def test_the_first_messages_of_a_kind_go_alone() -> None:
         (0.001, 4_000_000, 1000, 4),  # 16 MB
         (0.001, 60_000_000, 1000, 1),
         (0.001, 0, 100, 25),  # half of an actor's share of what is left
-        (0.001, 0, 3, 1),
-        (0.0, 0, 10, 3),
+        (0.04, 0, 10, 3),
+        (0.04, 0, 3, 1),
+        (0.005, 0, 10, 4),  # 20 ms, less than which is not divided,
+        (0.001, 0, 3, 2),  # except where another actor would have nothing
+        (0.0, 0, 10, 5),
     ],
 )
 def test_a_chunk_is_short_and_small(seconds: float, size: int, waiting: int, expected: int) -> None:
     assert paced(seconds, size).length("train", waiting, actors=2) == expected
+
+
+def test_replies_that_are_added_up_are_not_counted_by_their_size() -> None:
+    assert paced(0.05, 60_000_000).length("train", 100, actors=2, summed=True) == 5
+    assert paced(0.05, 60_000_000).length("train", 10, actors=2, summed=True) == 3
+    assert paced(0.3, 60_000_000).length("train", 10, actors=2, summed=True) == 1
 
 
 def test_the_latest_chunk_counts_most() -> None:

@@ -1,4 +1,4 @@
-"""Sums of a block's updates, made by the actor: the same bits as from single updates, also where some fail."""
+"""Sums of a branch's updates, made by the actor: the same bits as from single updates, also where some fail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
-from flfw.engines.blocks import ClientBlock, blocks_of, fetchable, rounded, whole
+from flfw.engines.branches import BranchPlace, fetchable, places_of, rounded, whole
 from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
@@ -67,7 +67,7 @@ def asked(partitions: Sequence[int], raising: Sequence[int] = (), unsound: Seque
 
 
 def answers(messages: Sequence[Message], *, summed: bool) -> list[Message]:
-    spans = whole(blocks_of(messages, 0)) if summed else []
+    spans = whole(places_of(messages, 0)) if summed else []
     actor = ClientActor(SimulatedApp(app, 40, {}, uploads=("*",)))
     _, parcels, _ = actor.answer([pack_message(message, {}) for message in messages], {}, {}, (), spans)
     return [unpack_message(parcel, {}) for parcel in parcels]
@@ -101,8 +101,9 @@ def combined(replies: Sequence[Message]) -> tuple[Tensors, list[tuple[int, dict,
 def test_sums_give_the_bits_of_single_updates(raising: tuple[int, ...], unsound: tuple[int, ...]) -> None:
     messages = asked([*range(17), 19, 22, 23, 31], raising, unsound)
     sums, singles = answers(messages, summed=True), answers(messages, summed=False)
+    branches, usable = (range(8), range(8, 16), [16, 19, 22, 23], [31]), {*sent(messages)} - {*raising, *unsound}
     assert [sum("arrays" in reply.content for reply in some if reply.has_content()) for some in (sums, singles)] == [
-        len({p // 8 for p in sent(messages) if p not in {*raising, *unsound}}) + len(unsound),
+        sum(bool(usable & {*branch}) for branch in branches) + len(unsound),
         len(messages) - len(raising),
     ]
     mean, rows, failed = combined(sums)
@@ -117,7 +118,7 @@ def sent(messages: Sequence[Message]) -> list[int]:
     return [message.metadata.dst_node_id - 1 for message in messages]
 
 
-def test_a_block_of_which_all_fail_sends_its_failures() -> None:
+def test_a_branch_of_which_all_fail_sends_its_failures() -> None:
     replies = answers(asked([0, 1], raising=[0, 1]), summed=True)
     assert [reply.has_error() for reply in replies] == [True, True]
 
@@ -136,15 +137,30 @@ def test_a_server_that_does_not_ask_for_sums_refuses_them() -> None:
             reader(summed=False)(reply)
 
 
-def test_a_block_goes_out_whole_where_that_is_less_than_twice_as_much() -> None:
-    first, second = 8 * [ClientBlock(1, 0, 8)], 3 * [ClientBlock(1, 1, 3)]
-    assert [rounded([*first, *second], most) for most in (2, 3, 4, 7, 8, 9, 10, 11)] == [2, 3, 8, 8, 8, 8, 11, 11]
-    assert rounded([*first[1:], *second], 5) == 5  # one was handed out before: no sum is left to make
-    assert rounded([None, None, None], 2) == 2
-    assert whole([*first[1:], *second, ClientBlock(2, 4, 1)]) == [(7, 10)]
+def places(clients: Sequence[int], asking: int = 1) -> list[BranchPlace | None]:
+    return places_of(asked(clients), asking)
 
 
-def test_replies_of_a_block_are_late_together() -> None:
+def test_large_branches_are_not_cut() -> None:
+    eleven = places(range(11))
+    assert [rounded(eleven, most, 11) for most in (1, 2, 3, 4, 5, 8, 11)] == [1, 4, 4, 8, 8, 8, 11]
+    assert [rounded(eleven, most, 5) for most in (2, 3, 5)] == [4, 4, 4]  # no more than an actor's share
+    assert rounded(eleven[4:], 2, 3) == 2  # 4 and 5
+    assert rounded([None, None, None], 2, 2) == 2
+
+
+def test_branches_that_are_whole_in_a_chunk() -> None:
+    assert whole(places(range(10))) == [(0, 8), (8, 10)]
+    assert whole(places(range(10))[:7]) == [(0, 4), (4, 6)]
+    assert whole(places(range(10))[1:]) == [(1, 3), (3, 7), (7, 9)]  # 2 and 3, 4 to 7, 8 and 9
+    assert whole(places([0, 5, 8, 9, 12])) == [(0, 2), (2, 5)]  # nobody else of their blocks was asked
+    assert whole(places([0, 5, 8, 9, 12])[:4]) == [(0, 2), (2, 4)]
+    assert whole([*places(range(2)), *places(range(2, 4), 2)]) == [(0, 2), (2, 4)]
+    assert whole([place for place in places(range(4)) if place and place.number != 1]) == [(1, 3)]
+    assert whole(places([3, 2, 1, 0])) == []
+
+
+def test_replies_of_a_branch_are_late_together() -> None:
     assert fetchable([(0, 2)], [5.0, 7.0, 5.0], now=6.0) == [0.0, 0.0, 5.0]
     assert min(fetchable([(0, 2)], [5.0, 7.0], now=4.0)) > 7.0
 
@@ -179,7 +195,7 @@ def last_model(folder: Path) -> dict[str, bytes]:
 def test_a_run_with_sums_ends_with_the_bits_of_one_without(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of two blocks and a half the first is handed out whole once the time of a reply is known, after round 1."""
+    """Branches are handed out whole once the time of a reply is known, after round 1."""
     monkeypatch.setattr("flfw.engines.pace._CHUNK_S", inf)  # also on a slow machine
     read, sums = SumReader.read, list[int]()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 from operator import add
 
@@ -19,11 +20,14 @@ WEIGHTS = ((1, 1), (3, 7, 50, 977), (2**31, 2**30 + 1, 3))
 
 
 def at_once(updates: list[Update]) -> Tensor:
-    """The mean of ``w`` without blocks."""
+    """The mean of ``w`` of up to four clients, whose tensors are not divided into parts."""
     like, total = updates[0].tensors["w"], sum(update.examples for update in updates)
     summed = torch.zeros(like.shape, dtype=torch.float64)
-    for update in updates:
-        summed.add_(update.tensors["w"], alpha=update.examples)
+    for pair in (updates[:2], updates[2:]):
+        both = torch.zeros(like.shape, dtype=torch.float64)
+        for update in pair:
+            both.add_(update.tensors["w"], alpha=update.examples)
+        summed += both
     mean = summed / total
     return (mean if like.is_floating_point() else mean.round()).to(like.dtype)
 
@@ -104,34 +108,71 @@ def test_a_mean_of_no_examples_is_refused() -> None:
 # --- the order of the additions ---------------------------------------------------------------------------------------
 
 
-def in_blocks(numbers: dict[int, float], blocks: list[list[int]]) -> float:
-    """The mean of numbers whose blocks are added up one after the other."""
-    return reduce(add, [reduce(add, [numbers[client] for client in block]) for block in blocks]) / len(numbers)
+LARGE = 2.0**53
+"""Beside it 1 is lost, where two of them count: so the order of the additions can be seen."""
 
 
-def test_clients_of_a_block_of_eight_are_added_up_before_the_others() -> None:
-    """1 is lost beside 2^53, where two of them count: so the order of the additions can be seen."""
-    numbers = {**dict.fromkeys(range(3, 17), 1.0), 7: 2.0**53}
+def mean_of(numbers: dict[int, float]) -> float:
     updates = [Update(c, 1, {"w": torch.tensor([v], dtype=torch.float64)}) for c, v in numbers.items()]
-    expected = in_blocks(numbers, [[3, 4, 5, 6, 7], [*range(8, 16)], [16]])
-    assert weighted_mean(iter(updates))["w"].item() == expected != in_blocks(numbers, [[*numbers]])
+    return weighted_mean(iter(updates))["w"].item()
 
 
-def test_the_sum_of_a_block_stands_for_its_updates() -> None:
-    updates = [Update(c, c + 1, {"w": drawn(torch.float32, (5,), c), "n": torch.tensor(c)}) for c in range(20)]
-    for block in range(3):
-        members = [update for update in updates if aggregation.block_of(update.partition) == block]
-        total = aggregation.WeightedSum()
+@pytest.mark.parametrize(
+    ("numbers", "total"),
+    [
+        ({0: LARGE, 1: 1.0}, LARGE),
+        ({0: LARGE, 1: 1.0, 2: 1.0}, LARGE),  # (0 1) 2
+        ({0: LARGE, 2: 1.0, 3: 1.0}, LARGE + 2),  # 0 (2 3)
+        ({1: 1.0, 2: 1.0, 3: LARGE}, LARGE),  # 1 (2 3)
+        ({0: LARGE, 4: 1.0, 5: 1.0, 6: 1.0, 7: 1.0}, LARGE + 4),  # 0 ((4 5) (6 7))
+        ({3: LARGE, 4: 1.0, 6: 1.0}, LARGE + 2),  # 3 (4 6)
+        ({7: LARGE, 8: 1.0, 15: 1.0}, LARGE + 2),  # the block of 8 to 15 before the others
+        ({7: LARGE, 8: 1.0, 16: 1.0}, LARGE),  # one block after the other
+        ({16: 1.0, 8: 1.0, 7: LARGE}, LARGE + 2),  # in another order: as they come
+    ],
+)
+def test_clients_are_added_up_in_a_tree_over_their_numbers(numbers: dict[int, float], total: float) -> None:
+    assert mean_of(numbers) == total / len(numbers)
+
+
+def test_blocks_are_added_up_by_number() -> None:
+    numbers = {**dict.fromkeys(range(3, 17), 1.0), 7: LARGE}
+    one = reduce(add, [1.0, (1.0 + 1.0) + (1.0 + LARGE)])
+    assert mean_of(numbers) == reduce(add, [one, 8.0, 1.0]) / 14 != reduce(add, numbers.values()) / 14
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+@pytest.mark.parametrize("clients", [range(20), [0, 3, 4, 6, 11, 12, 13, 17], [5], [1, 2, 9, 10]], ids=str)
+def test_the_sum_of_a_branch_stands_for_its_updates(level: int, clients: Sequence[int]) -> None:
+    updates = [Update(c, c + 1, {"w": drawn(torch.float32, (5,), c), "n": torch.tensor(c)}) for c in clients]
+    expected = weighted_mean(updates)
+    for branch in {client >> level for client in clients}:
+        members = [update for update in updates if update.partition >> level == branch]
+        sums = aggregation.BranchSums()
         for update in members:
-            total.add(update.tensors, update.examples)
-        one = Update(members[0].partition, total.examples, total.tensors, summed=total.kinds)
+            sums.add(update)
+        total = sums.total()
+        one = Update(members[-1].partition, total.examples, total.tensors, summed=total.kinds)
         before = total.tensors["w"].clone()
         others = [update for update in updates if update not in members]
         mean = weighted_mean(sorted([one, *others], key=lambda update: update.partition))
-        expected = weighted_mean(updates)
         assert mean["n"].dtype == torch.int64 and torch.equal(mean["n"], expected["n"])
         assert bits(mean["w"]) == bits(expected["w"])
         assert torch.equal(total.tensors["w"], before)
+
+
+@pytest.mark.parametrize("clients", range(1, 33))
+def test_no_more_sums_are_in_memory_than_estimates_say(clients: int) -> None:
+    sums, most = aggregation.BranchSums(), 0
+    for client in range(clients):
+        sums.add(Update(client, 1, {"w": torch.ones(1)}))
+        most = max(most, len(sums._branches) + (sums._whole is not None) + len(sums._free.get("w", [])))
+    assert most == aggregation.most_sums(clients)
+
+
+def test_complex_numbers_are_refused() -> None:
+    with pytest.raises(TypeError, match="Expected real numbers, got torch"):
+        weighted_mean([Update(0, 1, {"w": torch.ones(1, dtype=torch.complex64)})])
 
 
 def test_a_tensor_that_one_block_did_not_send_keeps_its_sum() -> None:
