@@ -86,7 +86,7 @@ class LateArray(Array):
 
 @contextmanager
 def made_late() -> Iterator[None]:
-    """Let arrays that are packed meanwhile have their bytes made late: who reads them does so before they change."""
+    """Let arrays that are packed meanwhile have their bytes made late: they are to be read before they change."""
     token = _LATE.set(True)
     try:
         yield
