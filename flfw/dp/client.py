@@ -30,6 +30,8 @@ from flfw.training.per_example import ClippedSum, PerExample
 from flfw.training.physical_batches import accumulated, physical
 from flfw.training.stacked_per_example import stacked_clipped_sums
 
+_CLIPPED = 1 - 1e-5  # a scale below it counts as clipped: with a median for a bound, rounding would decide of one norm
+
 
 class NoisyClient(PrivatelyReporting, ABC):
     """Base of clients that clip and add noise to the uploaded tensors; tensors that stay are not clipped.
@@ -194,7 +196,7 @@ class NoisyClient(PrivatelyReporting, ABC):
         """Return a sum of clipped gradients of B >= 0 examples with noise; ``deviation`` as in `summed`."""
         if len(clipped.losses):
             norms = torch.linalg.vector_norm(clipped.norms, dim=1)
-            self._seen.append((float(norms.mean()), float((clipped.scales < 1).float().mean())))
+            self._seen.append((float(norms.mean()), float((clipped.scales < _CLIPPED).float().mean())))
         bounds = bound if isinstance(bound, Mapping) else dict.fromkeys(self.per_example.groups, bound)
         scale = {name: bounds[group] for group, members in self.per_example.groups.items() for name in members}
         return self.noise.added(self.finished(clipped.sums), deviation, scale)
