@@ -16,12 +16,12 @@ from flfw.client.phased_client import PhasedClient
 from flfw.client.phases import Batch, JointSteps, LocalPhase, Phases
 from flfw.errors import require
 from flfw.nets.net import Tensors, running_statistics, targets
-from flfw.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, Remembering
+from flfw.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, PlainSGD, Remembering
 
 _FOLLOWED = ("loss", "penalised", "local_loss", "follow", "moving")
 """Functions of a client that joint steps stand for: who overrides one of them does not opt in."""
 _DENSE = 16  # clients that take joint steps on a CPU
-_VELOCITY = "velocity/"  # before a parameter's name, in the memory of `flfw.training.optimisers.SGD`
+_VELOCITY = "velocity/"  # before a parameter's name, in the memory of `flfw.training.optimisers.PlainSGD`
 _IGNORED = -100  # the label of a row that only fills a batch up; `cross_entropy` leaves it out of its mean
 
 
@@ -196,5 +196,5 @@ def _like(optimiser: Remembering) -> Remembering:
     """Return a new optimiser of stacked parameters with the same hyper-parameters."""
     if isinstance(optimiser, Adam):
         return Adam(optimiser.lr, optimiser.weight_decay, optimiser.betas)
-    assert isinstance(optimiser, SGD | FusedSGD), "others were refused"
+    assert isinstance(optimiser, PlainSGD), "others were refused"
     return FusedSGD(optimiser.lr, optimiser.momentum, optimiser.weight_decay)

@@ -84,9 +84,8 @@ class LastingTraining(LocalTraining):
         return None if self.lasting else super().steps_at(lr, steps)
 
 
-@final
-class SGD(Remembering):
-    """SGD with momentum and weight decay, the same arithmetic as ``torch.optim.SGD``.
+class PlainSGD(Remembering, ABC):
+    """SGD with momentum and weight decay, the same arithmetic as ``torch.optim.SGD``; velocities start at 0.
 
     Args:
         lr: step size, > 0.
@@ -97,6 +96,19 @@ class SGD(Remembering):
     def __init__(self, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
         self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
         self._velocity: Tensors = {}
+
+    def memory(self, parameters: Mapping[str, Tensor]) -> Tensors:
+        """Return the velocities; an empty dictionary without momentum."""
+        moved = parameters if self.momentum else {}
+        for name, value in moved.items():
+            if name not in self._velocity:
+                self._velocity[name] = torch.zeros_like(value.detach())
+        return {f"velocity/{name}": self._velocity[name] for name in moved}
+
+
+@final
+class SGD(PlainSGD):
+    """SGD parameter by parameter: the first gradient becomes the velocity, without a copy."""
 
     @torch.no_grad()
     def step(self, parameters: Mapping[str, Tensor], gradients: Tensors) -> None:
@@ -112,28 +124,10 @@ class SGD(Remembering):
                     self._velocity[name] = gradient
             parameter.sub_(gradient, alpha=self.lr)
 
-    def memory(self, parameters: Mapping[str, Tensor]) -> Tensors:
-        """Return the velocities; an empty dictionary without momentum."""
-        moved = parameters if self.momentum else {}
-        return {
-            f"velocity/{name}": self._velocity.setdefault(name, torch.zeros_like(p.detach()))
-            for name, p in moved.items()
-        }
-
 
 @final
-class FusedSGD(Remembering):
-    """SGD in one operation on all parameters, for large ones: as `SGD` but for rounding; the start has velocity 0.
-
-    Args:
-        lr: see `SGD`, as for the others.
-        momentum: in [0, 1).
-        weight_decay: multiple of the parameter added to its gradient.
-    """
-
-    def __init__(self, lr: float, momentum: float = 0.0, weight_decay: float = 0.0) -> None:
-        self.lr, self.momentum, self.weight_decay = lr, momentum, weight_decay
-        self._velocity: Tensors = {}
+class FusedSGD(PlainSGD):
+    """SGD in one operation on all parameters, for large ones: as `SGD` but for rounding."""
 
     @torch.no_grad()
     def step(self, parameters: Mapping[str, Tensor], gradients: Tensors) -> None:
@@ -150,14 +144,6 @@ class FusedSGD(Remembering):
             maximize=False,
             is_first_step=False,
         )
-
-    def memory(self, parameters: Mapping[str, Tensor]) -> Tensors:
-        """Return the velocities; an empty dictionary without momentum."""
-        moved = parameters if self.momentum else {}
-        for name, value in moved.items():
-            if name not in self._velocity:
-                self._velocity[name] = torch.zeros_like(value.detach())
-        return {f"velocity/{name}": self._velocity[name] for name in moved}
 
 
 @final
