@@ -151,13 +151,14 @@ class JointHypernetworks(JointSteps):
 
     Args:
         workers: the clients.
+        steps: largest number of steps of one of them.
     """
 
-    def __init__(self, workers: Sequence[HyperFLClient]) -> None:
+    def __init__(self, workers: Sequence[HyperFLClient], steps: int) -> None:
         bound = workers[0].at.settings.clip
         plains = [plain for worker in workers if isinstance(plain := worker.optimiser(), SGD)]
         self._workers = workers
-        self._steps = JointLowRankSGD([one.net for one in workers], plains, clip=bound, embedding_clip=bound)
+        self._steps = JointLowRankSGD([one.net for one in workers], plains, steps, clip=bound, embedding_clip=bound)
 
     def step(self, batches: Sequence[Batch]) -> Tensor:
         """Do the next step of as many first clients as there are batches; return their mean losses."""
@@ -176,4 +177,4 @@ def joint_hypernetworks(workers: Sequence[HyperFLClient]) -> JointSteps | None:
     first = workers[0].at.experiment
     longest = max(len(worker.indices("train")) for worker in workers)
     most = first.local_epochs * ceil(longest / first.batch_size)
-    return JointHypernetworks(workers) if most <= MOST_STEPS else None
+    return JointHypernetworks(workers, most) if most <= MOST_STEPS else None

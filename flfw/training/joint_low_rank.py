@@ -31,6 +31,7 @@ class JointLowRankSGD:
     Args:
         nets: the clients' networks; their heads hold the same numbers until `write`.
         plains: optimisers of the trunks and embeddings, with the same hyper-parameters.
+        steps: largest number of steps to come, >= 1.
         clip: bound of the joint L2 norm of a step's gradient over a whole hypernetwork, > 0.
         embedding_clip: bound of the L2 norm of an embedding's gradient, > 0.
 
@@ -39,22 +40,32 @@ class JointLowRankSGD:
     """
 
     def __init__(
-        self, nets: Sequence[GeneratedNet], plains: Sequence[SGD], *, clip: float = inf, embedding_clip: float = inf
+        self,
+        nets: Sequence[GeneratedNet],
+        plains: Sequence[SGD],
+        steps: int,
+        *,
+        clip: float = inf,
+        embedding_clip: float = inf,
     ) -> None:
         self._layers = [HeadLayers(net.hypernet.heads) for net in nets]
         start = self._layers[0]
-        for others in self._layers[1:]:
-            pairs = zip([*start.weights, *start.biases], [*others.weights, *others.biases], strict=True)
-            require(all(torch.equal(*pair) for pair in pairs), "the same heads at all clients", heads="others")
+        same = all(start.equal(others) for others in self._layers[1:])
+        require(same, "the same heads at all clients", heads="others")
         self._plains, like = plains, start.weights[0]
         self._trunks = [TrunkSteps(net, plain, clip, embedding_clip) for net, plain in zip(nets, plains, strict=True)]
-        self._factors = [StepFactors(like, start.size, start.width) for _ in nets]
-        self._flat = like.new_empty(len(nets), start.size)
+        self._done = 0
+        self._gradients = like.new_empty(steps, len(nets), start.size)  # those of one step lie together: one product
+        self._factors = [
+            StepFactors(mine, like.new_empty(steps, start.width)) for mine in self._gradients.unbind(dim=1)
+        ]
+        self._flat = like.new_zeros(len(nets), start.size)
         self.generated: list[Tensors] = [
             shaped(flat, net.hypernet.targets) for flat, net in zip(self._flat, nets, strict=True)
         ]
-        self._hidden: list[Tensor] = []
-        self._generate(len(nets))
+        with torch.no_grad():
+            self._hidden = [trunk.hidden() for trunk in self._trunks]
+        self._add_generated(self._hidden)
 
     @torch.no_grad()
     def step(self, gradients: Sequence[Tensors]) -> None:
@@ -64,23 +75,22 @@ class JointLowRankSGD:
             gradients: for each client the gradients of the loss for the tensors in `generated`.
         """
         start, working = self._layers[0], len(gradients)
-        taken = torch.stack(
-            [
-                factors.take([given[name] for name in generated])
-                for factors, given, generated in zip(self._factors, gradients, self.generated, strict=False)
-            ]
-        )
+        for factors, given, generated in zip(self._factors, gradients, self.generated, strict=False):
+            factors.take([given[name] for name in generated])
+        taken = self._gradients[self._done, :working]
+        self._done += 1
         shared = self._flat.new_empty(working, start.width)
         shared[:, 0] = taken @ torch.cat(start.biases)
         shared[:, 1:] = sum(taken[:, part] @ weight for part, weight in zip(start.parts, start.weights, strict=True))
         for place in range(working):
-            factors, plain, hidden = self._factors[place], self._plains[place], self._hidden[place]
+            factors, plain, before = self._factors[place], self._plains[place], self._hidden[place]
             units, square = factors.back()
             units += factors.weights(0)[0] * shared[place]
-            factors.descend(hidden, self._trunks[place].step(units, square, hidden), plain)
-            if factors.is_full:
-                factors.forget(0, 2 * factors.room)
-        self._generate(working)
+            factors.descend(before, self._trunks[place].step(units, square, before), plain)
+            self._hidden[place] = self._trunks[place].hidden()
+            # At once, not after all clients: these gradients were just read, and are partly in a cache.
+            factors.generate(self._hidden[place], self._flat[place])
+        self._add_generated(self._hidden[:working])
 
     @torch.no_grad()
     def write(self) -> None:
@@ -89,13 +99,10 @@ class JointLowRankSGD:
             factors.write(layers.parts, layers.weights, layers.biases)
 
     @torch.no_grad()
-    def _generate(self, working: int) -> None:
+    def _add_generated(self, hidden: Sequence[Tensor]) -> None:
+        """Add to the first clients' generated tensors what the start generates of their [1 h] (1 + H,)."""
         start = self._layers[0]
-        self._hidden = [trunk.hidden() for trunk in self._trunks[:working]]
-        scaled = torch.stack(
-            [factors.weights(0)[0] * one for factors, one in zip(self._factors, self._hidden, strict=False)]
-        )
+        coefficients = [factors.weights(0)[0] for factors in self._factors[: len(hidden)]]
+        scaled = torch.stack([size * one for size, one in zip(coefficients, hidden, strict=True)])
         for part, weight, bias in zip(start.parts, start.weights, start.biases, strict=True):
-            torch.addmm(torch.outer(scaled[:, 0], bias), scaled[:, 1:], weight.t(), out=self._flat[:working, part])
-        for place, hidden in enumerate(self._hidden):
-            self._factors[place].add_generated(hidden, self._flat[place])
+            self._flat[: len(hidden), part].addr_(scaled[:, 0], bias).addmm_(scaled[:, 1:], weight.t())

@@ -105,7 +105,7 @@ class FactoredHeads:
         self._columns = like.new_empty(width, size)
         torch.cat(self._layers.biases, out=self._columns[0])
         self._at = torch.zeros(1, dtype=torch.long, device=like.device)
-        self._factors = StepFactors(like, size, width, room)
+        self._factors = StepFactors(like.new_empty(room, size), like.new_empty(room, width))
 
     @property
     def size(self) -> int:

@@ -90,21 +90,24 @@ class HeadLayers:
         self.size: int = ends[-1]
         self.width: int = 1 + self.weights[0].shape[1]
 
+    def equal(self, others: HeadLayers) -> bool:
+        """Compare all numbers of some heads with those of others."""
+        pairs = zip([*self.weights, *self.biases], [*others.weights, *others.biases], strict=True)
+        return all(torch.equal(*pair) for pair in pairs)
+
 
 @final
 class StepFactors:
     """Rank-one factors g_s [1 h_s]^T of the steps so far, with their coefficients in the weights and in the velocity.
 
     Args:
-        like: a tensor of the factors' type and device.
-        size: G, length of g.
-        width: 1 + H, length of [1 h].
-        room: initial room for factors, >= 1.
+        gradients: initial room for g (room, G), room >= 1; each row is contiguous.
+        hidden: initial room for [1 h] (room, 1 + H).
     """
 
-    def __init__(self, like: Tensor, size: int, width: int, room: int = 64) -> None:
+    def __init__(self, gradients: Tensor, hidden: Tensor) -> None:
         self._done = 0  # number of steps stored as factors
-        self._gradients, self._hidden = like.new_empty(room, size), like.new_empty(room, width)
+        self._gradients, self._hidden, room = gradients, hidden, len(gradients)
         # For the start (first) and the factors: coefficient in the weights, in the velocity, and clipping factor.
         self._coefficients = torch.zeros(1 + room, 3, dtype=torch.float64)
         self._coefficients[0, _WEIGHT] = 1.0
@@ -125,10 +128,17 @@ class StepFactors:
         coefficients = self._coefficients[: 1 + count, _WEIGHT].to(self._gradients)
         return coefficients[0], coefficients[1:]
 
+    def generate(self, hidden: Tensor, out: Tensor) -> None:
+        """Compute in ``out`` (G,) what the factors, one or more, generate of [1 h] (1 + H,)."""
+        torch.mv(self._gradients[: self._done].t(), self._sizes(hidden), out=out)
+
     def add_generated(self, hidden: Tensor, out: Tensor) -> None:
         """Add the part that the factors generate of [1 h] (1 + H,) to ``out`` (G,)."""
-        _, factors = self.weights()
-        out.addmv_(self._gradients[: self._done].t(), factors * (self._hidden[: self._done] @ hidden))
+        out.addmv_(self._gradients[: self._done].t(), self._sizes(hidden))
+
+    def _sizes(self, hidden: Tensor) -> Tensor:
+        """Compute c_s [1 h_s]^T [1 h] of each factor."""
+        return self.weights()[1] * (self._hidden[: self._done] @ hidden)
 
     def take(self, gradients: Sequence[Tensor]) -> Tensor:
         """Store g, given in pieces, for the next factor, and return it (G,)."""
