@@ -109,11 +109,6 @@ class HyperFLClient(PhasedClient):
             return f"whose step B is in no factors (step=dense, optimiser=adam or momentum > {_MOST_MOMENTUM})"
         return ""
 
-    @classmethod
-    def cohort_on_cpu(cls, model: nn.Module) -> int:
-        """Return 8: joint steps share the reading of the hypernetwork; more hypernetworks would fill the memory."""
-        return 8
-
     def moving(self) -> dict[str, Tensor]:
         """Return the parameters of step B: the hypernetwork and the embedding."""
         return {name: p for name, p in self.net.named_parameters() if not name.startswith("classifier.")}
