@@ -142,9 +142,8 @@ def train_together(asked: Sequence[tuple[Message, Context]]) -> list[Message | E
     answers: dict[int, Message | Exception] = {}
     with suppress(JointStepsFailed):
         _train_at_once(asked, answers)
-    for place, one in enumerate(asked):
-        if place not in answers:
-            answers[place] = _attempted(partial(train, *one, charged=True))
+    for place in [place for place in range(len(asked)) if place not in answers]:
+        answers[place] = _attempted(partial(train, *asked[place], charged=True))
     return [answers[place] for place in range(len(asked))]
 
 

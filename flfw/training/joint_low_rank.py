@@ -100,7 +100,7 @@ class JointLowRankSGD:
 
     @torch.no_grad()
     def _add_generated(self, hidden: Sequence[Tensor]) -> None:
-        """Add to the first clients' generated tensors what the start generates of their [1 h] (1 + H,)."""
+        """Add the part that the start generates of the first clients' [1 h] (1 + H,) to their generated tensors."""
         start = self._layers[0]
         coefficients = [factors.weights(0)[0] for factors in self._factors[: len(hidden)]]
         scaled = torch.stack([size * one for size, one in zip(coefficients, hidden, strict=True)])

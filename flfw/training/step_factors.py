@@ -129,7 +129,7 @@ class StepFactors:
         return coefficients[0], coefficients[1:]
 
     def generate(self, hidden: Tensor, out: Tensor) -> None:
-        """Compute in ``out`` (G,) what the factors, one or more, generate of [1 h] (1 + H,)."""
+        """Compute the part that the factors, one or more, generate of [1 h] (1 + H,) in ``out`` (G,)."""
         torch.mv(self._gradients[: self._done].t(), self._sizes(hidden), out=out)
 
     def add_generated(self, hidden: Tensor, out: Tensor) -> None:

@@ -176,9 +176,11 @@ def test_clients_that_train_alone_after_joint_steps_failed_are_charged_once(
     config = experiment.to_run_config()
     sites = [budget.to_node_config(ledger) for ledger in ledgers]
     grid = InProcessGrid(apps.client, 3, config, sites, cohorts=MessageCohorts("train", 3, apps.train_together))
-    told = {"round": 1, "version": 0, "code": apps.code_hash(), "experiment": "a", "deadline": 2e9}
+    scalars = {"round": 1, "version": 0, "code": apps.code_hash(), "experiment": "a", "deadline": 2e9}
     sent = broadcast(resolved.build_model(), resolved.sharing.downloads)
-    content = [RecordDict({"arrays": sent, "config": ConfigRecord({**told, "client": node - 1})}) for node in (1, 2, 3)]
+    content = [
+        RecordDict({"arrays": sent, "config": ConfigRecord({**scalars, "client": node - 1})}) for node in (1, 2, 3)
+    ]
     replies = grid.send_and_receive([Message(one, node, "train") for node, one in enumerate(content, 1)])
     assert [reply.has_error() for reply in replies] == [False, False, True]
     assert [len(ledger.read_text().splitlines()) for ledger in ledgers] == [1, 1, 1]
