@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -233,8 +234,10 @@ def _estimate(experiment: Experiment) -> str:
     resolved, task, notes = check(experiment)
     task.require_data("--estimate")
     check_resources(resolved.experiment)
+    began = time.process_time()
     claims = _claimed(Ledger(resolved, task.split).entries())
-    return "\n".join([*claims, *notes, lines(estimate(resolved))])
+    expected = estimate(resolved, time.process_time() - began)
+    return "\n".join([*claims, *notes, lines(expected)])
 
 
 def _summary(folder: os.PathLike[str]) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from heapq import nsmallest
 from pathlib import Path
@@ -61,8 +62,8 @@ def client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     costs["private"] = sum(value.nbytes for value in fresh.private().values())
     del fresh  # an actor has no second client
 
-    def work(epochs: int) -> tuple[ArrayRecord, dict[str, Any]]:
-        workers = [client_of(resolved.replaced(local_epochs=epochs), each, folder) for each in cohort]
+    def work(epochs: int, clients: Sequence[int] = cohort) -> tuple[ArrayRecord, dict[str, Any]]:
+        workers = [client_of(resolved.replaced(local_epochs=epochs), each, folder) for each in clients]
         result, *_ = side_by_side(workers, [worker.round(views(arrays), 0) for worker in workers])
         if isinstance(result, Exception):
             raise result
@@ -78,6 +79,8 @@ def client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
         one = fastest_s(lambda: work(1), calls)
         epoch = max(fastest_s(lambda: work(more), calls) - one, 0.0) / (more - 1)
     scale = fmean(sizes) / sizes[partition] / together
+    alone = fastest_s(lambda: work(1, cohort[:1]), 1 if one > LONG_S else timing.CALLS) if together > 1 else one
+    costs["slower_alone"] = together * alone / one  # the last evaluation has no cohorts
     costs |= {"epoch_s": scale * epoch, "fixed_s": scale * max(one - epoch, 0.0), "peak_gib": peak_gib()}
     sent = expand(unpack(record), views(arrays))  # the upload as the server decodes it, and as probes send it
     costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(pack(sent)), "down": nbytes(arrays)}

@@ -126,11 +126,12 @@ class Estimate:
     state_files: int = 0
 
 
-def estimate(resolved: Resolved) -> Estimate:
+def estimate(resolved: Resolved, claims_s: float = 0.0) -> Estimate:
     """Measure the costs for some seconds, and extrapolate.
 
     Args:
         resolved: the experiment, checked, for this machine alone.
+        claims_s: seconds that the claims of privacy take.
 
     Raises:
         RunFailed: a measurement failed, as the run would.
@@ -141,6 +142,7 @@ def estimate(resolved: Resolved) -> Estimate:
     client = {name: fmean(costs[name] for costs in samples) for name in samples[0]}
     trains = isinstance(resolved.settings, ServerTraining)
     server = measured("server", experiment, 1, started)[0] if trains else {}
+    client["run_s"] += claims_s
     client |= {"server_s": server.get("server_s", 0.0), "server_gib": server.get("peak_gib", 0.0)}
     audit = measured("audit", experiment, 1, started)[0] if experiment.audited and resolved.method.uploads else {}
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
@@ -208,7 +210,7 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     whole = one_round.times(experiment.rounds)
     if experiment.metrics != "none" and experiment.finally_asked:  # else nobody is asked; with noise nobody trains
         asked = working if experiment.metrics == "all" else client["fixed_s"]
-        whole = whole.and_(exchange(experiment.finally_asked, asked, 0.0))
+        whole = whole.and_(exchange(experiment.finally_asked, asked * client["slower_alone"], 0.0))
     attacks, audited, images = 0.0, len(experiment.audited), experiment.images
     if audit:  # the ladder's networks are small; a probe's step takes about as long as a round without its epochs
         tickets = tickets_of(experiment, 0)
