@@ -109,7 +109,7 @@ class StepSample:
         assert self._token is not None, "begun before"
         _SAMPLE.reset(self._token)
 
-    def steps(self, count: int, learning: bool = False) -> Iterator[int]:
+    def steps(self, count: int, learning: bool = False, whole: bool = False) -> Iterator[int]:
         """Yield the numbers of the first steps of a loop of ``count``."""
         enough, began, skipped = self._left / _SHARE, _now(), self.skipped
         times, spent = list[float](), 0.0
@@ -119,9 +119,9 @@ class StepSample:
             took = _between(before, _now())
             times.append(took + self.skipped - skipped_before)
             spent += took if step else 0.0
-            if step and spent >= (enough if len(times) >= _FEWEST else self._left):
+            if not whole and step and spent >= (enough if len(times) >= _FEWEST else self._left):
                 break
-        self._left = max(0.0, self._left - spent)
+        self._left = max(0.0, self._left - (0.0 if whole else spent))
         if len(times) < count:
             self.skipped += (count - len(times)) * fmean(times[max(1, len(times) // 2) :])
         if learning:
@@ -131,18 +131,19 @@ class StepSample:
 _SAMPLE: ContextVar[StepSample | None] = ContextVar("sample", default=None)
 
 
-def steps(count: int, learning: bool = False) -> Iterator[int]:
+def steps(count: int, learning: bool = False, whole: bool = False) -> Iterator[int]:
     """Yield 0 to ``count - 1``, for the loops that take most of an attack's time; see `StepSample`.
 
     Args:
         count: number of steps, >= 0.
         learning: whether the loop trains on public data, before anything of a client is looked at.
+        whole: whether a sample takes all steps, since what follows needs their results; loops inside them are cut.
 
     >>> list(steps(3))
     [0, 1, 2]
     """
     sample = _SAMPLE.get()
-    return iter(range(count)) if sample is None else sample.steps(count, learning)
+    return iter(range(count)) if sample is None else sample.steps(count, learning, whole)
 
 
 def _now() -> tuple[float, float]:

@@ -62,6 +62,19 @@ def test_a_loop_that_ends_by_itself_counts_as_it_is() -> None:
     assert sample.skipped == 0 and list(steps(2)) == [0, 1]
 
 
+def test_a_whole_loop_takes_all_steps_with_what_is_inside_cut() -> None:
+    """Four times thirty steps of 2 ms."""
+    taken, inside = 0, 0
+    with StepSample(ENOUGH_S) as sample:
+        for _ in steps(4, learning=True, whole=True):
+            taken += 1
+            for _ in steps(30):
+                work(0.002)
+                inside += 1
+    assert taken == 4 and 12 <= inside < 60
+    assert sample.learning == pytest.approx(0.24, rel=0.3)
+
+
 def test_few_steps_are_all_taken() -> None:
     with StepSample(0.0) as sample:
         assert list(steps(2)) == [0, 1] and list(steps(0)) == [] and list(steps(1)) == [0]
