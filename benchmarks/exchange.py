@@ -45,7 +45,7 @@ PARTS = {
 
 
 @dataclass(frozen=True)
-class Spent:
+class RoundSpent:
     """Seconds of the processor until the end of the first round, and in each later one."""
 
     first: float
@@ -53,7 +53,7 @@ class Spent:
 
 
 def printed(*words: str) -> str:
-    """Run a Python process in the environment of an estimate's measurements, and return what it prints."""
+    """Run a Python process in the environment of an estimate's measurements, and return its output."""
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "FLWR_TELEMETRY_ENABLED": "0"}
     done = subprocess.run([sys.executable, *words], cwd=_ROOT, env=variables, capture_output=True, text=True)
     if done.returncode:
@@ -61,12 +61,12 @@ def printed(*words: str) -> str:
     return done.stdout
 
 
-def spent(engine: str, net: str, clients: int, rounds: int) -> Spent:
+def spent(engine: str, net: str, clients: int, rounds: int) -> RoundSpent:
     """Run clients that do nothing on an engine."""
     with tempfile.TemporaryDirectory(prefix="flfw-exchange-") as folder:
         printed("-m", "benchmarks.scale_apps", engine, net, str(clients), str(rounds + _NOT_COUNTED), folder)
         marks = json.loads((Path(folder) / "marks.json").read_text())
-    return Spent(marks[0], (marks[-1] - marks[_NOT_COUNTED - 1]) / rounds)
+    return RoundSpent(marks[0], (marks[-1] - marks[_NOT_COUNTED - 1]) / rounds)
 
 
 def messages(engine: str, rounds: int) -> dict[str, float]:
@@ -85,7 +85,7 @@ def messages(engine: str, rounds: int) -> dict[str, float]:
 
 
 def writes(engine: str, rounds: int, message_s: float) -> dict[str, float]:
-    """Measure what large messages add, over writing and hashing a reply."""
+    """Measure the additional cost of large messages, over writing and hashing a reply."""
     sides = [spent(side, "large", _LARGE_CLIENTS, rounds).round / _LARGE_CLIENTS for side in (engine, _INPROC)]
     sent = {"value": torch.zeros(_LARGE)}
     with tempfile.TemporaryDirectory(prefix="flfw-exchange-") as folder:

@@ -95,7 +95,7 @@ class StepSample:
 
     @property
     def seconds(self) -> float:
-        """Seconds of all steps and of what is around them: of a clock, or fewer if other programs use the cores."""
+        """Seconds of all steps and of the work around them: of a clock, or fewer if other programs use the cores."""
         return _between(self._began, self._ended) + self.skipped
 
     def __enter__(self) -> StepSample:

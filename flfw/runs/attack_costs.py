@@ -148,10 +148,10 @@ def _extrapolated(
 
     alone = searched(1)
     measured = 1 if alone > _LONG_S else len(seen)
-    several = alone if measured == 1 else searched(measured)
+    of_measured = alone if measured == 1 else searched(measured)
     # Attacks on public images, for a training, do not grow with the number of victims.
-    each = (several - alone) / (measured - 1) if needs and measured > 1 else several / measured
-    all_images = several + (target.images - measured) * max(each, 0.0)
+    each = (of_measured - alone) / (measured - 1) if needs and measured > 1 else of_measured / measured
+    all_images = of_measured + (target.images - measured) * max(each, 0.0)
     if needs is None or (needs.kept and not target.first):
         return AttackSeconds(all_images)
     few, steps = min(whole, 1), chosen[needs.setting]

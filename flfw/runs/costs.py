@@ -148,7 +148,7 @@ def client_of(resolved: Resolved, partition: int, folder: Path) -> FederatedClie
 
 
 def run_imports(costs: Costs) -> None:
-    """Measure what the driver imports beside its clients: for the run, its files and the report."""
+    """Measure the imports of the driver beside those of its clients: for the run, its files and the report."""
     before, began = resident_gib(), time.process_time()
     for name in ("flfw.runs.run", "flfw.runs.final", "flfw.report.report"):
         importlib.import_module(name)

@@ -69,7 +69,7 @@ class _Spent:
         return _Spent(self.clock_s + more_s, self.processor_s + more_s)
 
     def and_(self, other: _Spent) -> _Spent:
-        """Add what comes after it."""
+        """Add the time of the work after it."""
         return _Spent(self.clock_s + other.clock_s, self.processor_s + other.processor_s)
 
     def times(self, count: int) -> _Spent:
@@ -165,8 +165,8 @@ def lines(expected: Estimate) -> str:
     server = (
         f"round   about {time.processor:,.0f} s of the processor, of which the server trains {_time(time.server)}\n"
     )
-    several = time.whole_processor > (1 + _NEGLIGIBLE) * time.total
-    processor = f", {_time(time.whole_processor)} of all processors" if several else ""
+    parallel = time.whole_processor > (1 + _NEGLIGIBLE) * time.total
+    processor = f", {_time(time.whole_processor)} of all processors" if parallel else ""
     return (
         f"time    about {_time(time.total)}{processor}: start {_time(time.start)}, {spent}\n"
         f"{server if time.server >= _NEGLIGIBLE * time.round else ''}"

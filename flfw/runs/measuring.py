@@ -46,7 +46,7 @@ def measured(kind: str, experiment: Experiment, copies: int, began: float) -> li
     """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     variables |= machine.ALLOCATOR if kind == "client" and experiment.engine != "inproc" else {}
-    started, said = list[subprocess.Popen[str]](), list[float]()
+    started, notices = list[subprocess.Popen[str]](), list[float]()
 
     def measure(folder: str) -> Costs:
         arguments = [kind, json.dumps(experiment.to_run_config()), folder, str(time.time())]
@@ -59,8 +59,8 @@ def measured(kind: str, experiment: Experiment, copies: int, began: float) -> li
             last = ""
             for last in process.stdout or ():
                 more_s = announced(last)
-                if more_s is not None and time.monotonic() - began + more_s > UNSAID_S and not said:
-                    said.append(more_s)
+                if more_s is not None and time.monotonic() - began + more_s > UNSAID_S and not notices:
+                    notices.append(more_s)
                     print(f"estimate: the measurement of the {kind} takes about {more_s:.0f} s more", file=sys.stderr)
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = code = os.waitstatus_to_exitcode(status)

@@ -233,14 +233,16 @@ def test_a_measurement_that_refuses_is_bad_input(
         measuring.measured("client", small, 1, time.monotonic())
 
 
-@pytest.mark.parametrize(("more_s", "said"), [(3, ""), (41, "estimate: the measurement of the audit takes about 41 s")])
+@pytest.mark.parametrize(
+    ("more_s", "notice"), [(3, ""), (41, "estimate: the measurement of the audit takes about 41 s")]
+)
 def test_an_estimate_that_takes_long_says_so(
     small: Experiment,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     more_s: int,
-    said: str,
+    notice: str,
 ) -> None:
     announcing = python_that(
         tmp_path,
@@ -249,7 +251,7 @@ def test_an_estimate_that_takes_long_says_so(
     monkeypatch.setattr(sys, "executable", announcing)
     assert measuring.measured("audit", small, 1, time.monotonic())[0].keys() >= {"exit_s", "exit_gib"}
     heard = capsys.readouterr().err
-    assert heard.startswith(said) and heard.count("\n") == bool(said)
+    assert heard.startswith(notice) and heard.count("\n") == bool(notice)
 
 
 def test_a_measurement_that_fails_is_reported(
