@@ -127,7 +127,7 @@ def _twice_if_slow(once: Callable[[], object]) -> None:
         for pid in _children() - before:  # Ray leaves the processes of a start that failed
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        with _time_limit(), _patience():
+        with _time_limit(), patience():
             once()
 
 
@@ -138,7 +138,7 @@ def _children() -> set[int]:
 
 
 @contextmanager
-def _patience() -> Iterator[None]:
+def patience() -> Iterator[None]:
     """Let Ray wait longer for the node that it starts: its limit is fixed, but not how long it looks for the node."""
     from ray._private import services
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -103,6 +105,30 @@ def test_nodes_that_are_killed_in_mid_round_lose_nobody(
     cluster.close()
     shown = capfd.readouterr()
     assert "state-dump" not in shown.out + shown.err
+
+
+def test_a_node_that_hangs_is_given_up_and_what_it_answers_later_counts_nowhere(joined: RayNodes) -> None:
+    """Nobody waits behind its client, so that Ray's own look at its nodes decides."""
+    cluster = grid(cpus=1)
+    pids_of(cluster, 4)
+    before = found(cluster.send_and_receive(messages()), "asked")
+    ids = cluster.push_messages(messages(range(1, 5), seconds=1.0))  # one for each actor
+    time.sleep(0.3)
+    hanging = joined.processes(1)
+    for process in hanging:
+        os.kill(process, signal.SIGSTOP)
+    replies = [cluster.reply_to(message_id, time.monotonic() + 400) for message_id in ids]
+    assert found(replies, "asked") == [n + 1 for n in before[:4]]
+    assert not set(hanging) & set(found(replies, "pid"))
+    for process in hanging:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGCONT)
+    wait_for(lambda: joined.raylet(1) is None)  # it learns that it counts as dead
+    again = cluster.send_and_receive(messages(), timeout=240)
+    assert found(again, "asked") == [n + 2 for n in before[:4]] + [n + 1 for n in before[4:]]
+    joined.up()
+    pids_of(cluster, 4)
+    cluster.close()
 
 
 def begun(words: list[str], log: Path) -> subprocess.Popen[bytes]:
