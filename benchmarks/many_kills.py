@@ -72,7 +72,7 @@ class KillSeries:
 
 @final
 class KilledRuns:
-    """Runs of some flags on a cluster, and what is killed of them.
+    """Runs of some flags on a cluster whose processes are killed.
 
     Args:
         flags: of the runs.

@@ -222,8 +222,8 @@ class ActorPool:
             elif sum(len(chunk.jobs) for chunk in seat.chunks) > 1:
                 if seat.ready and (overdue or 0 < left < took):
                     self._replace(seat, TimeoutError("overdue"))
-            elif overdue and not first.said:
-                first.said = True
+            elif overdue and not first.reported:
+                first.reported = True
                 print(_slow(first.jobs[0], took, self._pace.usual(first.jobs[0].kind), seat.process), file=sys.stderr)
 
     def _say_if_none_came(self) -> None:

@@ -17,7 +17,7 @@ class Chunk:
     branches: list[tuple[int, int]]  # places of the jobs whose replies are added up
     reply: Any  # Ray's reference
     began: float  # on the monotonic clock: when it was handed out, or when the one before it was done
-    said: bool = False  # whether a line about its long time was printed
+    reported: bool = False  # whether a line about its long time was printed
 
 
 @dataclass(eq=False)

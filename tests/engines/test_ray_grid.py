@@ -165,12 +165,12 @@ def test_an_actor_that_hangs_with_one_message_alone_is_named_and_ended_once_othe
         assert grid.pull_messages(held) == []
         printed += capfd.readouterr().err
         time.sleep(0.2)
-    found = re.search(r"flfw: client 0 has taken .* Should process (\d+) on ", printed)
-    assert found
+    named = re.search(r"flfw: client 0 has taken .* Should process (\d+) on ", printed)
+    assert named
     replies = grid.send_and_receive(asked(range(CLIENTS)), timeout=240)
     assert partitions(replies) == list(range(CLIENTS))
     again = [grid.reply_to(message_id, time.monotonic() + 240) for message_id in held]
-    assert partitions(again) == [0, 0] and int(found[1]) not in pids([*replies, *again])
+    assert partitions(again) == [0, 0] and int(named[1]) not in pids([*replies, *again])
 
 
 def test_nobody_waits_for_what_has_expired(grid: Any) -> None:

@@ -146,8 +146,8 @@ def wait_for(holds: Callable[[], bool]) -> None:
 
 def unequal(there: Path, here: Path) -> list[str]:
     """Compare all numbers of two runs."""
-    found = differences(numbers(there), numbers(here))
-    return [line for line in found if not line.startswith("/result.json/config/")]
+    lines = differences(numbers(there), numbers(here))
+    return [line for line in lines if not line.startswith("/result.json/config/")]
 
 
 def test_a_run_survives_the_death_of_its_server_and_then_of_a_node(nodes: RayNodes, tmp_path: Path) -> None:
