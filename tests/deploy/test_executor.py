@@ -138,7 +138,7 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def ends(pid: int, seconds: float = 20) -> bool:
+def ends(pid: int, seconds: float = 120) -> bool:
     deadline = time.monotonic() + seconds
     while Path(f"/proc/{pid}").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
