@@ -87,7 +87,7 @@ def _present(
 
 @contextmanager
 def _share_of_memory(job: Job) -> Iterator[None]:
-    """Limit a job to its share of a GPU's memory; without an attack server, clients use the same process afterwards."""
+    """Keep a job to its share of a GPU's memory; without an attack server, clients use the same process afterwards."""
     if job.device != "cuda":
         yield
         return

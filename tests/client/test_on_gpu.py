@@ -60,8 +60,8 @@ def probed(experiment: Experiment, folder: Path) -> dict[str, Tensor]:
         asked = client(experiment, folder, probe=(1,))
         asked.install(received, 0)
         x, y = asked.stored(asked.indices("train")[:4])
-        told = asked.gradient(x, y) if steps == 1 else asked.stepped(x, y, steps)
-        answers |= {f"{steps} steps: {name}": value for name, value in told.items()}
+        reply = asked.gradient(x, y) if steps == 1 else asked.stepped(x, y, steps)
+        answers |= {f"{steps} steps: {name}": value for name, value in reply.items()}
     observed = asked.observed(x[:1], y[:1], asked.generator("probe"))
     return answers | {f"observed: {name}": value for name, value in observed.items()}
 
@@ -100,13 +100,13 @@ def test_probes_on_a_gpu_are_answered_as_on_the_processor(method: str, tmp_path:
 def test_a_defence_on_a_gpu_is_the_one_on_the_processor(defence: str, tmp_path: Path) -> None:
     few = {"net": "lenet", "clients": 50}  # of about 30 examples each
     experiment = resolve(dataclasses.replace(SMALL, method="fedavg", defence=defence, **few)).experiment
-    (here, metrics), told = two_rounds(experiment, tmp_path / "here"), probed(experiment, tmp_path / "here")
+    (here, metrics), probes = two_rounds(experiment, tmp_path / "here"), probed(experiment, tmp_path / "here")
     assert "later acc_protected" in metrics  # for which the model is installed again
     with pretended_gpu():
         there, metrics_there = two_rounds(on_gpu(experiment), tmp_path / "there")
         assert_same(here, there)
         assert metrics == metrics_there
-        assert_same(told, probed(on_gpu(experiment), tmp_path / "there"))
+        assert_same(probes, probed(on_gpu(experiment), tmp_path / "there"))
 
 
 @pytest.mark.parametrize("method", ["fedprox", "dp_fedavg", "hyperfl"])
