@@ -15,6 +15,7 @@ import torch
 
 from benchmarks import (
     attacks,
+    audit_speed,
     batch_parity,
     breaching_env,
     deploy,
@@ -108,7 +109,8 @@ def test_it_says_on_stderr_what_it_will_do_before_it_begins(
         monkeypatch.setattr(benchmark, "pictures", lambda *_: (None, None, "as if they were there"))
     if benchmark in (flow_prior, hyperfl_upload, spear):
         monkeypatch.setattr(data, "load", lambda *_: None)
-    others = {same_results: ["--against", str(ROOT)], gpu: ["--device", "cpu", "--out", str(tmp_path / "gpu.json")]}
+    beside = ["--against", str(ROOT)]
+    others = {same_results: beside, audit_speed: beside, gpu: ["--device", "cpu", "--out", str(tmp_path / "gpu.json")]}
     needed = others.get(benchmark, [])
     monkeypatch.setattr(sys, "argv", [benchmark.__name__, "--quick", "--json", *needed])
     with pytest.raises(Stopped):
