@@ -268,7 +268,7 @@ class Federation:
             self._strategy.history.probes.append({"round": done, **asdict(failure)})
 
     def _write(self, **more: Any) -> None:
-        training = {**asdict(self._strategy.history), **more}
+        training = {**self._strategy.history.lists(), **more}
         write_whole(self._folder / "training.json", json.dumps(training).encode())
 
 

@@ -20,6 +20,9 @@ class History:
     clients: list[dict[str, Any]] = field(default_factory=list)
     probes: list[dict[str, Any]] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self._firsts: dict[str, tuple[dict[int, Any], int]] = {}  # by metric, with the number of rows that were read
+
     def add(
         self,
         server_round: int,
@@ -56,11 +59,20 @@ class History:
 
     def rows_of(self, server_round: int) -> dict[str, list[dict[str, Any]]]:
         """Return the rows of the newest round, by the name of their list; empty lists for a round without rows."""
-        return {name: _newest(rows, server_round) for name, rows in vars(self).items()}
+        return {name: _newest(rows, server_round) for name, rows in self.lists().items()}
 
-    def first(self, metric: str) -> dict[int, Any]:
-        """Return each client's first value of a metric."""
-        return {row["client"]: row[metric] for row in reversed(self.clients) if metric in row}
+    def lists(self) -> dict[str, list[dict[str, Any]]]:
+        """Return the rows by the name of their list; the lists themselves, as a copy of all would take long."""
+        return {"rounds": self.rounds, "clients": self.clients, "probes": self.probes}
+
+    def first(self, metric: str) -> Mapping[int, Any]:
+        """Return each client's first value of a metric; only rows that were added since the last call are read."""
+        known, read = self._firsts.get(metric, ({}, 0))
+        for row in self.clients[read:]:
+            if metric in row:
+                known.setdefault(row["client"], row[metric])
+        self._firsts[metric] = known, len(self.clients)
+        return known
 
     def extend(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> None:
         """Add the rows of a round, by the name of their list."""

@@ -169,6 +169,25 @@ def test_the_rows_of_the_newest_round_are_found_from_the_end() -> None:
     assert history.rows_of(3) == {"rounds": [], "clients": [], "probes": []}
 
 
+def test_first_values_are_found_without_reading_old_rows_again() -> None:
+    class Rows(list):
+        """Rows that note how many were read."""
+
+        read = 0
+
+        def __getitem__(self, places):
+            taken = super().__getitem__(places)
+            self.read += len(taken)
+            return taken
+
+    history = History(clients=Rows({"round": 1, "client": one % 3, "n": one} for one in range(5)))
+    assert history.first("n") == {0: 0, 1: 1, 2: 2}
+    history.clients += [{"round": 2, "client": 3, "n": 9}, {"round": 2, "client": 0, "n": 7}, {"round": 2, "client": 4}]
+    assert history.first("n") == {0: 0, 1: 1, 2: 2, 3: 9} == history.first("n")
+    assert history.clients.read == 8 and history.first("loss") == {}  # type: ignore[attr-defined]
+    assert set(history.lists()) == {"rounds", "clients", "probes"}
+
+
 def trained(folder: Path, clients: int) -> tuple[dict, Path]:
     experiment = Experiment(
         method="fedper",
