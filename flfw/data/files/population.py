@@ -21,7 +21,7 @@ PERSONS = 2**31
 """Most clients. Persons with higher numbers are nobody's: the tests that all have in common are of these."""
 COMMON = 1000
 """Persons that are no client, with one test example each."""
-_KEPT = 64  # persons that were asked for last, whose examples are kept
+_KEPT = 16  # persons that were asked for last, whose examples are kept: a client asks for its own several times
 
 
 class Population(ABC):

@@ -70,7 +70,7 @@ class LogisticClients(Population):
         return np.argmax(_features(self, part, person, count) @ weights.T + offsets, axis=1).astype(np.int64)
 
 
-@lru_cache(64)
+@lru_cache(16)
 def _client(population: LogisticClients, person: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draw W (10, 60), b (10,) and m (60,) of a client."""
     if population.iid:
@@ -82,7 +82,7 @@ def _client(population: LogisticClients, person: int) -> tuple[np.ndarray, np.nd
     return weights, offsets, v + rng.standard_normal(_FEATURES)
 
 
-@lru_cache(64)
+@lru_cache(16)
 def _features(population: LogisticClients, part: Part, person: int, count: int) -> np.ndarray:
     rng = numpy_generator(population.seed, f"synthetic {part}", person)
     return _client(population, person)[2] + _DEVIATIONS * rng.standard_normal((count, _FEATURES))
