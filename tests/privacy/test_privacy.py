@@ -283,6 +283,29 @@ def test_what_prv_cannot_do_rdp_does_aloud() -> None:
     assert made.accountant == "rdp" and spent.notes[0] in made.assumptions
 
 
+@pytest.mark.parametrize("delta", [1e-9, DELTA, 0.1])
+@pytest.mark.parametrize(
+    "composed",
+    [
+        ((6.0, 0.01, 1000),),  # the best order is a broken one
+        ((1.1, 0.02, 30), (0.7, 0.3, 2)),
+        ((1e4, 0.01, 1),),  # the best order is the largest
+        ((0.1, 0.5, 50),),  # the series fails at many orders
+        ((40.0, 1.0, 7),),
+    ],
+)
+def test_orders_that_are_left_out_have_no_smaller_epsilon(composed, delta) -> None:
+    orders = accountants._orders()
+    every = np.array([sum(n * accountants.renyi_divergence(z, q, a) for z, q, n in composed) for a in orders])
+    some = accountants._that_matter(composed, orders, delta)
+    known = some < inf
+    assert np.array_equal(some[known], every[known]) and known.sum() < len(orders) / 2
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Optimal order is the", UserWarning)
+        spent = [accountants._opacus()[0].get_privacy_spent(orders=orders, rdp=d, delta=delta) for d in (every, some)]
+    assert spent[0] == spent[1]
+
+
 def test_without_opacus_the_way_out_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     accountants._opacus.cache_clear()
