@@ -164,27 +164,26 @@ def _that_matter(composed: Composed, orders: Sequence[float], delta: float) -> n
         delta: as for `account`.
     """
     at = np.array(orders)
-    beside = np.log((at - 1) / at) - (np.log(delta) + np.log(at)) / (
-        at - 1
-    )  # epsilon without the divergence, as Opacus
-    found = np.full(len(at), inf)
+    # What Opacus adds to a divergence for the epsilon.
+    beside = np.log((at - 1) / at) - (np.log(delta) + np.log(at)) / (at - 1)
+    divergences = np.full(len(at), inf)
 
     def look(place: int) -> float:
-        (found[place],) = _divergences(composed, [orders[place]])
-        return found[place] + beside[place]
+        (divergences[place],) = _divergences(composed, [orders[place]])
+        return divergences[place] + beside[place]
 
     last = len(at) - 1
     best = min(look(0), look(last))
     open_ = [(0, last)]
     while open_:  # in width: the halves of all gaps, then their halves
         low, high = open_.pop(0)
-        below = found[: low + 1]
+        below = divergences[: low + 1]
         least = max(0.0, below[np.isfinite(below)].max(initial=0.0)) + beside[low + 1 : high].min(initial=inf)
         if high - low > 1 and least <= best + _ROUNDING * max(1.0, abs(best)):
             middle = (low + high) // 2
             best = np.fmin(best, look(middle))
             open_ += [(low, middle), (middle, high)]
-    return found
+    return divergences
 
 
 def _at_the_end(place: int, count: int) -> tuple[str, ...]:
