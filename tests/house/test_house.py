@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.sources import nodes, parsed, trees_are_given_back  # noqa: F401  # the last is a fixture
 
 PLUGINS = {"strategies", "clients", "attacks"}
 MAY_IMPORT = {
@@ -37,21 +36,6 @@ OTHER_MEANINGS = {"clip", "mean", "median", "noise", "sgd", "sign", "topk"}
 """Words that the core uses for something else (an optimiser, a bound, a floor of a score): plug-ins may bear them."""
 
 Checker = Callable[[Path], list[str]]
-
-
-@cache
-def parsed(text: str) -> ast.Module:
-    """The tree of a source, for all rules; none of them changes it."""
-    return ast.parse(text)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _trees_are_given_back() -> Iterator[None]:
-    """Trees have no circles, and the garbage collector would look at millions of nodes, here and in later tests."""
-    gc.disable()
-    yield
-    parsed.cache_clear()
-    gc.enable()
 
 
 def sources(root: Path) -> Iterator[tuple[str, Path, str]]:
@@ -82,7 +66,7 @@ def wrong_imports(root: Path) -> list[str]:
     return [
         f"{at(root, path, node)}: {layer} imports {module}"
         for layer, path, text in sources(root)
-        for node in ast.walk(parsed(text))
+        for node in nodes(text)
         for module in imported(node)
         if module.partition(".")[0] in OURS - MAY_IMPORT[layer] - {layer}
     ]
@@ -93,7 +77,7 @@ def pickles(root: Path) -> list[str]:
         f"{at(root, path, node)}: {module}"
         for _, path, text in sources(root)
         if path != root / "flfw" / "data" / "readers" / "cifar.py"
-        for node in ast.walk(parsed(text))
+        for node in nodes(text)
         for module in imported(node)
         if module.partition(".")[0] in {"pickle", "cloudpickle", "dill"}
     ]
@@ -110,7 +94,7 @@ def seedings(root: Path) -> list[str]:
         f"{at(root, path, node)}: {dotted(node.func)}"
         for _, path, text in sources(root)
         if path != root / "flfw" / "rng.py"
-        for node in ast.walk(parsed(text))
+        for node in nodes(text)
         if isinstance(node, ast.Call) and SEEDING.fullmatch(dotted(node.func))
     ]
 
@@ -122,19 +106,19 @@ def plugin_stems(root: Path) -> dict[str, str]:
     return {path.stem: str(path.relative_to(root)) for path in paths}
 
 
-def strings(tree: ast.Module) -> Iterator[tuple[ast.Constant, str]]:
+def strings(text: str) -> Iterator[tuple[ast.Constant, str]]:
     """Every string constant that is no docstring, and no default of the experiment's own record."""
-    prose = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
+    prose = {node.value for node in nodes(text) if isinstance(node, ast.Expr)}
+    for node in nodes(text):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in prose:
             yield node, node.value
 
 
-def defaults(place: str, tree: ast.Module) -> set[ast.AST]:
+def defaults(place: str, text: str) -> set[ast.AST]:
     """The defaults of the experiment's fields, which may name plug-ins."""
     if not place.startswith("flfw/experiment/"):
         return set()
-    fields = [n for c in ast.walk(tree) if isinstance(c, ast.ClassDef) for n in c.body if isinstance(n, ast.AnnAssign)]
+    fields = [n for c in nodes(text) if isinstance(c, ast.ClassDef) for n in c.body if isinstance(n, ast.AnnAssign)]
     return {node for field in fields if field.value for node in ast.walk(field.value)}
 
 
@@ -144,11 +128,10 @@ def plugins_named_in_the_core(root: Path) -> list[str]:
     for layer, path, text in sources(root):
         if layer != "flfw":
             continue
-        tree, place = parsed(text), str(path.relative_to(root))
-        allowed = defaults(place, tree)
-        named = [(node, word) for node, word in strings(tree) if node not in allowed]
+        allowed = defaults(str(path.relative_to(root)), text)
+        named = [(node, word) for node, word in strings(text) if node not in allowed]
         named = [(node, word) for node, word in named if word in stems.keys() - OTHER_MEANINGS]
-        named += [(n, m) for n in ast.walk(tree) for m in imported(n) if m.partition(".")[0] in PLUGINS]
+        named += [(n, m) for n in nodes(text) for m in imported(n) if m.partition(".")[0] in PLUGINS]
         for node, word in named:
             plugin = stems.get(word.rpartition(".")[2])
             way = "the core names no plug-in; if it means something else here, add it to OTHER_MEANINGS in this test"
@@ -183,7 +166,7 @@ def too_long(root: Path) -> list[str]:
     for _, path, text in sources(root):
         lines = len(text.splitlines())
         result += [f"{at(root, path)}: {lines} lines"] if lines >= MOST_FILE_LINES else []
-        for node in ast.walk(parsed(text)):
+        for node in nodes(text):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 lines = (node.end_lineno or node.lineno) - node.lineno + 1
                 result += [f"{at(root, path, node)}: {node.name} has {lines} lines"] * (lines >= MOST_FUNCTION_LINES)
@@ -209,7 +192,7 @@ def subclassed_concrete(root: Path) -> list[str]:
     classes = {
         node.name: (path, node)
         for _, path, text in sources(root)
-        for node in ast.walk(parsed(text))
+        for node in nodes(text)
         if isinstance(node, ast.ClassDef)
     }
     result = []

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import ast
-import gc
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.support.paths import ROOT
+from tests.support.sources import nodes, trees_are_given_back  # noqa: F401  # the last is a fixture
 
 LAYERS = ("flfw", "strategies", "clients", "attacks", "papers", "benchmarks", "examples", "tests")
 EMPTY_NAMES = {"of", "found", "about", "said", "told", "own", "several"}
@@ -71,34 +70,19 @@ HELP_TEXTS = {"sim.py", "flfw/rehearse/__main__.py", "flfw/deploy/__main__.py", 
 Rule = Callable[[Path], list[str]]
 
 
-@cache
-def parsed(text: str) -> ast.Module:
-    """The tree of a source, for all rules; none of them changes it."""
-    return ast.parse(text)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _trees_are_given_back() -> Iterator[None]:
-    """Trees have no circles, and the garbage collector would look at millions of nodes, here and in later tests."""
-    gc.disable()
-    yield
-    parsed.cache_clear()
-    gc.enable()
-
-
-def sources(root: Path) -> Iterator[tuple[str, ast.Module]]:
-    """Every source file: its path from the root, and its tree."""
+def sources(root: Path) -> Iterator[tuple[str, tuple[ast.AST, ...]]]:
+    """Every source file: its path from the root, and the nodes of its tree."""
     paths = [path for layer in LAYERS for path in sorted((root / layer).rglob("*.py"))]
     for path in [*paths, *root.glob("sim.py")]:
-        yield str(path.relative_to(root)), parsed(path.read_text())
+        yield str(path.relative_to(root)), nodes(path.read_text())
 
 
 def empty_names(root: Path) -> list[str]:
     """Variables, parameters and fields whose name says nothing of what they hold."""
     return [
         f"{place}:{node.lineno}: {name} says nothing; name what it holds"
-        for place, tree in sources(root)
-        for node in ast.walk(tree)
+        for place, its_nodes in sources(root)
+        for node in its_nodes
         for name in bound(node)
         if name in EMPTY_NAMES and (place, name) not in SETTINGS
     ]
@@ -117,8 +101,8 @@ def bound(node: ast.AST) -> list[str]:
 def twice_named(root: Path) -> list[str]:
     """Classes that share their name with another one outside the tests."""
     places: dict[str, list[str]] = defaultdict(list)
-    for place, tree in sources(root):
-        for node in ast.walk(tree):
+    for place, its_nodes in sources(root):
+        for node in its_nodes:
             if isinstance(node, ast.ClassDef) and not place.startswith("tests/"):
                 places[node.name].append(f"{place}:{node.lineno}")
     return [f"{', '.join(where)}: two classes are called {name}" for name, where in places.items() if len(where) > 1]
@@ -132,10 +116,10 @@ def is_property(node: ast.AST) -> bool:
 def docstrings(root: Path) -> Iterator[tuple[str, ast.AST, str]]:
     """The first paragraph of every docstring outside the tests, with its place."""
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-    for place, tree in sources(root):
+    for place, its_nodes in sources(root):
         if place.startswith("tests/"):
             continue
-        for node in ast.walk(tree):
+        for node in its_nodes:
             if isinstance(node, kinds) and (text := ast.get_docstring(node)):
                 if place in HELP_TEXTS and isinstance(node, ast.Module | ast.ClassDef):
                     continue
