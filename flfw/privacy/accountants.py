@@ -173,7 +173,7 @@ def _that_matter(composed: Composed, orders: Sequence[float], delta: float) -> n
         return divergences[place] + beside[place]
 
     last = len(at) - 1
-    best = min(look(0), look(last))
+    best = np.fmin(inf, np.fmin(look(0), look(last)))  # a divergence that is no number counts for nothing
     open_ = [(0, last)]
     while open_:  # in width: the halves of all gaps, then their halves
         low, high = open_.pop(0)
