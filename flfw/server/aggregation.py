@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import nextafter
 from typing import Any, final
 
 import torch
@@ -239,8 +240,16 @@ def _divided(total: Tensor, by: int, kind: torch.dtype) -> Tensor:
     result = torch.empty(total.shape, dtype=kind)
     for part, quotient in zip(_parts(total), _parts(result), strict=True):
         exact = (part / by).add_(0.0)
-        quotient.copy_(exact if kind.is_floating_point else exact.round_())
+        quotient.copy_(exact if kind.is_floating_point else exact.round_().clamp_(*_bounds(kind)))
     return result
+
+
+def _bounds(kind: torch.dtype) -> tuple[float, float]:
+    """Return the least and the greatest whole number of a type that float64 has, too: others would turn around."""
+    if kind == torch.bool:
+        return 0.0, 1.0
+    least, most = torch.iinfo(kind).min, torch.iinfo(kind).max
+    return float(least), float(most) if float(most) <= most else nextafter(float(most), 0.0)
 
 
 def _parts(value: Tensor) -> Sequence[Tensor]:
