@@ -18,7 +18,7 @@ from flfw.nets.convnet import convnet32, convnet64
 from flfw.nets.dense import linear, mlp
 from flfw.nets.group_norm import with_group_norm
 from flfw.nets.lenet import lenet, lenet5
-from flfw.nets.net import Net, Tensors, numel, refuse_tied, running_statistics, tensors
+from flfw.nets.net import Net, Tensors, numel, refuse_tied, refuse_untold_types, running_statistics, tensors
 from flfw.nets.torchvision_networks import alexnet, resnet18
 from flfw.nets.transformer import TOKENS, bert_tiny, gpt_next, gpt_tiny, vit_norm, vit_plain
 from flfw.nets.tuned import Trained, Tuning, build_tuned, require_weights, weights_digest
@@ -157,7 +157,7 @@ def build(
 
     Raises:
         BadInput: the network does not accept such inputs, or is not pretrained and only a part is to be trained, or two
-            of its layers share a tensor.
+            of its layers share a tensor, or a tensor cannot be sent.
     """
     wanted, tuning = card(name), tuning or Tuning()
     _require_inputs(wanted, name, shape)
@@ -173,6 +173,7 @@ def build(
             raise BadInput(f"Expected net={name} to return a Net, got {type(net).__name__}.")
     net = with_group_norm(net) if norm == "group" else net
     refuse_tied(net)
+    refuse_untold_types(net)
     net.shape, net.classes = shape, classes
     return glorot(net) if init == "glorot" else net
 

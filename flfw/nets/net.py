@@ -16,6 +16,9 @@ from flfw.rng import initialising
 Tensors: TypeAlias = dict[str, Tensor]
 """Named tensors: the state of a model, of a message or of a client."""
 
+_NUMPYS = frozenset({torch.float16, torch.float32, torch.float64})
+"""Types with fractions that NumPy has as well, in whose format tensors are sent."""
+
 
 class Net(nn.Module):
     """A classifier in two named parts, ``classifier(extractor(x))``.
@@ -126,3 +129,17 @@ def draws_in_training(model: nn.Module, x: Tensor) -> bool:
     tried = deepcopy(model).train()
     with torch.no_grad(), initialising(0, "dropout"):
         return not torch.equal(tried(x), tried(x))
+
+
+def refuse_untold_types(model: nn.Module) -> None:
+    """Refuse a model with tensors that no message can hold, or of which a server computes no mean.
+
+    Raises:
+        BadInput: naming the first.
+    """
+    held: dict[str, object] = model.state_dict()
+    for name, value in held.items():
+        kind = value.dtype if isinstance(value, Tensor) else None
+        if kind is not None and (kind not in _NUMPYS if kind.is_floating_point else kind.is_complex):
+            got = f"{name} of {str(kind).removeprefix('torch.')}"
+            raise BadInput(f"Expected a network of float16, float32, float64 or whole numbers, got {got}; convert it.")

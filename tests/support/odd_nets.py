@@ -1,0 +1,92 @@
+"""Networks of a user that are unlike this project's: ``--net tests.support.odd_nets:centred``."""
+
+from __future__ import annotations
+
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from flfw.nets import Net
+
+Shape = tuple[int, ...]
+
+
+class Lengthwise(nn.Module):
+    """Layer that divides each example by its length; at 0 it has no gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        return flat / flat.norm(dim=1, keepdim=True)
+
+
+class Centring(nn.Module):
+    """Layer that subtracts the mean of a batch, without a buffer, times a weight that is 0 at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.share = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - self.share * x.mean(0)
+
+
+class Branching(nn.Module):
+    """Layer that looks at a number."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.sum().item() < 1e9 else -x
+
+
+class OfType(nn.Module):
+    """Linear layer of another type than the rest."""
+
+    def __init__(self, width: int, kind: torch.dtype) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(width, dtype=kind))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.abs().to(x.dtype)
+
+
+def lengthwise(shape: Shape, classes: int) -> Net:
+    return Net(nn.Sequential(Lengthwise(), nn.Linear(prod(shape), 4)), nn.Linear(4, classes))
+
+
+def centred(shape: Shape, classes: int) -> Net:
+    return _with(Centring(), shape, classes)
+
+
+def batch_norm(shape: Shape, classes: int) -> Net:
+    return _with(nn.BatchNorm1d(4, track_running_stats=False), shape, classes)
+
+
+def branching(shape: Shape, classes: int) -> Net:
+    return _with(Branching(), shape, classes)
+
+
+def recurrent(shape: Shape, classes: int) -> Net:
+    return Net(nn.Sequential(nn.Flatten(), nn.LSTM(prod(shape), 4), First()), nn.Linear(4, classes))
+
+
+def half(shape: Shape, classes: int) -> Net:
+    return _with(OfType(4, torch.float16), shape, classes)
+
+
+def brain(shape: Shape, classes: int) -> Net:
+    return _with(OfType(4, torch.bfloat16), shape, classes)
+
+
+def complex_valued(shape: Shape, classes: int) -> Net:
+    return _with(OfType(4, torch.complex64), shape, classes)
+
+
+class First(nn.Module):
+    """Layer that chooses the first of some results."""
+
+    def forward(self, results: tuple[Tensor, ...]) -> Tensor:
+        return results[0]
+
+
+def _with(layer: nn.Module, shape: Shape, classes: int) -> Net:
+    return Net(nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), 4), layer), nn.Linear(4, classes))
