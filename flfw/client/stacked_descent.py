@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, final
 
 import torch
@@ -18,10 +19,12 @@ from flfw.errors import require
 from flfw.nets.net import Tensors, running_statistics, targets
 from flfw.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, PlainSGD, Remembering
 
-_FOLLOWED = ("loss", "penalised", "local_loss", "follow", "moving")
+_FOLLOWED = ("loss", "penalised", "local_loss", "follow", "moving", "defended")
 """Functions of a client that joint steps stand for: who overrides one of them does not opt in."""
 _DENSE = 16  # clients that take joint steps on a CPU
 _VELOCITY = "velocity/"  # before a parameter's name, in the memory of `flfw.training.optimisers.PlainSGD`
+_NEAR = 1e-2  # part of the largest score by which types of few digits may differ when weights are stacked
+_NUDGE, _SHOWN = 0.1, 80  # by which a trial moves weights; characters of an error that are shown
 _IGNORED = -100  # the label of a row that only fills a batch up; `cross_entropy` leaves it out of its mean
 
 
@@ -37,9 +40,11 @@ class GradientClient(PhasedClient, ABC):
 
         return {"loss": (yield LocalPhase(alone, self.joint, epochs))}
 
-    def joint(self, workers: Sequence[Any]) -> JointSteps:
-        """Make the joint steps of some clients like this one."""
-        return StackedDescent(workers)
+    def joint(self, workers: Sequence[Any]) -> JointSteps | None:
+        """Make the joint steps of some clients like this one; None: their optimisers have different settings."""
+        optimisers = [_remembering(worker.optimiser()) for worker in workers]
+        alike = all(_settings(one) == _settings(optimisers[0]) for one in optimisers)
+        return StackedDescent(workers, optimisers) if alike else None
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss with the term of `attraction`."""
@@ -93,9 +98,10 @@ class StackedDescent(JointSteps):
 
     Args:
         workers: the clients; their models differ in numbers alone.
+        optimisers: of each client, with the same settings.
     """
 
-    def __init__(self, workers: Sequence[GradientClient]) -> None:
+    def __init__(self, workers: Sequence[GradientClient], optimisers: Sequence[Remembering]) -> None:
         first = workers[0]
         self._workers, self._model, self._attraction = workers, first.model, first.attraction
         self._inputs, self._at_work = first.at.task.inputs, len(workers)
@@ -105,7 +111,7 @@ class StackedDescent(JointSteps):
         self._turned = frozenset(name for name, value in moving[0].items() if value.dim() == 2)
         self._moving, self._stacked = moving, self._stack(moving)
         self._anchors = self._stack([worker.anchor() for worker in workers])
-        self._optimisers = [_remembering(worker.optimiser()) for worker in workers]
+        self._optimisers = optimisers
         self._lasting = bool(first.lasting())
         self._optimiser = _like(self._optimisers[0])
         if self._lasting:
@@ -183,13 +189,62 @@ def filled(batches: Sequence[Batch]) -> Batch:
     y = first_y.new_full((len(batches), most), _IGNORED)
     for place, (inputs, labels) in enumerate(batches):
         x[place, : len(labels)], y[place, : len(labels)] = inputs, labels
+        if len(labels):  # an example again: a row of zeros may be none on which the network has a gradient
+            x[place, len(labels) :] = inputs[-1]
     return x, y
+
+
+def unstackable(net: nn.Module, x: Tensor) -> str:
+    """Name the reason against steps of a network with stacked weights, by a trial, as "which ..."; empty: none is seen.
+
+    The trial moves the weights at random, as some layers do nothing at first.
+
+    Args:
+        net: the network, with numbers; it is left as it is.
+        x: its inputs (B, ...), B >= 2.
+    """
+    tried = deepcopy(net).train()
+
+    def scored(parameters: Tensors, inputs: Tensor) -> Tensor:
+        return functional_call(tried, parameters, (inputs,))
+
+    with torch.no_grad():
+        held = {n: p + _moved(p) for n, p in tried.named_parameters()}
+        alone, half = scored(held, x), len(x) // 2
+        if not _near(scored(held, x[:half]), alone[:half]):
+            return "which computes an example's scores from the others of its batch as well"
+    stacked = {n: torch.stack([v, v]).requires_grad_(v.is_floating_point()) for n, v in held.items()}
+    try:
+        scores = vmap(scored)(stacked, torch.stack([x, x]))
+        moving = [v for v in stacked.values() if v.requires_grad]
+        torch.autograd.grad(scores.double().sum(), moving, allow_unused=True)
+    except Exception as error:  # of anybody's network
+        return f"which cannot be computed for stacked weights ({' '.join(str(error).split())[:_SHOWN]})"
+    return "" if _near(scores[1].detach(), alone) else "which has other scores with stacked weights"
+
+
+def _moved(parameter: Tensor) -> Tensor:
+    return _NUDGE * torch.randn_like(parameter) if parameter.is_floating_point() else torch.zeros_like(parameter)
+
+
+def _near(one: Tensor, other: Tensor) -> bool:
+    """Return whether scores are the same up to rounding; those that are not finite tell nothing."""
+    far = (one.double() - other.double()).abs().max()
+    return not far > _NEAR * other.double().abs().max()
 
 
 def _remembering(optimiser: object) -> Remembering:
     require(isinstance(optimiser, SGD | Adam), "SGD or Adam for joint steps", optimiser=type(optimiser).__name__)
     assert isinstance(optimiser, Remembering)
     return optimiser
+
+
+def _settings(optimiser: Remembering) -> tuple[object, ...]:
+    """Return an optimiser's class and hyper-parameters."""
+    if isinstance(optimiser, Adam):
+        return Adam, optimiser.lr, optimiser.weight_decay, optimiser.betas
+    assert isinstance(optimiser, SGD | FusedSGD), "others were refused"
+    return SGD, optimiser.lr, optimiser.momentum, optimiser.weight_decay
 
 
 def _like(optimiser: Remembering) -> Remembering:

@@ -6,13 +6,16 @@ from math import ceil
 
 import torch
 
+from flfw.client.stacked_descent import GradientClient, unstackable
 from flfw.engines import machine
 from flfw.errors import require
 from flfw.resolve import Resolved
+from flfw.rng import initialising
 
 _ENGINES = ("inproc", "ray")
 _ON_GPU = 16
 """Clients that ``cohort=auto`` lets compute together at most: each holds its model in the same process."""
+_TRIED = 4  # inputs of the trial of a network with stacked weights
 _HOOKS = frozenset({"update"})
 """Hooks of a defence that joint steps do not touch."""
 
@@ -54,7 +57,16 @@ def apart(resolved: Resolved) -> str:
         return f"defence={experiment.defence}, which acts at the {', '.join(sorted(hooks))} of local steps"
     if resolved.draws:
         return f"net={experiment.net}, which draws random numbers in training"
+    if issubclass(resolved.client, GradientClient) and (reason := _tried(resolved)):
+        return f"net={experiment.net}, {reason}"
     return ""
+
+
+def _tried(resolved: Resolved) -> str:
+    """Try the model with stacked weights; see `flfw.client.stacked_descent.unstackable`."""
+    shape, _ = resolved.input_space
+    with initialising(0, "network with stacked weights"):
+        return unstackable(resolved.build_model(), torch.rand(_TRIED, *shape))
 
 
 def _on_gpu(resolved: Resolved) -> bool:
