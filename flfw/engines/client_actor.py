@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Mapping, Sequence
@@ -146,7 +147,14 @@ class ClientActor:
     def _answers(self, messages: list[Message], contexts: list[Context]) -> Sequence[Message | BaseException]:
         """Let the app answer the messages of a cohort together, or the only one."""
         asked, cohorts = list(zip(messages, contexts, strict=True)), self._simulated.cohorts
-        return cohorts.answer(asked) if cohorts and len(asked) > 1 else [self._called(*one) for one in asked]
+        if cohorts and len(asked) > 1:
+            try:
+                return cohorts.answer(asked)
+            except SystemExit:
+                raise
+            except BaseException as error:  # nobody can tell whose it is
+                logging.getLogger("flwr").debug("a cohort raised", exc_info=error)
+        return [self._called(*one) for one in asked]
 
     def _called(self, message: Message, context: Context) -> Message | BaseException:
         """Call the app; only an exit ends the process."""

@@ -109,7 +109,8 @@ class InProcessGrid(SimulatedGrid):
             self._answered[message.metadata.message_id] = reply
 
     def _answers(self, messages: list[Message]) -> list[Message]:
-        if not self._cohorts or len(messages) < 2:
+        known = all(message.metadata.dst_node_id in self._nodes for message in messages)
+        if not self._cohorts or len(messages) < 2 or not known:
             return [self._answer(message) for message in messages]
         contexts = [self._context(message.metadata.dst_node_id) for message in messages]
         before = [copy.deepcopy(context.state) for context in contexts]

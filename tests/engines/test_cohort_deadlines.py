@@ -1,0 +1,74 @@
+"""Cohorts beside deadlines and failures: time is not taken from them, and failures are those of one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+import torch
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+
+from flfw.engines.client_actor import ClientActor, SimulatedApp
+from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.parcels import pack_message, unpack_message
+from flfw.messages.wire import pack
+from tests.support.actor_app import app, together
+
+SIZES = MessageCohorts("train", 2, together)
+
+
+@pytest.fixture(autouse=True)
+def _identity() -> Iterator[None]:
+    InProcessGrid(app, 1, {})  # a Message() asks for the identity of a run
+    yield
+
+
+def asked(nodes: Sequence[int], deed: str = "adds", **more: Any) -> list[Message]:
+    config: dict[str, Any] = {"deed": deed, "among": [-1, *range(9)], "folder": ""}
+    contents = [RecordDict({"arrays": pack({"w": torch.zeros(3)}), "config": ConfigRecord(config)}) for _ in nodes]
+    return [Message(content, node, "train", **more) for content, node in zip(contents, nodes, strict=True)]
+
+
+def test_a_node_that_does_not_exist_fails_alone_in_its_cohort() -> None:
+    replies = InProcessGrid(app, 3, {}, cohorts=SIZES).send_and_receive(asked([3, 4]))
+    assert [reply.has_error() for reply in replies] == [False, True]
+    assert replies[1].error.reason == "there is no node 4"
+
+
+def cancelled(asked: Sequence[tuple[Message, Context]]) -> list[Message | Exception]:
+    """Fail as no `Exception` does."""
+    raise asyncio.CancelledError
+
+
+def test_a_cohort_that_fails_as_a_whole_is_answered_one_by_one_and_ends_no_actor() -> None:
+    actor = ClientActor(SimulatedApp(app, 3, {}, cohorts=MessageCohorts("train", 2, cancelled)))
+    messages = asked([1, 2])
+    for message in messages:
+        message.metadata.__dict__["_message_id"] = str(message.metadata.dst_node_id)
+    _, parcels, _ = actor.answer([pack_message(message, {}) for message in messages], {}, {}, [2])
+    assert not any(unpack_message(parcel, {}).has_error() for parcel in parcels)
+
+
+WORK = """
+import time
+from flwr.app import Context, RecordDict
+from flfw.client.deadline import until
+context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={})
+with until(time.time() + 3.0, context):
+    try:
+        with until(time.time() + 2.0, context):
+            raise ValueError("no state")
+    except ValueError:
+        pass
+    time.sleep(30)
+"""
+
+
+def test_a_client_that_fails_early_does_not_lift_the_deadline_of_its_cohort() -> None:
+    done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 1 and "Timeout" in done.stderr
