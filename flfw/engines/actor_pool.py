@@ -208,7 +208,7 @@ class ActorPool:
     def _end_overdue(self) -> None:
         """End actors whose replies nobody wants any more, and those that hold up other messages of theirs.
 
-        These take far longer than usual, and each message is then asked alone. One that is alone may be a large client.
+        Each message is then asked alone. One that is alone, or a cohort that nobody waits behind, has all of its time.
         """
         now = time.monotonic()
         for seat in self._seats:
@@ -217,10 +217,11 @@ class ActorPool:
             first = seat.chunks[0]
             left, took = min(job.over for job in first.jobs) - time.time(), now - first.began
             overdue = self._pace.is_overdue(first.jobs[0].kind, len(first.jobs), took)
+            together = len(seat.chunks) == len(cohort_sizes(first.jobs)) == 1
             if all(time.time() > job.over + _EXPIRED_S for job in first.jobs):
                 self._replace(seat, TimeoutError("expired"))
             elif sum(len(chunk.jobs) for chunk in seat.chunks) > 1:
-                if seat.ready and (overdue or 0 < left < took):
+                if seat.ready and (overdue or (0 < left < took and not together)):
                     self._replace(seat, TimeoutError("overdue"))
             elif overdue and not first.reported:
                 first.reported = True

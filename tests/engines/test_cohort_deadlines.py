@@ -12,7 +12,10 @@ import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
+from flfw.client.site import Site
+from flfw.engines import ray_start
 from flfw.engines.client_actor import ClientActor, SimulatedApp
+from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.parcels import pack_message, unpack_message
@@ -72,3 +75,19 @@ with until(time.time() + 3.0, context):
 def test_a_client_that_fails_early_does_not_lift_the_deadline_of_its_cohort() -> None:
     done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 1 and "Timeout" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.early
+def test_a_cohort_may_take_more_than_half_of_its_time() -> None:
+    """Two clients that sleep for 4 s each: half of 14 s is less than both need, and the rest not enough for another."""
+    ray_start.configure_ray("")
+    with ray_start.started(Experiment(engine="ray"), Site(), 10_000):
+        from flfw.engines.ray_grid import RayGrid
+
+        grid = RayGrid(app, 2, {}, actors=1, shares={"num_cpus": 0.25}, cohorts=SIZES)
+        grid.send_and_receive([Message(RecordDict(), 1, "query")], timeout=240)
+        replies = grid.send_and_receive(asked([1, 2], "sleeps", ttl=14.0), timeout=60)
+        grid.close()
+    assert [reply.has_error() for reply in replies] == [False, False]
+    assert [reply.content.metric_records["cohort"]["size"] for reply in replies] == [2, 2]
