@@ -118,7 +118,7 @@ class NoisyClient(PrivatelyReporting, ABC):
         metrics = yield from super().phases()
         return {**metrics, **self.measures()}
 
-    def joint(self, workers: Sequence[NoisyClient]) -> JointSteps:
+    def joint(self, workers: Sequence[NoisyClient]) -> JointSteps | None:
         """Make the joint steps of some clients like this one: noisy ones, where steps are clipped."""
         return JointNoisySteps(workers) if self.privacy.on_steps else super().joint(workers)
 
