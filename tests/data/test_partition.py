@@ -342,7 +342,7 @@ def test_an_even_cut_is_that_of_flowers_partitioner():
 def test_schemes_by_name():
     assert schemes() == (
         *("iid", "dirichlet", "pathological", "dominant", "sampled", "domains", "shards", "everything"),
-        *("pools", "drawn", "whole"),
+        *("pools", "drawn", "natural", "whole"),
     )
     assert scheme("dirichlet")() == Dirichlet(alpha=0.5)
     with pytest.raises(BadInput, match=r"among iid, dirichlet, .*, whole, or package.module:Class; got split=shard"):
