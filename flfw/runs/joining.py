@@ -63,7 +63,7 @@ def apart(resolved: Resolved) -> str:
 
 
 def _tried(resolved: Resolved) -> str:
-    """Try the model with stacked weights; see `flfw.client.stacked_descent.unstackable`."""
+    """Name the reason against a model with stacked weights; see `flfw.client.stacked_descent.unstackable`."""
     shape, _ = resolved.input_space
     with initialising(0, "network with stacked weights"):
         return unstackable(resolved.build_model(), torch.rand(_TRIED, *shape))
