@@ -66,12 +66,14 @@ class LateArray(Array):
         self.__dict__.update(dtype=dtype, shape=shape, stype=stype, late=late)
 
     def __getattr__(self, name: str) -> Any:
-        if name != "data":
+        late = self.__dict__.get("late")
+        if name != "data" or (late is None and "data" not in self.__dict__):
             raise AttributeError(name)
-        data = self.__dict__.pop("late").whole()
-        self.__dict__["data"] = data
-        object.__setattr__(self, "__class__", Array)
-        return data
+        if late is not None:  # otherwise another thread has been here
+            self.__dict__["data"] = late.whole()
+            self.__dict__.pop("late", None)
+            object.__setattr__(self, "__class__", Array)
+        return self.__dict__["data"]
 
     def __setattr__(self, name: str, value: Any) -> None:
         _ = self.data
