@@ -23,6 +23,7 @@ from flfw.messages.parcels import (
     ArrayParts,
     Parcel,
     RecordParts,
+    keep_records,
     lent,
     pack_message,
     pack_records,
@@ -178,6 +179,8 @@ class ClientActor:
                 raise answer
             if context.run_config != self._simulated.run_config:
                 raise ValueError("the run_config of a Context cannot be changed")
+            if adder is not None:
+                keep_records(context.state)  # other messages come before it is sent
             state = pack_records(context.state, _NOTHING_SHARED)
             return _taken(message, answer, adder), state
         except BaseException as error:

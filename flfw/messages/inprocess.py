@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from flfw.experiment import Scalar
 from flfw.messages.message_cohorts import MessageCohorts
 from flfw.messages.npy import made_late
+from flfw.messages.parcels import keep, keep_records
 from flfw.messages.reasons import words_of
 from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import GRACE_S
@@ -61,6 +62,7 @@ class InProcessGrid(SimulatedGrid):
         self._pending: dict[str, Message] = {}
         self._together: dict[str, list[str]] = {}  # for each message of a cohort the ids of all of them
         self._answered: dict[str, Message] = {}
+        self._missed: set[str] = set()  # messages whose replies came too late
 
     @property
     def representatives(self) -> Sequence[int]:
@@ -70,7 +72,12 @@ class InProcessGrid(SimulatedGrid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Send messages and return the replies; an exception of a client becomes an error reply, as on Ray."""
         ids = self.push_messages(messages)
-        return [reply for message_id in ids for reply in self.pull_messages([message_id])]
+        replies: list[Message] = []
+        for message_id in ids:
+            for reply in self.pull_messages([message_id]):
+                keep(reply)  # nobody reads it before the others are asked
+                replies.append(reply)
+        return replies
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Keep the messages until `pull_messages` asks for the replies."""
@@ -95,7 +102,12 @@ class InProcessGrid(SimulatedGrid):
             return []
         self._answer_with(message_id)
         message, reply = self._pending.pop(message_id), self._answered.pop(message_id, None)
-        return [reply] if reply is not None and _in_time(message) else []
+        if reply is None or not _in_time(message):
+            self._missed.add(message_id)
+            return []
+        if not self._missed.isdisjoint(wanted):  # who waits for an earlier reply reads this one later
+            keep(reply)
+        return [reply]
 
     def _answer_with(self, message_id: str) -> None:
         """Answer a message and all of its cohort that are not too late, unless that was done."""
@@ -128,6 +140,7 @@ class InProcessGrid(SimulatedGrid):
                 reply = self._app(message, context)
         except Exception as error:
             reply = error
+        keep_records(context.state)  # until the client's next message
         return self._taken(message, context, before, reply)
 
     def _taken(self, message: Message, context: Context, before: RecordDict, reply: Message | Exception) -> Message:

@@ -156,7 +156,13 @@ def lent_bytes(message: Message) -> int:
 
 
 def keep(message: Message) -> None:
-    """Copy the arrays of a message that lie in the store of another process."""
-    for record in message.content.values():
+    """Copy the arrays of a message that lie in the store of another process, or in memory that a client may change."""
+    if message.has_content():
+        keep_records(message.content)
+
+
+def keep_records(content: RecordDict) -> None:
+    """Copy the arrays of some records as `keep` does."""
+    for record in content.values():
         for array in record.values() if isinstance(record, ArrayRecord) else ():
             _ = array.data

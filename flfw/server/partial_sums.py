@@ -17,6 +17,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDic
 
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
+from flfw.messages.parcels import keep
 from flfw.messages.reasons import Unusable
 from flfw.messages.replies import read_metrics, read_update
 from flfw.messages.wire import lent, of_kind, pack
@@ -62,6 +63,7 @@ class Adder:
             arrays = of_kind(asked.content, ArrayRecord)[_ARRAYS]
             tensors, metrics, size = read_update(reply, self._uploads, arrays, copied=False)
         except Unusable:
+            keep(reply)  # the server refuses what this client sent, not what the next one writes in the same memory
             self._replies.append(reply)
             return
         self._sums.add(Update(asked.metadata.dst_node_id - 1, metrics["num-examples"], tensors))
