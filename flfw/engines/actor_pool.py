@@ -286,9 +286,8 @@ class ActorPool:
 
     def _busy(self) -> set[int]:
         """List the clients at work whose next message must wait, since it needs the state that they will leave."""
-        if not self._stateful:
-            return set()
-        return {job.node for seat in self._seats for chunk in seat.chunks for job in chunk.jobs}
+        chunks = [chunk for seat in self._seats for chunk in seat.chunks] if self._stateful else []
+        return {job.node for chunk in chunks for job in chunk.jobs}
 
     def _send(self, seat: Seat, jobs: list[Errand]) -> None:
         parcels, places = self._stored.parcels(jobs)
