@@ -88,7 +88,9 @@ def test_numbers_that_do_not_lie_in_a_row_are_sent_in_theirs() -> None:
 
 
 @pytest.mark.parametrize(
-    "way", [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), lambda one: one], ids=str
+    "way",
+    [copy.copy, copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one)), lambda one: one],
+    ids=["copied", "copied with all it holds", "pickled", "itself"],
 )
 def test_copies_and_pickles_are_equal(way: Callable[[Array], Array]) -> None:
     ordinary = packed(NUMBERS)
