@@ -29,14 +29,14 @@ class Pairs:
 
 
 def draw_pairs(places: np.ndarray, labels: np.ndarray, rng: np.random.Generator, most: int | None = None) -> Pairs:
-    """Pair a client's examples within classes, and draw a coin for each pair.
+    """Pair a client's examples within classes in a random order: which of a pair comes first is its coin.
 
     An example that is left over in its class is in no pair; it may be trained on.
 
     Args:
         places: (n,) distinct places of the client's examples.
         labels: (n,) their classes.
-        rng: generator of the pairs and of the coins; neither the training nor an attacker may have it.
+        rng: generator of the order; neither the training nor an attacker may have it.
         most: largest number of pairs; None: as many as there are.
 
     Raises:
@@ -50,9 +50,7 @@ def draw_pairs(places: np.ndarray, labels: np.ndarray, rng: np.random.Generator,
         rows.append(same[: len(same) // 2 * 2].reshape(-1, 2))
     pairs = np.concatenate(rows)
     pairs = pairs[rng.permutation(len(pairs))[:most]]
-    coins = rng.integers(2, size=len(pairs))
-    every = np.arange(len(pairs))
-    return Pairs(pairs[every, coins], pairs[every, 1 - coins])
+    return Pairs(pairs[:, 0], pairs[:, 1])
 
 
 def correct_pairs(members: np.ndarray, held_out: np.ndarray, guesses: int) -> int:

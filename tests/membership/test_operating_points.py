@@ -32,6 +32,14 @@ def test_members_are_compared_within_their_client():
     assert area(scores, members, np.array([0, 0, 1, 1]), numpy_generator(0, "draws")).auc == 1
 
 
+def test_clients_that_differ_make_the_interval_wide():
+    """Members are all found at one client and never at the other: little is known of a third."""
+    groups, members = np.repeat([0, 1], 40), np.arange(80) % 2 == 0
+    scores = np.where(groups == 0, 1.0, -1.0) * members
+    result = area(scores, members, groups, numpy_generator(0, "draws"))
+    assert (result.low, result.auc, result.high) == (0.0, 0.5, 1.0)
+
+
 def test_one_pair_has_no_interval():
     result = area(np.array([1.0, 0.0]), np.array([True, False]), np.zeros(2, int), numpy_generator(0, "draws"))
     assert (result.auc, result.low, result.high) == (1.0, None, None)

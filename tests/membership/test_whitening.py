@@ -45,6 +45,14 @@ def test_the_effective_dimension_is_that_of_the_space_for_normal_gradients():
     assert effective_dimension(fitted, _gradients(2000, 1)) == pytest.approx(4, rel=0.05)
 
 
+def test_the_effective_dimension_of_few_examples_by_a_loop_over_pairs():
+    fitted, others = Whitening.fit(_gradients(50, 0)), _gradients(3, 1)
+    rows = fitted.whitened(others)
+    shares = [float(rows[i] @ rows[j]) ** 2 / float(rows[i] @ rows[i]) for i in range(3) for j in range(3) if i != j]
+    expected = float((rows * rows).sum(1).mean()) / np.mean(shares)
+    assert effective_dimension(fitted, others) == pytest.approx(expected)
+
+
 def test_the_effective_dimension_is_small_where_few_examples_are_loud():
     tails = torch.from_numpy(numpy_generator(0, "tails").standard_t(2.5, size=(4000, 1)))
     heavy = _gradients(4000, 1) * tails
