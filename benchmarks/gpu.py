@@ -9,8 +9,8 @@
   breaching's on the device, in turns; nothing is timed unless both compute the same. ``attack_8_compiled``: with ours
   compiled.
 - ``cohort``: clients a second in whole rounds, one by one and together.
-- ``cell``: a cell of HyperFL's table 1 at full scale, beside the record of the processor. After ``--minutes`` it is
-  interrupted, and goes on at the next call.
+- ``cell``, ``cell_hyperfl``: two cells of HyperFL's table 1 at full scale, clients together, beside the record of the
+  processor. After ``--minutes`` one is interrupted, and goes on at the next call.
 
 Each finished part is written to FILE at once, with the machine, the versions and the date. The next call skips it,
 unless ``--again`` is given; a part that something was missing for is measured again. A file of another machine, or of
@@ -49,7 +49,8 @@ PARTS = {
     "attack_8": output.BenchmarkPart("a search for a batch of 8, ours over theirs", 240, 4),
     "attack_8_compiled": output.BenchmarkPart("the same, ours compiled", 360, 0),
     "cohort": output.BenchmarkPart("clients together, in whole rounds", 180, 8),
-    "cell": output.BenchmarkPart("a published cell at full scale", 1200, 15),
+    "cell": output.BenchmarkPart("a published cell at full scale, FedAvg", 300, 15),
+    "cell_hyperfl": output.BenchmarkPart("a published cell at full scale, HyperFL", 900, 0),
 }
 _MEASURES: Mapping[str, Callable[[Amount], dict[str, Any]]] = {
     "agreement": gpu_parts.agreement,
@@ -59,7 +60,8 @@ _MEASURES: Mapping[str, Callable[[Amount], dict[str, Any]]] = {
     "attack_8": partial(gpu_parts.attack, 8, False),
     "attack_8_compiled": partial(gpu_parts.attack, 8, True),
     "cohort": gpu_parts.cohort,
-    "cell": gpu_parts.cell,
+    "cell": partial(gpu_parts.cell, "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy"),
+    "cell_hyperfl": partial(gpu_parts.cell, "hyperfl.1/HyperFL/Fashion-MNIST/20/accuracy"),
 }
 
 
@@ -122,7 +124,8 @@ def main() -> None:
     flags.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: does it work? (cuda)")
     flags.add_argument("--out", type=Path, default=Path("runs/gpu.json"), help="file of the parts (runs/gpu.json)")
     flags.add_argument("--again", action="store_true", help="measure parts anew that the file has")
-    flags.add_argument("--minutes", type=output.whole(), default=20, help="most of the cell (20)")
+    flags.add_argument("--minutes", type=output.whole(), default=20, help="most of a cell (20)")
+    flags.add_argument("--turns", type=output.whole(), default=5, help="of each side of a ratio (5)")
     flags.add_argument("--threads", type=output.whole(), default=1, help="of the processor (1)")
     run = output.start(flags, PARTS)
     asked = run.asked
@@ -136,7 +139,8 @@ def main() -> None:
     here = circumstances(device, asked.threads, asked.quick)
     parts = kept(file, here)
     chosen, run.names = run.names, needed(parts, run.names, asked.again)
-    amount = Amount(device, asked.quick, asked.minutes, file.with_suffix(".runs"), asked.threads)
+    turns, runs = 1 if asked.quick else asked.turns, file.with_suffix(".runs")
+    amount = Amount(device, asked.quick, asked.minutes, runs, asked.threads, turns)
     for name in run.parts():
         measured = circumstances(device, asked.threads, asked.quick)
         parts[name] = {"figures": rounded(_MEASURES[name](amount)), "measured": measured}

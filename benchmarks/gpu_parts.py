@@ -50,7 +50,7 @@ kink. An update is of a client's epoch, over which differences grow.
 """
 SAME: Mapping[str, float] = {"objective": 1e-6, "gradient": 1e-5}
 """Largest differences of the search from breaching's at the first guess; beyond them nothing is timed."""
-_CELL = {False: "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy", True: "fed_cdp.5/Cancer/0.5/accuracy"}
+_QUICK_CELL = "fed_cdp.5/Cancer/0.5/accuracy"
 _NETWORKS = {False: ("lenet", "convnet64", "resnet18"), True: ("lenet",)}
 _EXAMPLES, _BATCH = 50, 10
 _ROOT = Path(__file__).parent.parent
@@ -66,6 +66,7 @@ class Amount:
         minutes: most of them for the cell.
         runs: folder of the cell's run, which goes on from there.
         threads: of the processor, on both sides.
+        turns: of each side.
     """
 
     device: torch.device
@@ -73,29 +74,37 @@ class Amount:
     minutes: float
     runs: Path
     threads: int
-
-    @property
-    def turns(self) -> int:
-        """Turns of each side."""
-        return 1 if self.quick else 5
+    turns: int
 
 
 # --- the same numbers on both ---
 
 
 def agreement(amount: Amount) -> dict[str, Any]:
-    """Compute the differences of the device from the processor, and name those beyond `CLOSE`."""
+    """Compute the differences of the device from the processor, and name those beyond `CLOSE`.
+
+    For a network with such differences they are computed again without cuDNN, to tell whose they are.
+    """
     rows: dict[str, dict[str, float]] = {}
+    plain: dict[str, dict[str, float]] = {}
     for network in _NETWORKS[amount.quick]:
-        attacked = victims(network, 1, batch=2)
-        for name, precision in {"float32": torch.float32, "float64": torch.float64}.items():
-            here, there = (_computed(attacked.to(d, precision)) for d in (torch.device("cpu"), amount.device))
-            differences = {f"{name}_{kind}": value for kind, value in apart(here, there).items()}
-            rows[network] = rows.get(network, {}) | differences
+        rows[network] = _differences(network, amount.device)
+        if too_far({network: rows[network]}):
+            with torch.backends.cudnn.flags(enabled=False):
+                plain[network] = _differences(network, amount.device)
     for method in _methods(amount):
         here, there = (_epoch(method, device) for device in (torch.device("cpu"), amount.device))
         rows[method] = {"float32_update": relative(here, there)}
-    return {"apart": rows, "at_most": dict(CLOSE), "too_far": too_far(rows)}
+    return {"apart": rows, "without_cudnn": plain, "at_most": dict(CLOSE), "too_far": too_far(rows)}
+
+
+def _differences(network: str, device: torch.device) -> dict[str, float]:
+    """Return the differences of a victim's numbers on the device, by precision and kind."""
+    attacked, differences = victims(network, 1, batch=2), dict[str, float]()
+    for name, precision in {"float32": torch.float32, "float64": torch.float64}.items():
+        here, there = (_computed(attacked.to(d, precision)) for d in (torch.device("cpu"), device))
+        differences |= {f"{name}_{kind}": value for kind, value in apart(here, there).items()}
+    return differences
 
 
 def too_far(rows: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -276,10 +285,10 @@ def _resident(name: str) -> int:
 # --- a published cell ---
 
 
-def cell(amount: Amount) -> dict[str, Any]:
+def cell(path: str, amount: Amount) -> dict[str, Any]:
     """Measure a cell of the papers at full scale; an unfinished one goes on at the next call."""
-    path, records = _CELL[amount.quick], amount.runs / "records"
-    item = next(items(path))
+    records = amount.runs / "records"
+    item = next(items(_QUICK_CELL if amount.quick else path))
     key = json.dumps([item.cell.path, item.variant, item.seed, item.choice])
     words = ["--item", key, "--runs", amount.runs, "--folder", records, "--gpus", int(amount.device.type == "cuda")]
     worker = subprocess.Popen([sys.executable, "-m", "papers.evidence", *map(str, words)], cwd=_ROOT)
@@ -293,7 +302,7 @@ def cell(amount: Amount) -> dict[str, Any]:
         worker.wait()
     if code:
         return {**known, "missing": f"not measured: python -m papers.evidence ended with exit code {code}"}
-    (record,) = (one for one in read(records) if one.cell == path)
+    (record,) = (one for one in read(records) if one.cell == item.cell.path)
     return {**known, "value": record.value, "seconds": record.seconds}
 
 

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 from functools import cache
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -33,8 +33,16 @@ def requirements_hash() -> str | None:
 
 def environment(transport: str) -> dict[str, Any]:
     """Return the ``environment`` entry of result.json."""
-    packages = {name: version(name) for name in ("flwr", "ray", "torch", "numpy")}
+    packages = {name: installed(name) for name in ("flwr", "ray", "torch", "numpy")}
     return {"python": platform.python_version(), **packages, "transport": transport, "hardware": hardware()}
+
+
+def installed(package: str) -> str | None:
+    """Return the version of a package; None: it is not installed, as Ray need not be where clients run in process."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 def hardware() -> str:

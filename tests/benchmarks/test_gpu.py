@@ -36,7 +36,7 @@ def called(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int | str | None:
 
 
 def on_processor(tmp_path: Path) -> Amount:
-    return Amount(torch.device("cpu"), True, 8, tmp_path / "runs", 1)
+    return Amount(torch.device("cpu"), True, 8, tmp_path / "runs", 1, 1)
 
 
 def test_finished_parts_are_kept_and_skipped(
@@ -125,6 +125,6 @@ def test_the_peak_is_that_of_the_work() -> None:
 @pytest.mark.slow
 def test_a_cell_is_measured_and_stands_beside_the_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLFW_STATE", str(tmp_path / "state"))
-    figures = gpu_parts.cell(on_processor(tmp_path))
+    figures = gpu_parts.cell("", on_processor(tmp_path))
     assert figures["cell"] == "fed_cdp.5/Cancer/0.5/accuracy authors seed 0" and figures["rounds"] == 3
     assert "missing" not in figures and figures["seconds"] > 0 and 0 <= figures["value"] <= 1
