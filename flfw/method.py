@@ -46,7 +46,8 @@ class Method:
     """Whether the server does nothing with the uploads but take their mean, so that a robust mean can replace it."""
     reduces: ClassVar[Literal["mean", ""]] = ""
     """What one sum may replace: ``mean``: the server hands all updates to `weighted_mean` as they are, and neither
-    looks at one nor refuses its numbers; so an engine may send the sum of some. Empty: nothing."""
+    looks at one nor refuses its numbers; so an engine may send the sum of some. Empty: nothing. It holds for the
+    `aggregate` of this class, not for a subclass's; a class that overrides `check_metrics` gets single updates."""
     needed_metric: ClassVar[str] = ""
     """Metric of each client without which the server cannot go on, so that ``metrics=none`` is refused; empty: none."""
 

@@ -1,17 +1,54 @@
-"""Branches of clients whose replies an actor may add up: where messages are cut, and which of them are one branch."""
+"""Branches of clients whose replies an actor may add up: in which runs, and where messages are cut."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flwr.app import Message
 
+from flfw.experiment import Experiment
+from flfw.method import Method
 from flfw.server.aggregation import LEVELS, level_between
+from flfw.server.strategy import FederatedStrategy
 
 _TRAIN = "train"
 _FETCHED_S = 600.0  # the replies of a branch wait so long for those before them
 _APART = LEVELS + 1  # the level of clients whose branches do not meet in a block
+
+_OF_SINGLE_UPDATES = frozenset(("check_metrics", "aggregate_train", "combined", "_updates"))
+"""Functions of `flfw.server.strategy` through which each update goes."""
+
+
+def summable(experiment: Experiment, method: type[Method], settings: Any) -> bool:
+    """Return whether sums may stand for the updates of a run: nobody looks at a single one, and clients are simulated.
+
+    On the engine inproc nothing is sent, and the server adds up the clients' own tensors.
+
+    Recordings, attacks, canaries, defences and robust means need single updates, as do factors of an upload. Cohorts of
+    clients that train together are other groups than the branches of a sum. With metrics that have noise, or none, no
+    client tells its number of examples. A method whose class changes what is done with single updates gets these, also
+    where it declares `Method.reduces` or inherits it.
+    """
+    alone = experiment.engine in ("ray", "inproc") and not experiment.federation
+    unseen = not (experiment.attacks or experiment.record or experiment.canaries or experiment.defences)
+    plain = experiment.robust == "none" and experiment.metrics == "all" and experiment.together == 1
+    return alone and unseen and plain and _means_alone(method) and method.factored_upload(settings) is None
+
+
+def _means_alone(method: type[Method]) -> bool:
+    """Return whether a method's server takes the mean of updates and looks at none.
+
+    A declaration holds for the `aggregate` of its own class and of those it inherits from, not for one in a subclass.
+    """
+    kind = method.__mro__
+    own = {name for one in kind[: kind.index(FederatedStrategy)] for name in vars(one)}  # of the class, mixins included
+    declared, aggregating = (
+        next((place for place, one in enumerate(kind) if name in vars(one)), len(kind))
+        for name in ("reduces", "aggregate")
+    )
+    looks = own & _OF_SINGLE_UPDATES or method.needed_metric
+    return method.reduces == "mean" and declared <= aggregating and not looks
 
 
 class BranchPlace(NamedTuple):

@@ -20,6 +20,7 @@ from flfw.audit.queue import Queue
 from flfw.audit.rungs import tickets_beside
 from flfw.dp.releases import BudgetSpent, Releases
 from flfw.engines import machine
+from flfw.engines.branches import summable
 from flfw.engines.registrations import registered_nodes
 from flfw.errors import BadInput, RunFailed
 from flfw.messages.introduction import too_few_volunteered
@@ -36,7 +37,6 @@ from flfw.server.enrolment import Enrolment, Requirements
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import is_out_of_patience
 from flfw.server.moving_average import MovingAverage
-from flfw.server.partial_sums import summable
 from flfw.server.place import ServerPlace
 from flfw.server.robust import RobustMean
 from flfw.server.strategy import FederatedStrategy

@@ -72,8 +72,8 @@ def check_resources(experiment: Experiment) -> None:
 
 def _run_in_process(resolved: Resolved, site: Site) -> None:
     from flfw import apps
+    from flfw.engines.branches import summable
     from flfw.messages.inprocess import InProcessGrid
-    from flfw.server.partial_sums import summable
 
     clients, run_config = resolved.experiment.clients, resolved.experiment.to_run_config()
     cohorts = _cohorts(resolved.experiment)
@@ -94,9 +94,9 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
     experiment = resolved.experiment
     ray_start.configure_ray(experiment.ray_address)
     from flfw import apps
+    from flfw.engines.branches import summable
     from flfw.engines.federation import federate
     from flfw.engines.ray_grid import RayGrid
-    from flfw.server.partial_sums import summable
 
     run_config, numbers = experiment.to_run_config(), nets.numel(resolved.model.state_dict())
     with ray_start.started(experiment, site, numbers):

@@ -8,7 +8,7 @@ sum in place of their updates, and no bit of the mean changes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import nextafter
 from typing import Any, final
@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from flfw.errors import require
+from flfw.errors import RunFailed, require
 from flfw.nets.net import Tensors
 
 LEVELS = 3  # of a block's tree: it has two to the power of so many clients
@@ -196,6 +196,26 @@ def update_of(partition: int, tensors: Tensors | WeightedSum, metrics: Mapping[s
     return Update(partition, metrics.get("num-examples", 1), tensors, metrics)
 
 
+@final
+class MeanOnly:
+    """Updates of a round of which some may be sums: `weighted_mean` reads them, and nobody else can."""
+
+    def __init__(self, updates: Iterable[Update]) -> None:
+        self._updates = updates
+
+    def __iter__(self) -> Iterator[Update]:
+        """Refuse to hand out updates.
+
+        Raises:
+            RunFailed: always; an update that is a sum would be taken for that of one client.
+        """
+        raise RunFailed('Expected reduces = "" for a method that looks at single updates, got reduces = "mean".')
+
+    def revealed(self) -> Iterable[Update]:
+        """Return the updates, for a sum over all of them."""
+        return self._updates
+
+
 def weighted_mean(updates: Iterable[Update]) -> Tensors:
     """Take the mean of the clients' tensors, weighted by examples; sums in float64, results in the tensors' own type.
 
@@ -207,7 +227,7 @@ def weighted_mean(updates: Iterable[Update]) -> Tensors:
     {'w': tensor([3.])}
     """
     sums = BranchSums()
-    for update in updates:
+    for update in updates.revealed() if isinstance(updates, MeanOnly) else updates:
         sums.add(update)
     whole = sums.total()
     # Without examples the mean would be a model of NaN.

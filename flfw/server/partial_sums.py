@@ -3,8 +3,8 @@
 A process that has all clients of a branch of the mean's tree (`flfw.server.aggregation`) reads each reply with the
 server's own checks, adds it up, and sends its numbers alone. The last usable reply of the branch has the sum. A reply
 that cannot be used is no part of the sum and goes as it is, so the server refuses it for the same reason. Only a
-simulation's server accepts sums, where no single update is needed: see `summable`. There the tensors of a reply are
-read where they lie, by the server too: they are added up before anybody changes them.
+simulation's server accepts sums, where no single update is needed: see `summable` in `flfw.engines.branches`. There the
+tensors of a reply are read where they lie, by the server too: they are added up before anybody changes them.
 """
 
 from __future__ import annotations
@@ -16,31 +16,14 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flfw.errors import RunFailed
-from flfw.experiment import Experiment
 from flfw.messages.parcels import keep
 from flfw.messages.reasons import Unusable
 from flfw.messages.replies import read_metrics, read_update
 from flfw.messages.wire import lent, of_kind, pack
-from flfw.method import Method
 from flfw.server.aggregation import BranchSums, Update, WeightedSum
 
 _ARRAYS, _METRICS = "arrays", "metrics"
 _SUMMED, _SUM = "summed", "sum"
-
-
-def summable(experiment: Experiment, method: type[Method], settings: Any) -> bool:
-    """Return whether sums may stand for the updates of a run: nobody looks at a single one, and clients are simulated.
-
-    On the engine inproc nothing is sent, and the server adds up the clients' own tensors.
-
-    Recordings, attacks, canaries, defences and robust means need single updates, as do factors of an upload. Cohorts of
-    clients that train together are other groups than the branches of a sum. With metrics that have noise, or none, no
-    client tells its number of examples.
-    """
-    alone = experiment.engine in ("ray", "inproc") and not experiment.federation
-    unseen = not (experiment.attacks or experiment.record or experiment.canaries or experiment.defences)
-    plain = experiment.robust == "none" and experiment.metrics == "all" and experiment.together == 1
-    return alone and unseen and plain and method.reduces == "mean" and method.factored_upload(settings) is None
 
 
 @final

@@ -21,7 +21,7 @@ from flfw.messages.sharing import Sharing
 from flfw.messages.wire import nbytes, of_kind, pack, unpack
 from flfw.method import Method
 from flfw.nets import Tensors
-from flfw.server.aggregation import Update, update_of
+from flfw.server.aggregation import MeanOnly, Update, update_of
 from flfw.server.cohorts import Sampling, drawn, drawn_last, in_turn, secretly_drawn
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.history import History
@@ -252,6 +252,8 @@ class FederatedStrategy(Method, Strategy, ABC):
     def combined(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
         """Call `aggregate` for a round whose clients were sent these arrays."""
         self.round, self._sent, self.noted = server_round, arrays, {}
+        if self.summed:
+            updates = MeanOnly(updates)
         return self.aggregate([self.robust(list(updates), self.broadcasted)] if self.robust else updates)
 
     # --- calls of Flower's loop that have nothing to do here ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterator, Sequence
 from math import inf
 from pathlib import Path
@@ -14,7 +15,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from safetensors.torch import load_file
 
-from flfw.engines.branches import BranchPlace, fetchable, places_of, rounded, whole
+from flfw.engines.branches import BranchPlace, fetchable, places_of, rounded, summable, whole
 from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
@@ -25,7 +26,7 @@ from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
 from flfw.resolve import resolve, without_auto
 from flfw.server.aggregation import Update, update_of, weighted_mean
-from flfw.server.partial_sums import SumReader, summable
+from flfw.server.partial_sums import SumReader
 from flfw.server.reading import ReplyReader
 from tests.support.engine_runs import rows_without_times, train_by_engine
 
@@ -183,6 +184,95 @@ def test_sums_are_off_where_single_updates_are_needed(why: str) -> None:
     more = {"method": "fedavg", "attack": ("none",), "engine": "ray", "clients": 20, **ALONE.get(why, {})}
     resolved = resolve(without_auto(Experiment(**more)))
     assert summable(resolved.experiment, resolved.method, resolved.settings) is not bool(why)
+
+
+FOREIGN = """
+from typing import final
+from flfw.messages.reasons import Unusable
+from flfw.server.aggregation import weighted_mean
+from flfw.server.strategy import FederatedStrategy
+from strategies.fedavg import FedAvg
+
+class Plain(FedAvg):
+    net = "mlp"
+
+class Declared(FederatedStrategy):
+    Settings, reduces, client = FedAvg.Settings, "mean", "sgd"
+
+    def aggregate(self, updates):
+        return weighted_mean(updates)
+
+class Refusing(Declared):
+    reduces = "mean"
+
+    def check_metrics(self, metrics):
+        raise Unusable("no number is good enough")
+
+class Looking(FedAvg):
+    client = "sgd"
+
+    def aggregate(self, updates):
+        return weighted_mean([one for one in updates if one.partition])
+
+class Mixin:
+    def combined(self, arrays, updates, server_round):
+        return super().combined(arrays, list(updates)[:1], server_round)
+
+class Mixed(Mixin, FedAvg):
+    pass
+
+class Needing(Declared):
+    needed_metric = "loss"
+
+class Sly(FederatedStrategy):
+    Settings, reduces, client = FedAvg.Settings, "mean", "sgd"
+
+    def aggregate(self, updates):
+        return weighted_mean([one for one in updates if one.partition])
+"""
+
+
+@pytest.fixture
+def foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "foreign_sums.py").write_text(FOREIGN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "foreign_sums", raising=False)
+
+
+def of_foreign(name: str) -> Experiment:
+    more: dict[str, Any] = {"clients": 3, "rounds": 1, "net": "linear", "local_epochs": 1, "engine": "inproc"}
+    return without_auto(Experiment(method=f"foreign_sums:{name}", attack=("none",), **more))
+
+
+@pytest.mark.parametrize(
+    ("name", "sums"),
+    [
+        ("Plain", True),
+        ("Declared", True),
+        ("Sly", True),
+        ("Refusing", False),
+        ("Looking", False),
+        ("Mixed", False),
+        ("Needing", False),
+    ],
+)
+@pytest.mark.usefixtures("foreign")
+def test_a_method_of_which_something_looks_at_single_updates_gets_them(name: str, sums: bool) -> None:
+    resolved = resolve(of_foreign(name))
+    assert resolved.method.reduces == "mean"
+    assert summable(resolved.experiment, resolved.method, resolved.settings) is sums
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_method_that_refuses_numbers_is_asked_on_the_way_of_a_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="no number is good enough"):
+        train_by_engine(of_foreign("Refusing"), tmp_path / "run")
+
+
+@pytest.mark.usefixtures("foreign")
+def test_a_method_that_declares_a_mean_and_looks_at_updates_ends_its_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFailed, match="for a method that looks at single updates"):
+        train_by_engine(of_foreign("Sly"), tmp_path / "run")
 
 
 def last_model(folder: Path) -> dict[str, bytes]:
