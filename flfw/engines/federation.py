@@ -35,7 +35,7 @@ from flfw.rng import initialising
 from flfw.server.central import central_accuracy
 from flfw.server.enrolment import Enrolment, Requirements
 from flfw.server.faults import Failure, Tolerance
-from flfw.server.history import is_out_of_patience
+from flfw.server.history import Patience
 from flfw.server.moving_average import MovingAverage
 from flfw.server.place import ServerPlace
 from flfw.server.robust import RobustMean
@@ -96,7 +96,7 @@ class Federation:
         self._strategy = _strategy(resolved, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
         self._strategy.asking, self._strategy.cohort_key = self._ask, self._releases.cohort_key()
         self._strategy.at = ServerPlace(self._experiment, resolved.method, resolved.settings, self._progress)
-        self._average = MovingAverage(self._experiment.ema)
+        self._average, self._patience = MovingAverage(self._experiment.ema), Patience(self._experiment.patience)
         self._strategy.watch = self._listener = _listener(resolved)
 
         self._probed = bool(self._experiment.audited)
@@ -221,8 +221,8 @@ class Federation:
 
     def _is_last(self, server_round: int) -> bool:
         """Return whether no round follows; for a round under way, whether it may be the last."""
-        asked, clients = self._experiment, self._strategy.history.clients
-        return server_round == asked.rounds or is_out_of_patience(clients, server_round, asked.patience)
+        clients = self._strategy.history.clients
+        return server_round == self._experiment.rounds or self._patience.is_over(clients, server_round)
 
     def _audited(self, server_round: int) -> tuple[int, ...]:
         """Return the audited rounds as they are known in a round, since it may be an early last one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, final
 
 from flfw.server.faults import Failure
 
@@ -80,38 +80,43 @@ class History:
             getattr(self, name).extend(more)
 
 
-def last_rise(clients: Sequence[Mapping[str, Any]]) -> int:
-    """Find the last round in which a client's validation accuracy rose above its best so far; 0 if there is none.
+@final
+class Patience:
+    """Count of the rounds since a client's validation accuracy last rose above that client's best so far.
 
-    A client's first accuracy counts as a rise; one that equals its best does not.
-
-    Args:
-        clients: a row for each client and round, ascending by round, with ``acc_validation`` where it was measured.
-    """
-    best: dict[int, float] = {}
-    risen = 0
-    for row in clients:
-        accuracy = row.get("acc_validation")
-        if accuracy is not None and accuracy > best.get(row["client"], -1.0):
-            best[row["client"]], risen = accuracy, row["round"]
-    return risen
-
-
-def is_out_of_patience(clients: Sequence[Mapping[str, Any]], done: int, patience: int) -> bool:
-    """Return whether training ends after a round: no validation accuracy has risen for ``patience`` rounds.
-
-    Only recorded rows decide, so that a resumed run decides alike.
+    A client's first accuracy counts as a rise; one that equals its best does not. Only recorded rows decide, so that a
+    resumed run decides alike; each is read once.
 
     Args:
-        clients: see `last_rise`; of the rounds up to ``done``.
-        done: number of the finished round.
-        patience: number of rounds; 0: training never ends early.
-
-    >>> flat = [{"round": r, "client": 0, "acc_validation": 0.5} for r in (1, 2, 3)]
-    >>> [is_out_of_patience(flat[:done], done, 2) for done in (1, 2, 3)]
-    [False, False, True]
+        rounds: number of rounds without a rise after which training ends; 0: it never ends early.
     """
-    return patience > 0 and done - last_rise(clients) >= patience
+
+    def __init__(self, rounds: int) -> None:
+        self._rounds, self._read = rounds, 0
+        self._best: dict[int, float] = {}
+        self.risen = 0
+
+    def is_over(self, clients: Sequence[Mapping[str, Any]], done: int) -> bool:
+        """Return whether training ends after a round.
+
+        Args:
+            clients: a row for each client and round, ascending by round, up to the finished one, with
+                ``acc_validation`` where it was measured; those of the last call, and perhaps more.
+            done: number of the finished round.
+
+        >>> flat = [{"round": r, "client": 0, "acc_validation": 0.5} for r in (1, 2, 3)]
+        >>> patience = Patience(2)
+        >>> [patience.is_over(flat[:done], done) for done in (1, 2, 3)]
+        [False, False, True]
+        """
+        if not self._rounds:
+            return False
+        for row in clients[self._read :]:
+            accuracy = row.get("acc_validation")
+            if accuracy is not None and accuracy > self._best.get(row["client"], -1.0):
+                self._best[row["client"]], self.risen = accuracy, row["round"]
+        self._read = len(clients)
+        return done - self.risen >= self._rounds
 
 
 def _newest(rows: list[dict[str, Any]], server_round: int) -> list[dict[str, Any]]:

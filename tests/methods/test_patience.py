@@ -24,7 +24,7 @@ from flfw.recording.reader import Recordings
 from flfw.resolve import resolve, without_auto
 from flfw.runs import run
 from flfw.runs.estimate import Estimate, Memory, Seconds, lines
-from flfw.server.history import is_out_of_patience, last_rise
+from flfw.server.history import Patience
 from tests.support.resumed_runs import assert_same, cut_short, without_times
 from tests.support.small_runs import ByGuess
 
@@ -39,6 +39,12 @@ ENDS = "Training ended after round 4 of 9: no client's validation accuracy had r
 def rows(*accuracies: tuple[int, int, float | None]) -> list[dict[str, Any]]:
     """(round, client, validation accuracy)."""
     return [{"round": r, "client": c, "acc_validation": accuracy} for r, c, accuracy in accuracies]
+
+
+def last_rise(history: list[dict[str, Any]]) -> int:
+    patience = Patience(1)
+    patience.is_over(history, 9)
+    return patience.risen
 
 
 # --- the decision -------------------------------------------------------------------------------------------------
@@ -81,14 +87,36 @@ def test_patience_ends_in_the_round_in_which_one_would_say_so() -> None:
     rng, ended = random.Random(0), 0
     for _ in range(200):
         clients, patience = rng.randint(1, 3), rng.randint(1, 3)
-        history: list[dict[str, Any]] = []
+        history, followed = list[dict[str, Any]](), Patience(patience)
         for done in range(1, 9):
             drawn = [c for c in range(clients) if rng.random() < 0.7]
             history += rows(*((done, c, rng.randrange(4) / 4) for c in drawn))
-            assert is_out_of_patience(history, done, patience) == naive(history, done, patience)
-            ended += is_out_of_patience(history, done, patience)
-            assert not is_out_of_patience(history, done, 0)
+            expected = naive(history, done, patience)
+            assert followed.is_over(history, done) is followed.is_over(history, done) is expected
+            assert Patience(patience).is_over(history, done) is expected, "as in a run that was resumed"
+            ended += expected
+            assert not Patience(0).is_over(history, done)
     assert ended > 100
+
+
+class Counted(list):
+    """A list that counts the rows that were read."""
+
+    read = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        value = super().__getitem__(place)
+        self.read += len(value) if isinstance(place, slice) else 1
+        return value
+
+
+def test_each_row_is_read_once() -> None:
+    history, patience = Counted(), Patience(3)
+    for done in range(1, 21):
+        history += rows((done, 0, 0.01 * done), (done, 1, 0.5))
+        for _ in range(3):  # a round asks several times
+            assert not patience.is_over(history, done)
+    assert history.read == 40
 
 
 # --- a run --------------------------------------------------------------------------------------------------------
