@@ -227,13 +227,15 @@ def _estimate(experiment: Experiment) -> str:
     from flfw.dp.ledger import Ledger
     from flfw.runs.engine import check_resources
     from flfw.runs.estimate import estimate, lines
-    from flfw.runs.run import check
+    from flfw.runs.run import check, require_folder
 
     if experiment.ray_address:
         raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
     resolved, task, notes = check(experiment)
     task.require_data("--estimate")
     check_resources(resolved.experiment)
+    assert resolved.experiment.out is not None, "check names the folder"
+    require_folder(resolved.experiment.out)
     began = time.process_time()
     claims = _claimed(Ledger(resolved, task.split).entries())
     expected = estimate(resolved, time.process_time() - began)

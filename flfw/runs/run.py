@@ -216,6 +216,19 @@ def make_folder(out: Path) -> None:
         raise BadInput(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error
 
 
+def require_folder(out: Path) -> None:
+    """Refuse a folder that a run could not make; nothing of it stays.
+
+    Raises:
+        BadInput: it cannot be made.
+    """
+    missing = [folder for folder in (out, *out.parents) if not os.path.lexists(folder)]
+    make_folder(out)
+    for folder in missing:
+        with suppress(OSError):  # another process may have put something there meanwhile
+            folder.rmdir()
+
+
 def default_name(experiment: Experiment) -> str:
     """Return the name of a run that was given none."""
     dataset = re.sub(r"[^\w-]+", "-", data.title(experiment.dataset))

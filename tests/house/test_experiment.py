@@ -345,6 +345,10 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
             "Expected a folder that can be made for --out, got /proc/nowhere (No such file or directory).",
         ),
         (
+            ["--engine", "inproc", "--estimate", "--out", "/proc/nowhere"],
+            "Expected a folder that can be made for --out, got /proc/nowhere (No such file or directory).",
+        ),
+        (
             ["--dataset", "lfw", "--data-root", "{taken}"],
             "Expected a data root with lfw-py/people.txt, lfw-py/lfw-names.txt, lfw-py/lfw_funneled, got "
             "data_root={taken} without; get the files with a copy of people.txt, lfw-names.txt and the unpacked "

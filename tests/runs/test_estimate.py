@@ -21,7 +21,7 @@ from flfw.resolve import resolve
 from flfw.runs import costs, measuring, timing
 from flfw.runs import estimate as module
 from flfw.runs.estimate import Estimate, estimate, lines
-from flfw.runs.run import check
+from flfw.runs.run import check, require_folder
 from tests.support.paths import ROOT
 
 FACTOR = 2  # between what is estimated and what is measured, either way
@@ -275,3 +275,12 @@ def test_lines_are_few(small: Experiment) -> None:
         "disk    about 2 MB",
         "from    a machine",
     ]
+
+
+def test_a_folder_that_could_be_made_is_not_there_afterwards(tmp_path: Path) -> None:
+    require_folder(tmp_path / "some" / "run")
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="Expected a folder that can be made for --out"):
+        require_folder(tmp_path / "file" / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
