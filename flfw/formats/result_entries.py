@@ -169,3 +169,77 @@ class EntryFields(TypedDict):
     stopped: NotRequired[str | None]
     seconds: NotRequired[Figure]
     scoring_seconds: NotRequired[Figure]
+
+
+class RightFigures(TypedDict, total=False):
+    """Guesses on pairs, of which the higher score is the member's."""
+
+    guesses: int
+    right: int
+    low: Figure
+    high: Figure
+    p: Figure
+    passed: bool | None
+
+
+class AreaFigures(TypedDict, total=False):
+    """Area under the curve within clients."""
+
+    auc: Figure
+    auc_low: Figure
+    auc_high: Figure
+    passed: bool | None
+
+
+class WorstClientFigures(TypedDict):
+    """Client with the most evidence."""
+
+    client: NodeId
+    pairs: int
+    right: RightFigures
+    auc: NotRequired[Figure]
+    auc_low: NotRequired[Figure]
+    auc_high: NotRequired[Figure]
+
+
+class MembershipControlFigures(TypedDict, total=False):
+    """Results of a statistic where the answer is known."""
+
+    easy: AreaFigures
+    null: RightFigures
+
+
+class MembershipFields(TypedDict):
+    """Statistic of membership over the pairs of all clients."""
+
+    attack: str
+    statistic: str
+    vantage: str
+    defence: str
+    adaptive: bool
+    rounds: list[int]
+    clients: int
+    pairs: int
+    verdict: str
+    why: str
+    cause: NotRequired[str | None]
+    hidden_by: NotRequired[str | None]
+    failed: NotRequired[int | None]
+    unlike: NotRequired[int | None]
+    tests: NotRequired[int | None]
+    auc: Figure
+    auc_low: Figure
+    auc_high: Figure
+    right: NotRequired[RightFigures | None]
+    fpr: Figure
+    fpr_high: NotRequired[Figure]
+    tpr: Figure
+    tpr_low: Figure
+    tpr_high: Figure
+    epsilon_low: Figure
+    delta: NotRequired[Figure]
+    claimed_epsilon: Figure
+    accuracy_gap: Figure
+    floor: dict[str, AreaFigures]
+    worst_client: NotRequired[WorstClientFigures | None]
+    controls: NotRequired[MembershipControlFigures | None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from flfw.formats.result_entries import EntryFields, Figure
+from flfw.formats.result_entries import EntryFields, Figure, MembershipFields
 from flfw.formats.typed import read_json
 
 RESULT, TRAINING = "result.json", "training.json"
@@ -148,6 +148,7 @@ class ResultFields(TypedDict, total=False):
     final: FinalFigures | None
     privacy: list[ClaimFields] | None
     audit: list[EntryFields] | None
+    membership: list[MembershipFields] | None
     recordings: RecordingFields | None
 
 

@@ -20,6 +20,8 @@ FALSE_POSITIVES = 10
 
 CONFIDENCE = 0.95
 
+_AT_ONCE = 1_000_000  # counts of the bootstrap that are held at once
+
 
 @final
 @dataclass(frozen=True)
@@ -164,11 +166,15 @@ def area(
     wins, drawn = np.zeros(len(names)), np.zeros((draws, len(names)))
     pairs = np.zeros(len(names))
     for place, (inside, outside) in enumerate(_by_client(scores, members, clients, names)):
-        above = np.sign(inside[:, None] - outside[None]) / 2 + 0.5
-        wins[place], pairs[place] = above.sum(), above.size
+        inside, outside = np.sort(inside), np.sort(outside)
+        # A member is above the others below its first place among them, and ties with those up to its last one.
+        first, last = np.searchsorted(outside, inside, "left"), np.searchsorted(outside, inside, "right")
+        wins[place], pairs[place] = (first + last).sum() / 2, len(inside) * len(outside)
         one = rng.multinomial(len(inside), np.full(len(inside), 1 / len(inside)), size=draws)
         two = rng.multinomial(len(outside), np.full(len(outside), 1 / len(outside)), size=draws)
-        drawn[:, place] = ((one @ above) * two).sum(1)
+        for some in np.array_split(np.arange(draws), -(-draws * len(outside) // _AT_ONCE)):
+            below = np.pad(np.cumsum(two[some], axis=1), ((0, 0), (1, 0)))
+            drawn[some, place] = (one[some] * (below[:, first] + below[:, last])).sum(1) / 2
     auc = float(wins.sum() / pairs.sum())
     if max(len(names), pairs.max()) < 2:
         return Area(auc, None, None, len(names))

@@ -1,0 +1,247 @@
+"""Conclusion from the evidence on membership: leaks, no leak found or inconclusive, with its cause and its reason.
+
+A leak is concluded from exact bounds alone. That none was found is worth something only if the same statistic finds
+the members of an overfitted client, finds none where there is none, knows what hides the data, and saw enough pairs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+from flfw.audit.membership_entries.evidence import MembershipEvidence, PairGuesses
+from flfw.privacy.rounding import at_least
+
+LEAKS, NOTHING, OPEN = "leaks", "no leak found", "inconclusive"
+RIGHT = 0.55  # share of right guesses on pairs above which a statistic tells members
+RATIO = 3.0  # true over false positive rate above which it does
+PAIRS = 1000  # guesses that "no leak found" needs
+FAILED_SHARE, FEW_FAILED = 0.5, 0.05
+EASY_AUC, EASY_PAIRS = 0.9, 8
+NULL_PAIRS = 100
+
+
+class MembershipConclusion(NamedTuple):
+    """Verdict on membership.
+
+    Attributes:
+        verdict: ``leaks``, ``no leak found`` or ``inconclusive``.
+        cause: what decided it, in one word.
+        why: what decided it, in sentences.
+    """
+
+    verdict: str
+    cause: str
+    why: str
+
+
+@final
+@dataclass(frozen=True)
+class MembershipFacts:
+    """Facts beside the evidence of a statistic.
+
+    Attributes:
+        easy_auc: area under the curve at the overfitted client; None: it was not tried, or on too few pairs.
+        null: guesses where both of each pair are held out; None: not tried, or on too few pairs.
+        failed: number of pairs without two finite scores.
+        unlike: number of pairs that labels alone tell apart; None: the label-only floor is not known.
+        adaptive: whether the statistic takes account of all that stands between the data and what is seen.
+        hidden_by: what hides the data, in words; empty: nothing does.
+        claimed: claimed epsilon for one example more or less; None: there is no claim.
+    """
+
+    easy_auc: float | None
+    null: PairGuesses | None
+    failed: int = 0
+    unlike: int | None = 0
+    adaptive: bool = False
+    hidden_by: str = ""
+    claimed: float | None = None
+
+
+def conclude(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion:
+    """Return the verdict, its cause and its reason."""
+    return (
+        _void(facts)
+        or _leak(evidence, facts)
+        or _incapable(facts)
+        or _unearned(evidence, facts)
+        or _nothing_found(evidence, facts)
+    )
+
+
+def finds_members(auc: float | None) -> bool | None:
+    """Return whether a statistic passes the easy rung; None: it was not tried."""
+    return None if auc is None else auc > EASY_AUC
+
+
+def finds_none(null: PairGuesses | None) -> bool | None:
+    """Return whether it passes the null control, in which a coin decides who is called a member."""
+    return None if null is None else null.low <= 0.5 <= null.high
+
+
+def _void(facts: MembershipFacts) -> MembershipConclusion | None:
+    """Conclude that the measurement cannot be trusted, in either direction."""
+    if finds_none(facts.null) is False and (null := facts.null):
+        return MembershipConclusion(
+            OPEN,
+            "null",
+            f"Where both examples of each pair were held out, {null.right} of {null.guesses} guesses were right, which "
+            "a coin does not explain: the measurement is faulty, and this says nothing about the data.",
+        )
+    return None
+
+
+def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion | None:
+    found = _found(evidence, facts)
+    if found and facts.unlike is None:
+        return MembershipConclusion(
+            OPEN,
+            "floor",
+            f"{found.why} But it was not measured what labels alone tell, and they may explain it.",
+        )
+    if found and facts.unlike:
+        set_aside = f" {_count(facts.unlike)} that labels alone tell apart are not counted."
+        return found._replace(why=found.why + set_aside)
+    return found
+
+
+def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion | None:
+    """Conclude from bounds that hold together, whatever examples of one run have in common."""
+    guessed, tail, worst = evidence.guessed, evidence.tail, evidence.worst
+    if guessed.low > RIGHT:
+        told = f"Of {_count(guessed.guesses)}, the member has the higher score in {_share(guessed)}."
+        return MembershipConclusion(LEAKS, "pairs", f"{told} A coin gives 50 %.")
+    if tail and tail.tpr_low > RATIO * tail.fpr_high:
+        return MembershipConclusion(
+            LEAKS,
+            "tail",
+            f"{tail.tpr:.1%} of the members score above all but {tail.fpr:.2%} of the held-out examples: at least "
+            f"{tail.tpr_low:.1%} against at most {tail.fpr_high:.2%}, more than {RATIO:g} times as many.",
+        )
+    if worst and worst.guessed.low > RIGHT:
+        return MembershipConclusion(
+            LEAKS,
+            "client",
+            f"At client {worst.client}, the worst of {evidence.clients}, the member has the higher score in "
+            f"{_share(worst.guessed)} of {_count(worst.guessed.guesses)}. The interval allows for the choice of the "
+            "worst one.",
+        )
+    if facts.claimed is not None and evidence.epsilon_low > facts.claimed:
+        return MembershipConclusion(
+            LEAKS,
+            "claim",
+            f"The guesses show an epsilon of {at_least(evidence.epsilon_low)} or more for one example, above the "
+            f"claimed {facts.claimed:.3g}: the claim does not hold.",
+        )
+    if guessed.high < 1 - RIGHT:
+        return MembershipConclusion(
+            LEAKS,
+            "reversed",
+            f"Of {_count(guessed.guesses)}, the member has the higher score in only {_share(guessed)}: who reads the "
+            "statistic the other way round tells members.",
+        )
+    return None
+
+
+def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
+    """Conclude that the statistic is not shown to see what is there."""
+    easy = finds_members(facts.easy_auc)
+    if easy is None:
+        return MembershipConclusion(
+            OPEN,
+            "easy",
+            "It was not tried whether the statistic finds the members of an overfitted client: that it finds none here "
+            "means nothing.",
+        )
+    if not easy:
+        return MembershipConclusion(
+            OPEN,
+            "easy",
+            f"The statistic does not even find the members of an overfitted client (AUC {facts.easy_auc:.2f}, where "
+            f"more than {EASY_AUC:g} is needed): that it finds none here means nothing.",
+        )
+    if facts.null is None:
+        return MembershipConclusion(
+            OPEN,
+            "null",
+            "It was not tried whether the measurement finds nothing where there is nothing: it may be faulty.",
+        )
+    if facts.hidden_by and not facts.adaptive:
+        return MembershipConclusion(
+            OPEN,
+            "static",
+            f"The statistic takes no account of {facts.hidden_by}, which hides the data: that it finds no members is "
+            "no evidence of protection.",
+        )
+    return None
+
+
+def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion | None:
+    """Conclude that the pairs are too few, or show something that is too little for a leak."""
+    guessed = evidence.guessed
+    total = evidence.pairs + facts.failed + (facts.unlike or 0)
+    if facts.failed >= FAILED_SHARE * total or (facts.failed > FEW_FAILED * total and guessed.guesses >= PAIRS):
+        return MembershipConclusion(
+            OPEN, "failures", f"The attack gave no score for {facts.failed} of {_count(total)}: they may be members."
+        )
+    if signs := _signs(evidence):
+        return MembershipConclusion(
+            OPEN,
+            "faint",
+            f"Something is there: {signs}. That is more than a coin explains, and less than what is called a leak here "
+            f"({RIGHT:.0%} of the guesses right, or {RATIO:g} members for each false alarm).",
+        )
+    if guessed.guesses < PAIRS:
+        apart = f" Labels alone tell {facts.unlike} more apart." if facts.unlike else ""
+        return MembershipConclusion(
+            OPEN,
+            "few",
+            f"Nothing was found, but on {_count(guessed.guesses)} with different scores; at least {PAIRS:,} are "
+            f"needed. Up to {guessed.high:.0%} of such guesses could be right.{apart}",
+        )
+    return None
+
+
+def _signs(evidence: MembershipEvidence) -> str:
+    """Return in words what is more than a coin explains; empty: nothing is."""
+    guessed, tail, worst = evidence.guessed, evidence.tail, evidence.worst
+    signs = []
+    if not guessed.low <= 0.5 <= guessed.high:
+        signs.append(f"the member has the higher score in {_share(guessed)} of {_count(guessed.guesses)}")
+    if tail and tail.tpr_low > tail.fpr_high:
+        signs.append(f"{tail.tpr:.1%} of the members score above all but {tail.fpr:.2%} of the held-out examples")
+    if worst and worst.guessed.low > 0.5:
+        signs.append(
+            f"at client {worst.client} the member has the higher score in {_share(worst.guessed)} of its pairs"
+        )
+    if evidence.epsilon_low > 0 and not signs:
+        signs.append(f"the guesses show an epsilon of {at_least(evidence.epsilon_low)} or more")
+    return ", and ".join(signs)
+
+
+def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion:
+    guessed, tail = evidence.guessed, evidence.tail
+    rare = f", and {tail.tpr_high:.1%} of the members stand out" if tail else ""
+    hidden = (
+        f" The statistic takes account of {facts.hidden_by}."
+        if facts.hidden_by
+        else " Nothing hides the data: they leave little trace in these models, which is no protection."
+    )
+    return MembershipConclusion(
+        NOTHING,
+        "nothing",
+        f"The same statistic finds the members of an overfitted client. Here the member has the higher score in "
+        f"{_share(guessed)} of {_count(guessed.guesses)}, as a coin does. Up to {guessed.high:.0%} could be right"
+        f"{rare}, and none of it have been seen.{hidden}",
+    )
+
+
+def _share(guessed: PairGuesses) -> str:
+    if not guessed.guesses:
+        return "none"
+    return f"{guessed.right / guessed.guesses:.1%} (interval {guessed.low:.1%} to {guessed.high:.1%})"
+
+
+def _count(pairs: int) -> str:
+    return f"{pairs:,} pair{'' if pairs == 1 else 's'}"

@@ -1,0 +1,198 @@
+"""One item of membership in result.json: a statistic over the pairs of all clients, summed up and judged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from flfw.audit.membership_entries.conclusion import (
+    EASY_PAIRS,
+    NULL_PAIRS,
+    MembershipFacts,
+    conclude,
+    finds_members,
+    finds_none,
+)
+from flfw.audit.membership_entries.evidence import ClientGuesses, PairGuesses, pair_guesses, weigh
+from flfw.audit.membership_entries.scored import ScoredClient, comparable
+from flfw.membership.operating_points import Area, area, corrected
+from flfw.rng import numpy_generator
+
+LABELS = "label_only"
+"""Name of the floor that knows nothing but labels: what it tells apart is no leak."""
+
+_ADVERSARIES = {"server": "server", "aggregate": "aggregate", "peer": "another client", "outsider": "outsider"}
+
+
+@final
+@dataclass(frozen=True)
+class MembershipControls:
+    """Scores of the same statistic where the answer is known.
+
+    Attributes:
+        easy: pairs of an overfitted client, which must be told apart; None: it was not tried.
+        null: pairs of examples that are both held out, of which a coin calls one a member; None: it was not tried.
+    """
+
+    easy: Sequence[ScoredClient] | None = None
+    null: Sequence[ScoredClient] | None = None
+
+
+def entry(
+    statistic: str,
+    scored: Sequence[ScoredClient],
+    *,
+    rounds: Sequence[int],
+    defence: str = "none",
+    vantage: str = "server",
+    adaptive: bool = False,
+    floors: Mapping[str, Sequence[ScoredClient]],
+    claim: tuple[float, float] | None = None,
+    controls: MembershipControls | None = None,
+    tests: int = 1,
+    hidden_by: str | None = None,
+    accuracy_gap: float | None = None,
+    attack: str = "membership",
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return a statistic's item of ``membership`` in result.json.
+
+    Args:
+        statistic: name of the statistic.
+        scored: its scores of the pairs, for each client.
+        rounds: the rounds that it read.
+        defence: defence of the clients; ``none``.
+        vantage: what the adversary sees.
+        adaptive: whether the statistic takes account of all that stands between the data and what is seen.
+        floors: scores of the same pairs by ``label_only`` and ``loss_only``.
+        claim: epsilon and delta that are claimed for one example against this adversary, see `claim_against`.
+        controls: the same statistic where the answer is known.
+        tests: number of statistics, vantages and sets of rounds that the run tries.
+        hidden_by: what hides the data, if it is not the defence: an operation of the method.
+        accuracy_gap: accuracy on training data less that on held-out data.
+        attack: name of the attack.
+        seed: of the draws of the bootstrap.
+
+    Raises:
+        BadInput: no client, a client twice, or a floor of other clients or pairs.
+    """
+    controls = controls or MembershipControls()
+    labels = floors.get(LABELS)
+    kept, failed, unlike = comparable(scored, labels)
+    claimed, delta = claim or (None, 0.0)
+    evidence = weigh(kept, tests, delta)
+    easy, null = _easy(controls.easy, seed), _null(controls.null, corrected(tests))
+    facts = MembershipFacts(
+        easy_auc=None if easy is None else easy.auc,
+        null=null,
+        failed=failed,
+        unlike=None if labels is None else unlike,
+        adaptive=adaptive,
+        hidden_by=hidden_by or ("" if defence == "none" else defence),
+        claimed=claimed,
+    )
+    verdict, cause, why = conclude(evidence, facts)
+    whole = _area(kept, seed, statistic)
+    return {
+        "attack": attack,
+        "statistic": statistic,
+        "vantage": vantage,
+        "defence": defence,
+        "hidden_by": hidden_by,
+        "adaptive": adaptive,
+        "rounds": list(rounds),
+        "clients": len(scored),
+        "pairs": sum(len(one.members) for one in scored),
+        "failed": failed,
+        "unlike": None if labels is None else unlike,
+        "tests": tests,
+        **_as_figures(whole),
+        "right": _as_right(evidence.guessed),
+        **_as_tail(evidence.tail.as_dict() if evidence.tail else {}),
+        "epsilon_low": evidence.epsilon_low,
+        "delta": delta if claim else None,
+        "claimed_epsilon": claimed,
+        "accuracy_gap": accuracy_gap,
+        "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},
+        "worst_client": _as_client(evidence.worst, kept, seed),
+        "controls": {
+            "easy": {**_as_figures(easy), "passed": finds_members(facts.easy_auc)},
+            "null": {**_as_right(null), "passed": finds_none(null)},
+        },
+        "verdict": verdict,
+        "cause": cause,
+        "why": why,
+    }
+
+
+def claim_against(privacy: Sequence[Mapping[str, Any]], vantage: str) -> tuple[float, float] | None:
+    """Return the smallest epsilon that a run claims against a vantage, with its delta; None: there is no claim.
+
+    A claim for a patient or a client covers one example as well. A client's own machine is claimed nothing against.
+
+    Args:
+        privacy: ``privacy`` of result.json.
+        vantage: what the adversary sees.
+    """
+    against = [
+        (float(line["epsilon"]), float(line["delta"]))
+        for line in privacy
+        if line["adversary"] == _ADVERSARIES.get(vantage) and line["counted"] != "as published"
+    ]
+    return min((claim for claim in against if np.isfinite(claim[0])), default=None)
+
+
+def _easy(scored: Sequence[ScoredClient] | None, seed: int) -> Area | None:
+    """Return the area at the easy rung; None: too few of its pairs have scores."""
+    enough = scored is not None and sum(len(one.members) for one in _finite(scored)) >= EASY_PAIRS
+    return _area(_finite(scored), seed, "easy") if scored is not None and enough else None
+
+
+def _null(scored: Sequence[ScoredClient] | None, confidence: float) -> PairGuesses | None:
+    """Return the guesses of the null control; None: too few for it to fail."""
+    guessed = None if scored is None else pair_guesses(_finite(scored), confidence)
+    return guessed if guessed and guessed.guesses >= NULL_PAIRS else None
+
+
+def _finite(scored: Sequence[ScoredClient]) -> list[ScoredClient]:
+    return comparable(scored, None).clients
+
+
+def _area(scored: Sequence[ScoredClient], seed: int, name: str) -> Area | None:
+    """Return the area within clients with its bootstrap interval, which says how clients differ."""
+    if not scored:
+        return None
+    counts = [2 * len(one.members) for one in scored]
+    return area(
+        np.concatenate([part for one in scored for part in (one.members, one.held_out)]),
+        np.concatenate([np.arange(count) < count // 2 for count in counts]),
+        np.repeat([one.client for one in scored], counts),
+        numpy_generator(seed, f"bootstrap of membership: {name}"),
+    )
+
+
+def _as_figures(result: Area | None) -> dict[str, float | None]:
+    if result is None:
+        return {"auc": None, "auc_low": None, "auc_high": None}
+    return {"auc": result.auc, "auc_low": result.low, "auc_high": result.high}
+
+
+def _as_right(guessed: PairGuesses | None) -> dict[str, Any]:
+    if guessed is None:
+        return {"guesses": 0, "right": 0, "low": None, "high": None, "p": None}
+    return guessed._asdict()
+
+
+def _as_tail(point: Mapping[str, float]) -> dict[str, float | None]:
+    return {key: point.get(key) for key in ("fpr", "fpr_high", "tpr", "tpr_low", "tpr_high")}
+
+
+def _as_client(worst: ClientGuesses | None, scored: Sequence[ScoredClient], seed: int) -> dict[str, Any] | None:
+    """Return the worst client, with its area and the interval that allows for the choice among all."""
+    if worst is None:
+        return None
+    mine = _area([one for one in scored if one.client == worst.client], seed, f"client {worst.client}")
+    return {"client": worst.client, "pairs": worst.pairs, **_as_figures(mine), "right": _as_right(worst.guessed)}
