@@ -170,8 +170,7 @@ def area(
         # A member is above the others below its first place among them, and ties with those up to its last one.
         first, last = np.searchsorted(outside, inside, "left"), np.searchsorted(outside, inside, "right")
         wins[place], pairs[place] = (first + last).sum() / 2, len(inside) * len(outside)
-        one = rng.multinomial(len(inside), np.full(len(inside), 1 / len(inside)), size=draws)
-        two = rng.multinomial(len(outside), np.full(len(outside), 1 / len(outside)), size=draws)
+        one, two = _drawn(len(inside), draws, rng), _drawn(len(outside), draws, rng)
         for some in np.array_split(np.arange(draws), -(-draws * len(outside) // _AT_ONCE)):
             below = np.pad(np.cumsum(two[some], axis=1), ((0, 0), (1, 0)))
             drawn[some, place] = (one[some] * (below[:, first] + below[:, last])).sum(1) / 2
@@ -212,6 +211,12 @@ def _by_client(
         inside, outside = scores[here & members], scores[here & ~members]
         _require_scores(inside, outside)
         yield inside, outside
+
+
+def _drawn(examples: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+    """Draw as many examples as there are, with replacement: the count (draws, examples) of each."""
+    chosen = rng.integers(examples, size=(draws, examples)) + examples * np.arange(draws)[:, None]
+    return np.bincount(chosen.ravel(), minlength=draws * examples).reshape(draws, examples)
 
 
 def _require_scores(members: np.ndarray, others: np.ndarray) -> None:

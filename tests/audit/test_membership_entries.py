@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.stats import binomtest
 
 from flfw.audit.membership_entries import MembershipControls, ScoredClient, claim_against, entry, weigh
-from flfw.audit.membership_entries.evidence import rejected_epsilon
+from flfw.audit.membership_entries.evidence import pair_guesses, rejected_epsilon
 from flfw.errors import BadInput
 from flfw.formats.result_entries import MembershipFields
 from flfw.formats.typed import fitted
@@ -171,6 +172,14 @@ def test_numbers_are_those_of_a_count_by_hand() -> None:
     assert result["auc"] == pytest.approx((3 + 1 + 1 + 2 / 2) / 9)
     assert (result["pairs"], result["clients"], result["worst_client"]["client"]) == (3, 1, 3)
     assert result["tpr"] is None and result["fpr"] is None  # three pairs can show no rate
+
+
+@pytest.mark.parametrize(("right", "guesses"), [(0, 7), (7, 7), (3, 7), (560, 1000)])
+def test_the_interval_of_the_guesses_is_scipys(right: int, guesses: int) -> None:
+    scored = ScoredClient(0, np.where(np.arange(guesses) < right, 1.0, -1.0), np.zeros(guesses))
+    found, test = pair_guesses([scored], 0.99), binomtest(right, guesses, alternative="greater")
+    ends = binomtest(right, guesses).proportion_ci(0.99, method="exact")
+    assert (found.low, found.high, found.p) == pytest.approx((ends.low, ends.high, test.pvalue), abs=1e-9)
 
 
 def test_ten_thousand_pairs_show_a_smaller_false_positive_rate() -> None:

@@ -113,15 +113,17 @@ def pair_guesses(scored: Sequence[ScoredClient], confidence: float = CONFIDENCE)
         scored: finite scores.
         confidence: of the two-sided interval.
     """
-    from scipy.stats import binomtest
+    from scipy.special import betaincinv
+    from scipy.stats import binom
 
     right = sum(int((one.members > one.held_out).sum()) for one in scored)
     guesses = sum(int((one.members != one.held_out).sum()) for one in scored)
     if not guesses:
         return PairGuesses(0, 0, 0.0, 1.0, 1.0)
-    test = binomtest(right, guesses, 0.5, alternative="greater")
-    ends = binomtest(right, guesses).proportion_ci(confidence_level=confidence, method="exact")
-    return PairGuesses(guesses, right, float(ends.low), float(ends.high), float(test.pvalue))
+    wrong, outside = guesses - right, (1 - confidence) / 2  # Clopper and Pearson's interval
+    low = betaincinv(right, wrong + 1, outside) if right else 0.0
+    high = betaincinv(right + 1, wrong, 1 - outside) if wrong else 1.0
+    return PairGuesses(guesses, right, float(low), float(high), float(binom.sf(right - 1, guesses, 0.5)))
 
 
 def rejected_epsilon(pairs: int, guesses: int, right: int, delta: float, confidence: float) -> float:
