@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from flfw.report.page_audit import ATTACKER, FAILURES, GALLERY, MACROS, RESULTS
+from flfw.report.page_membership import MEMBERSHIP, QUESTIONS, TELLING
 from flfw.report.page_privacy import PRIVACY
 from flfw.report.page_run import LIMITS, TRAINING
 from flfw.report.page_style import SCRIPT, STYLE
@@ -23,18 +24,19 @@ _START = """\
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
 <meta name="robots" content="noindex">
-<title>{{ run }}: {{ worst.entry.verdict if worst else 'not audited' }}</title>
+<title>{{ run }}: {{ worst.entry.verdict if worst else 'membership ' ~ told.verdict if told else 'not audited' }}</title>
 <style>
 """
 
-_FIRST = """\
+_FIRST = (
+    """\
 </style>
 </head>
 <body>
 <a class="skip" href="#main">Skip to the answer</a>
 <header>
 <div class="eyebrow"><span><b>{{ run }}</b></span><span>flfw {{ result.flfw|plain }}</span>
-<nav aria-label="Sections">{% if settings %}<a href="#results">Results</a>{% endif %}<a href="#words">In plain words</a>{% if settings %}<a href="#attacker">Attacker</a><a href="#gallery">{{ 'Samples' if absence else 'Reconstructions' }}</a>{% endif %}{% if failures %}<a href="#failures">Failures</a>{% endif %}{% if result.privacy %}<a href="#privacy">Privacy</a>{% endif %}<a href="#training">Training</a><a href="#provenance">Provenance</a><a href="#limits">Limits</a></nav></div>
+<nav aria-label="Sections">{% if settings %}<a href="#results">Results</a>{% endif %}<a href="#words">In plain words</a>{% if settings %}<a href="#attacker">Attacker</a><a href="#gallery">{{ 'Samples' if absence else 'Reconstructions' }}</a>{% endif %}{% if membership %}<a href="#membership">Membership</a>{% endif %}{% if failures %}<a href="#failures">Failures</a>{% endif %}{% if result.privacy %}<a href="#privacy">Privacy</a>{% endif %}<a href="#training">Training</a><a href="#provenance">Provenance</a><a href="#limits">Limits</a></nav></div>
 </header>
 <main id="main">
 <h1>{{ headline()|trim }}</h1>
@@ -42,6 +44,9 @@ _FIRST = """\
 {% if worst %}<p class="soft">{{ sureness(shown)|trim if shown.entry.verdict != 'identifies' and not shown.shown_to_work }} {{ reason(worst)|trim }}{% if targets|length > 1 %} This is the {{ {'leaks': 'largest leak', 'identifies': 'most serious result'}.get(worst.entry.verdict, 'weakest evidence') }} of {{ targets|length }} audited settings{{ but_for_those_aside() }}: <a href="#glance">all of them at a glance</a>.{% endif %}</p>{% endif %}
 {% if failed %}<p class="soft fails">Not everything gave a result: <a href="#failures">{{ failed }}</a>.</p>{% endif %}
 {% if notes %}<div class="notice" role="note"><b>Read this result with {{ 'a caveat' if notes|length == 1 else 'these caveats' }}</b><ul>{% for note in notes[:3] %}<li>{{ note }}</li>{% endfor %}{% if notes|length > 3 %}<li><a href="#provenance">{{ notes|length - 3 }} more under Provenance</a></li>{% endif %}</ul></div>{% endif %}
+"""
+    + QUESTIONS
+    + """\
 {% set ahead = shown.samples|rejectattr('failed')|list if shown and not absence else [] %}
 <div class="first{{ '' if ahead else ' alone' }}">
 {% if overview %}<figure>{{ overview }}<figcaption>{% if targets %}{% if targets|map(attribute='entry.psnr')|select|list %}Leakage: a dot is the mean over the attacked images with its interval, the ring the best reconstruction; dashed lines are guesses that use no update at all.{% if 'server' in scope.vantages and 'client_update' in scope.vantages %} Updates read on the client are the server’s, and have no lines of their own.{% endif %}{% else %}Leakage: the share of the attacked {{ scope.unit }} that counts as recovered{{ ' with its interval' if targets|map(attribute='entry.share_interval')|select|list }}.{% endif %} Round 0 is before training.{% else %}Accuracy before and after the clients’ local training.{% endif %}</figcaption></figure>{% endif %}
@@ -68,6 +73,7 @@ _FIRST = """\
 {% if rounds %}<div><dt>up per client and round</dt><dd>{{ (rounds[-1].upload_bytes|default(0) / (rounds[-1].clients or 1))|filesizeformat }}</dd></div>{% endif %}
 </dl>
 """
+)
 
 _END = """\
 </main>
@@ -78,8 +84,8 @@ _END = """\
 # All sentences of the page are here and in the modules above; report.py supplies their values.
 PAGE = "".join(
     (
-        *(HEADLINE, MACROS, _START, STYLE, _FIRST),
-        *("{% if settings %}\n", RESULTS, "{% endif %}\n", WORDS),
+        *(HEADLINE, TELLING, MACROS, _START, STYLE, _FIRST),
+        *("{% if settings %}\n", RESULTS, "{% endif %}\n", MEMBERSHIP, WORDS),
         *("{% if settings %}\n", ATTACKER, GALLERY, "{% endif %}\n", FAILURES),
         *(PRIVACY, TRAINING, LIMITS, _END, SCRIPT, "</script>\n</body>\n</html>\n"),
     )

@@ -40,7 +40,8 @@ HEADLINE = """\
 {% endmacro %}
 {% macro headline() %}
 {% set verdict = worst.entry.verdict if worst else none %}
-{% if not worst %}<strong class="verdict">Not audited</strong>: {{ run }} was trained and no attack was run, so this report says nothing about what it leaks.
+{% if not worst and told %}{{ membership_headline(told)|trim }}
+{% elif not worst %}<strong class="verdict">Not audited</strong>: {{ run }} was trained and no attack was run, so this report says nothing about what it leaks.
 {% elif verdict == 'leaks' %}{{ run }} <strong class="verdict leaks">leaks</strong>: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}.
 {% elif verdict == 'identifies' %}<strong class="verdict leaks">Identifies</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but {{ pointing(worst)|trim }}.
 {% elif verdict == 'no leak found' %}<strong class="verdict">No leak found</strong> in {{ run }}: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}, although the same attack {% if worst.shown_to_work %}reconstructs the same clients’ {{ scope.unit }} without the protection and through its mildest form{% else %}succeeds on an undefended easy case{% endif %}.
@@ -53,6 +54,8 @@ HEADLINE = """\
 {% endif %}
 {% if elsewhere and elsewhere.entry.verdict == 'identifies' %}But with {{ size(elsewhere) }} it <strong class="verdict leaks">identifies</strong>: with {{ elsewhere.name }} {{ turn(elsewhere.entry.round) }} {{ pointing(elsewhere)|trim }}.
 {% elif elsewhere %}But with {{ size(elsewhere) }} it <strong class="verdict leaks">leaks</strong>: {{ got(elsewhere) }} {{ turn(elsewhere.entry.round) }}{{ nearest(elsewhere) }}.
+{% endif %}
+{% if worst and told and told.verdict == 'leaks' %}{{ 'And' if verdict in ('leaks', 'identifies') else 'But' }} it <strong class="verdict leaks">tells who was there</strong>: {{ telling(told) }}.
 {% endif %}
 {% endmacro %}
 {% macro sureness(setting) %}
@@ -69,7 +72,7 @@ WORDS = """\
 {% set verdict = setting.entry.verdict %}{% set k = setting.recovered %}{% set n = setting.total %}
 {% set of = (k if k else 'Not one') ~ ' of the ' ~ n ~ ' training ' ~ scope.unit %}{% set were = ' was' if k < 2 else ' were' %}
 {% if verdict == 'leaks' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} rebuilt {{ {'images': 'well enough to be recognised', 'records': 'with values close to the true ones', 'texts': 'so that they can be read'}.get(scope.unit, 'closely') }}, and more closely than public look-alikes come.
-{% elif verdict == 'identifies' %}<b>Not rebuilt, but told from look-alikes.</b> {{ of }}{{ were }} rebuilt. But {% if setting.cause == 'candidates' %}the messages themselves tell the true {{ scope.unit }} from others of the same client and classes: {{ pointing(setting)|trim }}.{% else %}the results point to the true {{ one }} among look-alikes of its class more often than chance explains.{% endif %} Whoever has candidate {{ scope.unit }}, one of which was in the training data of a message, can tell which one it was more often than by guessing. That is about the true {{ one }} among look-alikes. Whether somebody can tell of any single {{ one }} that it was used (membership) was not tested.
+{% elif verdict == 'identifies' %}<b>Not rebuilt, but told from look-alikes.</b> {{ of }}{{ were }} rebuilt. But {% if setting.cause == 'candidates' %}the messages themselves tell the true {{ scope.unit }} from others of the same client and classes: {{ pointing(setting)|trim }}.{% else %}the results point to the true {{ one }} among look-alikes of its class more often than chance explains.{% endif %} Whoever has candidate {{ scope.unit }}, one of which was in the training data of a message, can tell which one it was more often than by guessing. That is about the true {{ one }} among look-alikes.{% if not told %} Whether somebody can tell of any single {{ one }} that it was used (membership) was not tested.{% endif %}
 {% elif verdict == 'no leak found' %}<b>No leak was found.</b> {{ of }}{{ were }} rebuilt. {% if setting.shown_to_work %}The test could have seen a leak of this kind. From the same clients, the same model and messages of the same size, the same attack rebuilds at least half of the {{ scope.unit }} when nothing protects them, and also through the protection at its mildest. {% if setting.entry.messages %}It was tried on {{ setting.entry.messages }} independent messages: if more than {{ setting.entry.messages|most_missed|pct(0) }} of such messages leaked to it, at least one of these would have leaked with a probability above 95 %. A smaller share could have been missed. {% endif %}{% else %}The same attack does succeed on an unprotected easy case, so the test could have seen a leak of this kind. {% endif %}It does not prove that there is none.
 {% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but {% if setting.informed %}the attacker, who is told of {{ setting.entry.hidden_by or setting.entry.defence }}, makes no use of what else the method hides{% elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('informed')|list %}here the attack could not adapt to what the method or its defence hides{% else %}the attacker took no account of what the method or its defence hides{% endif %}. One who does may succeed, so this is no evidence of protection.
 {% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} rebuilt, but {{ setting|plainly(scope.unit) or 'the attack is too weak' }}. Nothing follows from its failure.
@@ -86,7 +89,9 @@ WORDS = """\
 <p>For those who answer for personal data: what was tested, what came out, how sure that is, and what was not tested.</p>
 <div class="columns"><div>
 <h3>What was tested</h3>
-{% if not worst %}
+{% if not worst and told %}
+<p>Clients trained a model together: {{ config.method }} on {{ dataset }}. They kept their data. Nobody tried to rebuild them from what was sent.</p>
+{% elif not worst %}
 <p>Nothing was tested for leaks. A model was trained with {{ run }}, and no attack was run.</p>
 {% else %}
 <p>Clients trained a model together: {{ config.method }} on {{ dataset }}. They kept their data; what they {{ 'sent' if 'client_example' not in scope.vantages else 'computed' if scope.vantages|length == 1 else 'sent, and what they had computed before,' }} was attacked. {% for vantage in scope.vantages %}{{ 'The attacker is ' if loop.first else ' Another attacker is ' }}{{ observers.get(vantage|lower, 'an observer at ' ~ vantage) }}.{% endfor %}</p>
@@ -103,8 +108,11 @@ WORDS = """\
 {% if worst.entry.iterations == 0 %}<li>It needs no steps of search that could be limited.</li>{% elif worst.entry.iterations is number %}<li>For each attempt it was allowed {{ worst.entry.iterations }} step{{ 's' if worst.entry.iterations != 1 }}{% if worst.entry.restarts is number and worst.entry.restarts > 1 %} in each of {{ worst.entry.restarts }} searches{% else %} of search{% endif %}.</li>{% endif %}
 </ul>
 {% endif %}
+{% if told %}<p>It was tested whether it can be told that single {{ scope.unit }} were in the training data: {{ told.pairs }} pairs of {{ told.clients }} client{{ 's' if told.clients != 1 }}, {{ told|where_told }}.</p>{% endif %}
 <h3>What came out</h3>
-{% if not worst %}
+{% if told %}<p>{{ membership_words(told)|trim }}</p>{% endif %}
+{% if not worst and told %}
+{% elif not worst %}
 <p id="outcome"><b>Nothing is known about leaks.</b> A useful model is no sign that it keeps its data private.</p>
 {% else %}
 <p id="outcome">{{ outcome(worst)|trim }}{% if elsewhere and elsewhere.entry.verdict == 'identifies' %} With {{ size(elsewhere) }}, however, {{ pointing(elsewhere)|trim }}.{% elif elsewhere %} With {{ size(elsewhere) }}, however, it does leak: {{ elsewhere.recovered }} of {{ elsewhere.total }} training {{ scope.unit }} {{ 'was' if elsewhere.recovered == 1 else 'were' }} rebuilt.{% endif %}</p>
@@ -115,7 +123,8 @@ WORDS = """\
 {% if worst.entry.exact_match and worst.entry.verdict != 'attack broken' %}<p>{{ worst.entry.exact_match.features|pct(0) }} of the {{ 'bytes of the texts' if scope.unit == 'texts' else 'values in the records' }} were found exactly; guessing the most usual {{ 'byte of each place' if scope.unit == 'texts' else 'value' }} gives {{ worst.entry.exact_match.floor|pct(0) }}.</p>{% endif %}
 {% endif %}
 <h3>How sure that is</h3>
-{% if not worst %}<p>There is nothing to be sure of.</p>
+{% if told %}<p>{{ {'leaks': 'That members are told more often than a coin explains is sure: the intervals allow for all statistics and clients that were tried.', 'no leak found': 'A smaller effect, or a stronger attacker, may have been missed.'}.get(told.verdict, 'Of membership nothing is sure.') }}</p>{% endif %}
+{% if not worst and told %}{% elif not worst %}<p>There is nothing to be sure of.</p>
 {% elif worst.entry.verdict == 'leaks' %}<p>What was rebuilt is a fact: it was compared with the original. {{ sureness(worst)|trim }} A stronger attacker may reach more.</p>
 {% elif worst.entry.verdict in ('inconclusive', 'attack broken') %}<p>Not sure at all. The number above speaks of the attack, not of the data.</p>
 {% elif worst.entry.verdict == 'identifies' %}<p>That it is more than chance is sure: had nothing come through, a result like this in any test of this run would have a probability of at most 1 %. How much a stronger attacker learns is not known.</p>
@@ -133,7 +142,7 @@ WORDS = """\
 {% if 'update' not in scope.sources %}<li>The messages that training really sent: only messages made for the test were attacked.</li>{% endif %}
 {% if 'probe' not in scope.sources %}<li>The easier case for an attacker: messages computed from few examples.</li>{% endif %}
 {% endif %}
-<li>Whether it can be told that a person took part at all (membership), or what a client’s data have in common.</li>
+<li>{% if told %}Whether it can be told that a person with many {{ scope.unit }} took part, or what a client’s data have in common.{% else %}Whether it can be told that a person took part at all (membership), or what a client’s data have in common.{% endif %}</li>
 <li>What the finished model itself gives away to those who use it.</li>
 <li>Other data, other people, other networks and other settings than those of this run.</li>
 </ul>
@@ -146,7 +155,7 @@ WORDS = """\
 <div><dt>Static only</dt><dd>Nothing was rebuilt, but the attack did not reckon with all of the protection.</dd></div>
 <div><dt>Inconclusive</dt><dd>Nothing was rebuilt, but the attack is too weak, is not shown to work here, or gave too few results to mean anything. Where nothing protects the data, a failed attack is always this.</dd></div>
 <div><dt>Attack broken</dt><dd>The check of the measurement failed, or the messages are not what the test takes them for. The result is void.</dd></div>
-{% if not worst %}<div><dt>Not audited</dt><dd>No attack was run.</dd></div>{% endif %}
+{% if not worst and not told %}<div><dt>Not audited</dt><dd>No attack was run.</dd></div>{% endif %}
 </dl>
 <h3>What this page is not</h3>
 <p>It is the record of a technical test. It is no legal advice, and no proof that data are safe or anonymous. Whether a processing is lawful is for those who are responsible for it to judge.</p>

@@ -29,6 +29,7 @@ from flfw.report.findings import AuditEntry, number, read_settings, setting_name
 from flfw.report.formats import above, below, decimals, digits, percent, percent_above, plain, sentence
 from flfw.report.page import PAGE
 from flfw.report.page_facts import beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
+from flfw.report.questions import membership_first, questions, told, where_told
 from flfw.report.ranking import (
     answers,
     group_by_grant,
@@ -88,6 +89,7 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
     targets = together([setting for setting in settings if not setting.entry["curve"]] or settings)
     failures = read_failures(folder, result.get("recordings"), settings)
     rounds = result.get("rounds") or []
+    membership, asked = membership_first(result.get("membership") or []), scope(settings)
     page = _template().render(
         result=result,
         config=config,
@@ -102,7 +104,10 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         attributes=attribute_tables(targets),
         twins=twins(settings),
         aside=set_aside(targets),
-        scope=scope(settings),
+        scope=asked,
+        membership=membership,
+        told=told(membership),
+        questions=questions(settings, membership, asked.unit),
         **grants(worst),
         worst=worst,
         elsewhere=elsewhere,
@@ -132,7 +137,7 @@ def _template() -> Template:
     jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=who)
     jinja.filters.update(because=because, plainly=plainly, of_search=of_search, sentence=sentence, digits=digits)
     jinja.filters.update(beyond_chance=beyond_chance, most_missed=most_missed)
-    jinja.filters.update(above=above, below=below, above_pct=percent_above)
+    jinja.filters.update(where_told=where_told, above=above, below=below, above_pct=percent_above)
     return jinja.from_string(PAGE)
 
 

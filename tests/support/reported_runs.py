@@ -101,6 +101,37 @@ def nothing(**changes: Any) -> dict[str, Any]:
     return {"share_recovered": 0.0, "share_interval": [0.0, 0.708], "verdict": "no leak found", **changes}
 
 
+def told(statistic: str, verdict: str, **changes: Any) -> dict[str, Any]:
+    """One statistic of membership, as ``result.json`` has it."""
+    leaks = verdict == "leaks"
+    guessed = {"guesses": 3000, "right": 2001 if leaks else 1497, "low": 0.64, "high": 0.69, "p": 1e-9}
+    if not leaks:
+        guessed |= {"low": 0.472, "high": 0.526, "p": 0.55}
+    given = {
+        "attack": "membership", "statistic": statistic, "vantage": "server", "defence": "none", "hidden_by": None,
+        "adaptive": False, "rounds": [1, 2], "clients": 10, "pairs": 3000, "failed": 0, "unlike": 0, "tests": 8,
+        "auc": 0.667 if leaks else 0.499, "auc_low": 0.641 if leaks else 0.483, "auc_high": 0.689 if leaks else 0.514,
+        "right": guessed, "fpr": 0.0033, "fpr_high": 0.0071, "tpr": 0.082 if leaks else 0.003,
+        "tpr_low": 0.066 if leaks else 0.001, "tpr_high": 0.101 if leaks else 0.008,
+        "epsilon_low": 0.2871 if leaks else 0.0, "delta": None, "claimed_epsilon": None, "accuracy_gap": 0.043,
+        "floor": {
+            "label_only": {"auc": 0.5, "auc_low": 0.5, "auc_high": 0.5},
+            "loss_only": {"auc": 0.541, "auc_low": 0.517, "auc_high": 0.563},
+        },
+        "worst_client": {
+            "client": 7, "pairs": 300, "auc": 0.71, "auc_low": 0.66, "auc_high": 0.75,
+            "right": {"guesses": 300, "right": 214 if leaks else 160, "low": 0.61 if leaks else 0.42, "high": 0.8},
+        },
+        "controls": {
+            "easy": {"auc": 0.99, "auc_low": 0.97, "auc_high": 1.0, "passed": True},
+            "null": {"guesses": 1000, "right": 497, "low": 0.45, "high": 0.54, "passed": True},
+        },
+        "verdict": verdict, "cause": {"leaks": "pairs", "no leak found": "nothing"}.get(verdict, "few"),
+        "why": f"The reason of {statistic}.",
+    }  # fmt: skip
+    return {**given, **changes}
+
+
 def a_full_run(folder: Path, tabular: bool = False, **changes: Any) -> Path:
     """Write a run with all that a report may show: static and adaptive, curves, failures."""
     defended = {"defence": "prune", "granted": ["the true labels", "not granted: that the client uses prune"]}

@@ -1,0 +1,44 @@
+"""Sections on membership: three questions on the first screen, and the statistics with what they rest on."""
+
+# ruff: noqa: E501
+
+QUESTIONS = """\
+<dl class="asked" aria-label="Three questions">
+{% for question in questions %}<div><dt>{{ question.asked }} <small>{{ question.of }}</small></dt><dd><b{{ ' class="accent-text"'|safe if question.leaks }}>{% if question.href %}<a href="#{{ question.href }}">{{ question.answer }}</a>{% else %}{{ question.answer }}{% endif %}</b><small>{{ question.words }}</small></dd></div>
+{% endfor %}</dl>
+"""
+
+TELLING = """\
+{% macro interval(low, high, places=2) %}{% if low is number and high is number %}{{ low|num(places) }} to {{ high|num(places) }}{% else %}–{% endif %}{% endmacro %}
+{% macro telling(row) %}{{ row.statistic }} tells members from held-out {{ scope.unit }} of the same class {{ row|where_told }}{% if row.auc is number %} (AUC {{ row.auc|num(2) }}, where a coin gives 0.50{% if row.tpr is number %}; {{ row.tpr|pct }} of the members at {{ row.fpr|pct(2) }} false alarms{% endif %}){% endif %}{% endmacro %}
+{% macro membership_headline(row) %}
+{% if row.verdict == 'leaks' %}{{ run }} <strong class="verdict leaks">leaks</strong> who was there: {{ telling(row) }}.
+{% elif row.verdict == 'no leak found' %}<strong class="verdict">No leak found</strong> of membership in {{ run }}: {{ row.statistic }} does no better than a coin {{ row|where_told }}, although it finds the members of an overfitted client.
+{% else %}<strong class="verdict">Inconclusive</strong> on membership in {{ run }}: {{ row.why }}
+{% endif %}{% endmacro %}
+{% macro membership_words(row) %}
+{% if row.verdict == 'leaks' %}<b>It can be told that somebody’s data was there.</b> Of two {{ scope.unit }} of the same class, one of which was trained on, the test names the right one more often than a coin, or does so for some of them.
+{% elif row.verdict == 'no leak found' %}<b>It was not found that membership can be told.</b> The test could have seen an effect above {{ (row.right or {}).high|pct(0) }} right guesses, where a coin has 50 %. It does not prove that there is none.
+{% else %}<b>Whether membership can be told is not known.</b>{% endif %} {{ row.why }}{% endmacro %}
+"""
+
+MEMBERSHIP = """\
+{% if membership %}
+{% set claimed = membership|selectattr('claimed_epsilon', 'number')|list %}{% set checked = membership|selectattr('controls')|list %}
+<section id="membership" aria-labelledby="membership-title">
+<h2 id="membership-title">Can it be told who was there?</h2>
+<p>Pairs of {{ scope.unit }} of one client and one class: a fair coin chose which of the two was trained on, and nobody trained on the other. An attack gives each a score, without knowing the coin. {{ membership|length }} result{{ 's' if membership|length != 1 }}, the one that answers shaded.</p>
+<div class="scroll" tabindex="0" role="region" aria-label="Statistics of membership"><table>
+<thead><tr><th scope="col" class="text">Statistic</th><th scope="col" class="text">Seen by</th><th scope="col" class="text">Rounds</th><th scope="col" class="text">Verdict</th><th scope="col">AUC</th><th scope="col">Interval</th><th scope="col">Found, of members</th><th scope="col">Interval</th><th scope="col">False alarms</th><th scope="col">ε, at least</th>{% if claimed %}<th scope="col">ε claimed</th>{% endif %}<th scope="col">Pairs</th></tr></thead>
+<tbody>{% for row in membership %}<tr{{ ' class="answer"'|safe if row is sameas told }}><th scope="row">{{ row.statistic }}{{ ', adaptive' if row.adaptive }}</th><td class="text">{{ row.vantage }}</td><td class="text">{{ row.rounds|plain }}</td><td class="text{{ ' accent-text' if row.verdict == 'leaks' }}">{{ row.verdict }}</td><td>{{ row.auc|num(3) }}</td><td>{{ interval(row.auc_low, row.auc_high, 3) }}</td><td>{{ row.tpr|pct }}</td><td>{% if row.tpr_low is number %}{{ row.tpr_low|pct }} to {{ row.tpr_high|pct }}{% else %}–{% endif %}</td><td>{{ row.fpr|pct(2) }}</td><td>{{ row.epsilon_low|below }}</td>{% if claimed %}<td>{{ row.claimed_epsilon|above }}</td>{% endif %}<td>{{ row.pairs }}</td></tr>
+{% endfor %}</tbody></table></div>
+<p class="caption soft">AUC: how often a member scores above a held-out one of its client; its interval (95 %) draws clients anew, and says how clients differ. Found: share of the members above the threshold that ten held-out ones pass, the smallest rate of false alarms that so many can show. Its interval, the one of the guesses below and ε hold together for all statistics and clients that were tried. ε, at least: what the guesses rule out for one example more or less{{ '; a claim below it would be false' if claimed }}.</p>
+<h3>What each result rests on</h3>
+<div class="scroll" tabindex="0" role="region" aria-label="Floors, clients and controls of membership"><table class="ladder">
+<thead><tr><th scope="col" class="text">Statistic</th><th scope="col">Right of a pair</th><th scope="col">Interval</th><th scope="col">By labels alone</th><th scope="col">By the loss alone</th><th scope="col" class="text">Worst client</th><th scope="col">Right there</th><th scope="col">Interval</th>{% if checked %}<th scope="col" class="text">Overfitted client</th><th scope="col" class="text">Nothing there</th>{% endif %}<th scope="col" class="text">Why</th></tr></thead>
+<tbody>{% for row in membership %}{% set right = row.right or {} %}{% set worst_one = row.worst_client or {} %}{% set there = worst_one.right or {} %}{% set controls = row.controls or {} %}<tr><th scope="row">{{ row.statistic }}, {{ row.vantage }}</th><td>{{ right.right|plain }} of {{ right.guesses|plain }}</td><td>{{ interval(right.low, right.high) }}</td><td>{{ (row.floor.label_only or {}).auc|num(2) }}</td><td>{{ (row.floor.loss_only or {}).auc|num(2) }}</td><td class="text">{{ 'client ' ~ worst_one.client if worst_one else '–' }}</td><td>{{ there.right|plain }} of {{ there.guesses|plain }}</td><td>{{ interval(there.low, there.high) }}</td>{% if checked %}{% for control in (controls.easy or {}, controls.null or {}) %}<td class="text">{{ {true: 'passed', false: 'failed'}.get(control.passed, 'not tried') }}</td>{% endfor %}{% endif %}<td class="text wrap">{{ row.why }}</td></tr>
+{% endfor %}</tbody></table></div>
+<p class="caption soft">By labels alone: an AUC that is not 0.50 would be no leak; pairs of two classes are not counted. By the loss alone: what the model tells without the update. Overfitted client: the statistic must find its members. Nothing there: both of a pair were held out, and it must find nothing.{% for gap in membership|map(attribute='accuracy_gap')|select('number')|unique|list %} The models are {{ gap|pct }} more often right on what they were trained on than on what was held out{{ ', so that there is little to find' if gap < 0.01 }}.{% endfor %}</p>
+</section>
+{% endif %}
+"""

@@ -1,0 +1,179 @@
+"""Three questions that a page answers first: is data seen, is its presence told, and what does a sum hide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from flfw.report.findings import AuditEntry, number
+from flfw.report.formats import decimals
+from flfw.report.ranking import answers, seriousness, worst_first
+
+AGGREGATE = "aggregate"
+"""Vantage that sees sums over clients alone."""
+
+_SEEN = {
+    "leaks": "Yes",
+    "identifies": "Not rebuilt, but told from look-alikes",
+    "malicious server only": "By a server that breaks the rules",
+    "no leak found": "Not found",
+}
+_TOLD = {"leaks": "Yes", "no leak found": "Not found"}
+_MEMBERSHIP_ORDER = ("leaks", "inconclusive", "no leak found")
+_DOUBTFUL = ("faint", "null", "floor")  # causes that another statistic does not remove
+_OPEN, _UNTRIED = "Not known", "Not tested"
+
+
+@final
+@dataclass(frozen=True)
+class Question:
+    """Question of the first screen with its answer.
+
+    Attributes:
+        asked: the question.
+        of: what it is about.
+        answer: the answer in a few words.
+        words: what it rests on, in sentences.
+        href: the section with the evidence; empty: there is none.
+        leaks: whether the answer is a leak.
+    """
+
+    asked: str
+    of: str
+    answer: str
+    words: str
+    href: str = ""
+    leaks: bool = False
+
+
+def questions(
+    settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str = "samples"
+) -> list[Question]:
+    """Return the three questions with the answers of a run.
+
+    Args:
+        settings: settings of the audit by reconstruction.
+        membership: ``membership`` of result.json.
+        unit: ``images``, ``records`` or another word for the samples.
+    """
+    single = [setting for setting in settings if setting.entry.get("vantage") != AGGREGATE]
+    sums = [setting for setting in settings if setting.entry.get("vantage") == AGGREGATE]
+    told = [row for row in membership if row["vantage"] != AGGREGATE]
+    told_of_sums = [row for row in membership if row["vantage"] == AGGREGATE]
+    return [_seen(single, unit), _told(told, unit), _summed(sums, told_of_sums, unit)]
+
+
+def membership_first(membership: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Sort statistics by the weakest evidence of protection, and then by how often they are right."""
+
+    def rank(row: Mapping[str, Any]) -> tuple[int, float]:
+        verdict = row["verdict"] if row["verdict"] in _MEMBERSHIP_ORDER else "inconclusive"
+        return _MEMBERSHIP_ORDER.index(verdict), -(number(row["auc"]) or 0.0)
+
+    return sorted(membership, key=rank)
+
+
+def told(membership: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """Return the statistic that answers for all: the one that leaks most, or else the one of the weakest evidence.
+
+    Of the statistics of the same messages, one that is able to see a leak and sees none answers for those that are not
+    able to. It does not for other messages, or for somebody who sees more.
+    """
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for row in membership_first(membership):
+        groups.setdefault((row["vantage"], row["defence"], tuple(row["rounds"])), []).append(row)
+    return next(iter(membership_first(map(_of_one_place, groups.values()))), None)
+
+
+def _of_one_place(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the statistic that answers for all of the same messages, of which the weakest evidence comes first."""
+    leak = next((row for row in rows if row["verdict"] == "leaks"), None)
+    doubtful = next((row for row in rows if row.get("cause") in _DOUBTFUL), None)
+    found_none = next((row for row in rows if row["verdict"] == "no leak found"), None)
+    return leak or doubtful or found_none or rows[0]
+
+
+def where_told(row: Mapping[str, Any]) -> str:
+    """Return the rounds that a statistic read, in words."""
+    rounds = sorted(row["rounds"])
+    if not rounds:
+        return "on the final model"
+    if len(rounds) == 1:
+        return f"in round {rounds[0]}"
+    joined = rounds == list(range(rounds[0], rounds[-1] + 1))
+    return f"in rounds {rounds[0]} to {rounds[-1]}" if joined else f"in {len(rounds)} rounds up to {rounds[-1]}"
+
+
+def _seen(settings: Sequence[AuditEntry], unit: str) -> Question:
+    asked = "Can somebody see it?", f"training {unit} rebuilt from what clients send"
+    worst, elsewhere = answers(settings)
+    shown = elsewhere or worst
+    if shown is None:
+        return Question(*asked, _UNTRIED, "No attack tried to rebuild data from single messages.")
+    verdict = str(shown.entry.get("verdict"))
+    reached = (
+        f"{shown.name} recovered {shown.recovered} of {shown.total}{f' with {shown.point}' if shown.point else ''}."
+    )
+    return Question(*asked, _SEEN.get(verdict, _OPEN), f"{reached} Verdict: {verdict}.", "results", _is_leak(verdict))
+
+
+def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> Question:
+    asked = "Can somebody tell that it was there?", f"membership of single {unit}"
+    row = told(membership)
+    if row is None:
+        return Question(*asked, _UNTRIED, "Nobody tried to tell members from others: --attack membership does.")
+    verdict = str(row["verdict"])
+    several = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
+    area = "" if number(row["auc"]) is None else f" has an AUC of {decimals(row['auc'], 2)} (a coin: 0.50)"
+    words = f"{row['statistic']}{several},{area or ' gave no score'} {where_told(row)}. Verdict: {verdict}."
+    return Question(*asked, _TOLD.get(verdict, _OPEN), words, "membership", _is_leak(verdict))
+
+
+def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str) -> Question:
+    asked = "What does a sum hide?", "a server behind secure aggregation sees sums over clients alone"
+    if not settings and not membership:
+        words = "All that is said here is of single messages. What a sum over clients still tells was not tried."
+        return Question(*asked, _UNTRIED, words)
+    sentences, verdicts = [], [str(setting.entry.get("verdict")) for setting in settings]
+    largest = _largest(settings)
+    if largest is not None:
+        reached = f"{largest.name} recovered {largest.recovered} of {largest.total} {unit}"
+        sentences.append(f"From sums over {_clients(largest)} {reached}: {largest.entry.get('verdict')}.")
+        verdicts = [str(largest.entry.get("verdict"))]
+        smaller = [one for one in settings if _is_leak(one.entry.get("verdict")) and not _same_group(one, largest)]
+        if smaller and not _is_leak(verdicts[0]):
+            sentences.append(f"Sums over {_clients(max(smaller, key=_group))} leak.")
+    row = told(membership)
+    if row is not None:
+        sentences.append(f"Membership by {row['statistic']}: {row['verdict']}.")
+        verdicts.append(str(row["verdict"]))
+    leaks = any(map(_is_leak, verdicts))
+    untried = not settings or not membership
+    sentences += [f"{'Reconstruction' if not settings else 'Membership'} from sums was not tried."] if untried else []
+    hidden = not leaks and not untried and all(verdict == "no leak found" for verdict in verdicts)
+    answer = "Not enough: it still leaks" if leaks else "No leak found in sums" if hidden else _OPEN
+    return Question(*asked, answer, " ".join(sentences), "results" if settings else "membership", leaks)
+
+
+def _largest(settings: Sequence[AuditEntry]) -> AuditEntry | None:
+    """Return the worst setting among those of the largest group."""
+    most = max(map(_group, settings), default=0.0)
+    return next(iter(worst_first([setting for setting in settings if _group(setting) == most])), None)
+
+
+def _group(setting: AuditEntry) -> float:
+    return number(setting.entry.get("group")) or 0.0
+
+
+def _same_group(one: AuditEntry, other: AuditEntry) -> bool:
+    return _group(one) == _group(other)
+
+
+def _clients(setting: AuditEntry) -> str:
+    group = _group(setting)
+    return f"{group:g} client{'' if group == 1 else 's'}" if group else "clients"
+
+
+def _is_leak(verdict: Any) -> bool:
+    return seriousness(verdict) < 2
