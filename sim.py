@@ -257,6 +257,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
     from flfw.curves import Point
     from flfw.report.causes import because
     from flfw.report.findings import AuditEntry, setting_name
+    from flfw.report.questions import membership_line
 
     final = result["final"]
     lines = []
@@ -280,7 +281,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
         expected = f", {entry['share_expected']:.0%} expected" if entry.get("share_expected") is not None else ""
         line = f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{expected}{best})"
         lines.append(f"{line}: {cause}" if cause else line)
-    return [*lines, *result["notes"]]
+    return [*lines, *map(membership_line, result.get("membership") or []), *result["notes"]]
 
 
 def _claimed(privacy: list[dict[str, Any]]) -> list[str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from flfw.report.findings import AuditEntry, number
-from flfw.report.formats import decimals
+from flfw.report.formats import below, decimals
 from flfw.report.ranking import answers, seriousness, worst_first
 
 AGGREGATE = "aggregate"
@@ -92,6 +92,19 @@ def _of_one_place(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     doubtful = next((row for row in rows if row.get("cause") in _DOUBTFUL), None)
     found_none = next((row for row in rows if row["verdict"] == "no leak found"), None)
     return leak or doubtful or found_none or rows[0]
+
+
+def membership_line(row: Mapping[str, Any]) -> str:
+    """Return a statistic in one line for the terminal."""
+    area, low, high = (decimals(row[key], 3) for key in ("auc", "auc_low", "auc_high"))
+    shown = f"AUC {area} ({low} to {high}) on {row['pairs']} pairs"
+    if number(row["tpr"]) is not None:
+        shown += f", {row['tpr']:.1%} of members at {row['fpr']:.2%} false alarms"
+    if number(row["epsilon_low"]):
+        shown += f", epsilon at least {below(row['epsilon_low'])}"
+    vantage = "" if row["vantage"] == "server" else f" ({row['vantage']})"
+    cause = "" if row["verdict"] == "leaks" else f": {row['why']}"
+    return f"membership by {row['statistic']}{vantage} {where_told(row)}: {row['verdict']} ({shown}){cause}"
 
 
 def where_told(row: Mapping[str, Any]) -> str:

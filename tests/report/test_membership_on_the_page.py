@@ -1,0 +1,116 @@
+"""Membership in a report: three questions on its first screen, a section of its own, and the words of each verdict."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfw.report.findings import read_settings
+from flfw.report.questions import membership_line, questions, told, where_told
+from flfw.report.report import write_report
+from tests.report.test_report import Page
+from tests.support.reported_runs import a_run, entry, nothing
+from tests.support.reported_runs import told as row
+
+
+def read(folder: Path, *rows: dict[str, Any], **changes: Any) -> Page:
+    return Page(write_report(a_run(folder, membership=list(rows), **changes)).read_text(encoding="utf-8"))
+
+
+def test_a_run_without_membership_says_that_it_was_not_tested(tmp_path: Path) -> None:
+    page = read(tmp_path / "run")
+    first = page.text[: page.text.index("What the attacks reached")]
+    assert "Can somebody see it? training images rebuilt from what clients send Yes" in first
+    assert "Can somebody tell that it was there? membership of single images Not tested" in first
+    assert "What does a sum hide? a server behind secure aggregation sees sums over clients alone Not tested" in first
+    assert "Can it be told who was there?" not in page.text
+
+
+def test_a_leak_of_membership_stands_in_the_headline_beside_that_of_images(tmp_path: Path) -> None:
+    page = read(tmp_path / "run", row("cosine", "inconclusive"), row("whitened", "leaks"))
+    assert "HyperFL on digits leaks: ig" in page.heading
+    assert "And it tells who was there: whitened tells members from held-out images" in page.heading
+    assert "(AUC 0.67, where a coin gives 0.50; 8.2 % of the members at 0.33 % false alarms)" in " ".join(
+        page.heading.split()
+    )
+    assert "membership of single images Yes whitened, one of 2 statistics, has an AUC of 0.67" in page.text
+    section = page.text[page.text.index("Can it be told who was there?") :]
+    assert "2001 of 3000 0.64 to 0.69 0.50 0.54 client 7 214 of 300" in section
+    assert section.index("whitened") < section.index("cosine")
+
+
+@pytest.mark.parametrize(
+    ("verdict", "opens", "words"),
+    [
+        ("leaks", "HyperFL on digits leaks who was there", "It can be told that somebody’s data was there."),
+        ("no leak found", "No leak found of membership in HyperFL", "an effect above 53 % right guesses"),
+        ("inconclusive", "Inconclusive on membership in HyperFL", "Whether membership can be told is not known."),
+    ],
+)
+def test_a_run_with_membership_alone_is_no_run_without_an_audit(
+    tmp_path: Path, verdict: str, opens: str, words: str
+) -> None:
+    page = read(tmp_path / "run", row("whitened", verdict), attacks=())
+    assert page.heading.strip().startswith(opens)
+    assert words in page.text and "The reason of whitened." in page.text
+    assert "Not audited" not in page.text and "Nothing was tested for leaks" not in page.text
+    assert "Can somebody see it? training samples rebuilt from what clients send Not tested" in page.text
+
+
+def test_an_epsilon_stands_beside_the_claim(tmp_path: Path) -> None:
+    page = read(tmp_path / "run", row("whitened", "leaks", claimed_epsilon=2.7541, delta=1e-5, epsilon_low=0.2879))
+    assert "ε claimed" in page.text and "0.287 2.76 3000" in page.text
+    assert "ε claimed" not in read(tmp_path / "other", row("whitened", "leaks")).text
+
+
+def test_one_statistic_that_can_see_answers_for_blind_ones_of_the_same_messages_only() -> None:
+    found_none, blind = row("whitened", "no leak found"), row("cosine", "inconclusive")
+    assert told([blind, found_none]) is found_none
+    assert told([found_none, row("cosine", "inconclusive", cause="faint")])["cause"] == "faint"  # type: ignore[index]
+    elsewhere = row("cosine", "inconclusive", vantage="outsider")
+    assert told([found_none, elsewhere]) is elsewhere
+    assert told([]) is None
+
+
+def test_rounds_have_words() -> None:
+    rounds = ([3], [1, 2, 3], [1, 5, 9], [])
+    words = ("in round 3", "in rounds 1 to 3", "in 3 rounds up to 9", "on the final model")
+    assert tuple(where_told({"rounds": one}) for one in rounds) == words
+
+
+def summed(tmp_path: Path, rows: list[dict[str, Any]], *entries: dict[str, Any]) -> tuple[str, str, bool]:
+    one = questions(read_settings(tmp_path, entries, pictures=False), rows, "images")[2]
+    return one.answer, one.words, one.leaks
+
+
+def test_the_largest_sum_answers_for_sums(tmp_path: Path) -> None:
+    small = entry("ig", 0, False, vantage="aggregate", group=2)
+    large = entry("ig", 0, False, vantage="aggregate", group=10, **nothing())
+    answer, words, leaks = summed(tmp_path, [], small, large)
+    assert (answer, leaks) == ("Not known", False)  # membership from sums was not tried
+    assert "From sums over 10 clients" in words and "Sums over 2 clients leak." in words
+    assert "Membership from sums was not tried." in words
+    none = row("whitened", "no leak found", vantage="aggregate")
+    assert summed(tmp_path, [none], small, large)[0] == "No leak found in sums"
+    assert summed(tmp_path, [row("whitened", "leaks", vantage="aggregate")], large)[2]
+    assert summed(tmp_path, [], large | {"verdict": "leaks"})[0] == "Not enough: it still leaks"
+
+
+def test_sums_are_no_answer_to_single_messages(tmp_path: Path) -> None:
+    settings = read_settings(tmp_path, [entry("ig", 0, False, vantage="aggregate", group=10)], pictures=False)
+    seen, present, _ = questions(settings, [row("whitened", "leaks", vantage="aggregate")])
+    assert (seen.answer, present.answer) == ("Not tested", "Not tested")
+
+
+def test_a_statistic_has_one_line_in_the_terminal() -> None:
+    assert membership_line(row("whitened", "leaks")) == (
+        "membership by whitened in rounds 1 to 2: leaks (AUC 0.667 (0.641 to 0.689) on 3000 pairs, 8.2% of members at "
+        "0.33% false alarms, epsilon at least 0.287)"
+    )
+    few = row("cosine", "inconclusive", vantage="peer", tpr=None, fpr=None, auc=None, auc_low=None, auc_high=None)
+    assert membership_line(few) == (
+        "membership by cosine (peer) in rounds 1 to 2: inconclusive (AUC – (– to –) on 3000 pairs): The reason "
+        "of cosine."
+    )
