@@ -40,6 +40,9 @@ _FIRST = (
 </header>
 <main id="main">
 <h1>{{ headline()|trim }}</h1>
+"""
+    + QUESTIONS
+    + """\
 {% set shown = elsewhere or worst %}
 {% if worst %}<p class="soft">{{ sureness(shown)|trim if shown.entry.verdict != 'identifies' and not shown.shown_to_work }} {{ reason(worst)|trim }}{% if targets|length > 1 %} This is the {{ {'leaks': 'largest leak', 'identifies': 'most serious result'}.get(worst.entry.verdict, 'weakest evidence') }} of {{ targets|length }} audited settings{{ but_for_those_aside() }}: <a href="#glance">all of them at a glance</a>.{% endif %}</p>{% endif %}
 {% if failed %}<p class="soft fails">Not everything gave a result: <a href="#failures">{{ failed }}</a>.</p>{% endif %}
