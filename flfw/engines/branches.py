@@ -42,12 +42,15 @@ def _means_alone(method: type[Method]) -> bool:
     A declaration holds for the `aggregate` of its own class and of those it inherits from, not for one in a subclass.
     """
     kind = method.__mro__
-    own = {name for one in kind[: kind.index(FederatedStrategy)] for name in vars(one)}  # of the class, mixins included
+    # Mixins are among them.
+    overridden = {
+        name for one in kind[: kind.index(FederatedStrategy)] for name in vars(one)
+    }  # of the class, mixins included
     declared, aggregating = (
         next((place for place, one in enumerate(kind) if name in vars(one)), len(kind))
         for name in ("reduces", "aggregate")
     )
-    looks = own & _OF_SINGLE_UPDATES or method.needed_metric
+    looks = overridden & _OF_SINGLE_UPDATES or method.needed_metric
     return method.reduces == "mean" and declared <= aggregating and not looks
 
 
