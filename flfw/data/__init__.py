@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data import text
+from flfw.data import patients, text
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import Arrays, Augmentation, Dataset, DatasetCard
 from flfw.data.generated import images, logistic, opened
@@ -153,8 +153,13 @@ def absolute(name: str) -> str:
     if prefix == "text":
         path, length = text.located(word)
         return f"text:{Path(path).expanduser().absolute()}@{length}"
-    place, at, column = word.partition("@") if prefix == "hf" else (word, "", "")
-    if place and (prefix == "folder" or (prefix == "hf" and Path(place).exists())):
+    if prefix == "folder" and word:
+        place, by_patient = patients.parsed(word)
+        path = str(Path(place).expanduser().absolute())
+        slash = "/" if path.endswith(patients.SUFFIX) else ""  # a folder of this name, without the ending
+        return f"folder:{path}{slash}{patients.SUFFIX if by_patient else ''}"
+    place, at, column = word.partition("@")
+    if place and prefix == "hf" and Path(place).exists():
         return f"{prefix}:{Path(place).expanduser().absolute()}{at}{column}"
     return name
 
@@ -248,7 +253,9 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
     folder = cache.user_cache() / "pixels" / f"{name.partition(':')[0]}-{key}"
     if not folder.exists():
         pixels.convert(name, card, root, None if as_published else side, folder)
-    (*arrays, train_domain, test_domain), meta = cache.read_arrays(folder, Arrays._fields)
+    (*arrays, train_domain, test_domain), meta = cache.read_arrays(folder, Arrays._fields[:-2])
+    by_patient = meta.get("patients", False)  # files of earlier versions have none
+    groups = cache.read_arrays(folder, Arrays._fields[-2:])[0] if by_patient else (None, None)
     return Dataset(
         name,
         *arrays,
@@ -266,6 +273,8 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
         per_client=card.per_client,
         digest=meta["digest"],
         vocabulary=card.vocabulary,
+        train_group=groups[0],
+        test_group=groups[1],
     )
 
 

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from flfw import data
-from flfw.data.splits import on_demand
+from flfw.data.splits import on_demand, patients
 from flfw.data.splits.partition import Split
 from flfw.dp.private_metrics import metrics_mechanism, most_examples, most_held
 from flfw.errors import require
@@ -57,6 +57,14 @@ _AFTER_THE_NOISE = "update"  # the hook at which a defence changes what has its 
 _PATIENTS = (
     "One patient has at most {examples} examples at a client, and examples at no more than {clients} of the clients: "
     "nobody here can check that."
+)
+_COUNTED_PATIENTS = (
+    "One patient has at most {examples} examples at a client, and examples of its own at no more than {clients} of the "
+    "clients: that many were counted in these very data, and that number itself is told without noise."
+)
+_GIVEN_PATIENTS = (
+    "One patient has at most {examples} examples at a client, and examples of its own at no more than {clients} of the "
+    "clients, as was asked for; in these data they are {counted}, which was counted."
 )
 _ENDS_EARLY = (
     "When training ends follows from the validation accuracies that clients report: the figure is of all the rounds "
@@ -184,6 +192,7 @@ class Ledger:
         """Mechanism of the whole run; None: the method claims nothing, or numbers of examples are not known here."""
         if not is_known(self.split):
             return None
+        self.patients()  # refuses fewer examples of a patient than there are, whatever the method
         if self.resolved.method.mechanism.__func__ is Method.mechanism.__func__:  # type: ignore[attr-defined]
             least_summed(self.experiment)  # refuses more colluding clients than there are, whatever the method
             return None
@@ -220,19 +229,43 @@ class Ledger:
             return None
         return self.resolved.method.as_published(self.resolved.settings, self._course(self.resolved.settings))
 
+    def patients(self) -> tuple[int, int, str]:
+        """Count the examples of a patient at a client, and its clients beside copies, with a sentence on how.
+
+        Where the data name patients, at least as many count as there are. 0 examples: not known.
+
+        Raises:
+            BadInput: fewer are asked for than there are.
+        """
+        asked, split = self.experiment, self.split
+        if split.patients is None:
+            given = {"examples": asked.patient_examples, "clients": asked.patient_clients}
+            return *given.values(), _PATIENTS.format(**given)
+        counted = patients.most_at_a_client(split.patients, split.train)
+        if asked.metrics == "private" and split.test_patients is not None:  # a patient is in one part alone
+            tests = [*split.test, *split.validation]
+            counted = max(counted, patients.most_at_a_client(split.test_patients, tests))
+        enough = asked.patient_examples == 0 or asked.patient_examples >= counted
+        limit = f"patient-examples >= {counted}, as many as one patient has at a client, or none to have them counted"
+        require(enough, limit, patient_examples=asked.patient_examples)
+        owners = -(-patients.most_clients(split.patients, split.train) // _most_held(split.train))
+        examples, clients = asked.patient_examples or counted, max(asked.patient_clients, owners)
+        how = _GIVEN_PATIENTS if (examples, clients) != (counted, owners) else _COUNTED_PATIENTS
+        return examples, clients, how.format(examples=examples, clients=clients, counted=counted)
+
     def claims(self) -> list[Claim]:
         """Return the claim on the whole run for each unit and adversary; empty: nothing is claimed."""
         mechanism = self.mechanism
         if mechanism is None:
             return []
-        patients = self.experiment.patient_examples
+        of_patient = self.patients()[0]
         whole = (
             most_examples(self.split)
             if self.experiment.metrics == "private"
             else max(on_demand.sizes(self.split.train))
         )
         sizes: dict[Unit, int | None] = {"example": 1, "client": whole}
-        sizes |= {"patient": patients} if patients else {}
+        sizes |= {"patient": of_patient} if of_patient else {}
         return [
             self._claim(mechanism, unit, adversary, size) for unit, size in sizes.items() for adversary in ADVERSARIES
         ]
@@ -259,7 +292,7 @@ class Ledger:
         secure = bool(getattr(self.resolved.settings, "secure", False))
         reported = self.reported
         if unit == "patient":  # the same factor for all that a patient's clients send
-            times = asked.patient_clients
+            times = self.patients()[1]
             mechanism = replace(mechanism, replication=mechanism.replication * times)
             reported = reported and replace(reported, replication=reported.replication * times)
         assert asked.metrics != "auto", "a resolved experiment has no auto"
@@ -272,8 +305,7 @@ class Ledger:
         if isinf(result.epsilon):
             return result
         if unit == "patient":
-            limits = _PATIENTS.format(examples=asked.patient_examples, clients=asked.patient_clients)
-            result = replace(result, assumptions=(*result.assumptions, limits))
+            result = replace(result, assumptions=(*result.assumptions, self.patients()[2]))
         if asked.patience and asked.metrics == "all":  # by accuracies with counted noise the end tells nothing more
             result = replace(result, assumptions=(*result.assumptions, _ENDS_EARLY))
         if _hides_cohorts(mechanism):

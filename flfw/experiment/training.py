@@ -179,7 +179,8 @@ class PrivacySettings:
     accounting: Literal["exact", "paper"] = "exact"
     """paper: also as the method's paper counts, and a target and a budget by that; the true figure stands beside it."""
     patient_examples: int = 0
-    """The most examples that one patient has at a client, for the privacy of patients; 0: not known."""
+    """The most examples that one patient has at a client, for the privacy of patients; 0: counted where the data name
+    patients (folder:PATH@patient), and else not known."""
     patient_clients: int = 1
     """The most clients at which one patient has examples of its own; copies that a split makes are counted beside."""
     colluding_clients: int = 0

@@ -53,6 +53,87 @@ def draw_pairs(places: np.ndarray, labels: np.ndarray, rng: np.random.Generator,
     return Pairs(pairs[:, 0], pairs[:, 1])
 
 
+@final
+@dataclass(frozen=True)
+class PatientPairs:
+    """Pairs of one client's patients.
+
+    Attributes:
+        members: (P,) numbers of the patients all of whose examples are trained on.
+        held_out: (P,) numbers of their counterparts, of whom nobody trains on any example.
+        unlike: (P,) number of examples by which a pair's numbers of each class differ; 0: the mixes are the same.
+    """
+
+    members: np.ndarray
+    held_out: np.ndarray
+    unlike: np.ndarray
+
+
+def draw_patient_pairs(
+    labels: np.ndarray, patients: np.ndarray, rng: np.random.Generator, most: int | None = None
+) -> PatientPairs:
+    """Pair a client's patients with mixes of classes as near as the data allow, and toss a fair coin for each pair.
+
+    Patients are taken in a random order. Each is paired with the one left whose numbers of examples of each class
+    differ least from its own (the sum of the differences; the first in that order of several). The coins are tossed
+    afterwards, so that also where mixes differ nothing but the training tells which of a pair is the member. With an
+    odd number of patients one is in no pair.
+
+    Args:
+        labels: (n,) classes of all of the client's examples.
+        patients: (n,) their patients.
+        rng: generator of order and coins; neither the training nor an attacker may have it.
+        most: largest number of pairs, those that differ least; None: as many as there are.
+
+    Raises:
+        BadInput: not a patient for each label, or a number of pairs below 1.
+    """
+    require(len(labels) == len(patients), "a patient for each label", labels=len(labels), patients=len(patients))
+    require(most is None or most >= 1, "most >= 1", most=most)
+    each, row = np.unique(patients, return_inverse=True)
+    mixes = np.zeros((len(each), int(labels.max(initial=0)) + 1), np.int64)
+    np.add.at(mixes, (row, labels), 1)
+    left = rng.permutation(len(each))
+    pairs, unlike = np.zeros((len(each) // 2, 2), np.int64), np.zeros(len(each) // 2, np.int64)
+    for place in range(len(pairs)):
+        first, left = left[0], left[1:]
+        apart = np.abs(mixes[left] - mixes[first]).sum(axis=1)
+        nearest = int(apart.argmin())
+        pairs[place], unlike[place] = (first, left[nearest]), apart[nearest]
+        left = np.delete(left, nearest)
+    kept = np.argsort(unlike, kind="stable")[:most]
+    chosen = rng.permuted(each[pairs[kept]], axis=1)
+    return PatientPairs(chosen[:, 0], chosen[:, 1], unlike[kept])
+
+
+def patient_scores(scores: np.ndarray, labels: np.ndarray, patients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Compute a score for each patient: the mean of its examples' z-scores.
+
+    A z-score is the score less the mean of its class, over the deviation of all these differences. Nothing in it
+    depends on membership. If there is no deviation, all are 0.
+
+    Args:
+        scores: (N,) scores of all candidates, higher for members.
+        labels: (N,) their classes.
+        patients: (N,) their patients.
+
+    Returns:
+        The numbers of the patients, ascending, and their scores.
+
+    Raises:
+        BadInput: not a label and a patient for each score, or scores that are not finite.
+    """
+    whole = len(scores) == len(labels) == len(patients)
+    require(whole, "a label and a patient for each score", scores=len(scores), patients=len(patients))
+    require(bool(np.isfinite(scores).all()), "finite scores", scores="NaN or infinity")
+    of_class = np.unique(labels, return_inverse=True)[1]
+    centred = scores - (np.bincount(of_class, scores) / np.bincount(of_class))[of_class]
+    deviation = float(np.sqrt(np.mean(centred**2))) if len(scores) else 0.0
+    z = centred / deviation if deviation > 0 else np.zeros(len(scores))
+    each, row = np.unique(patients, return_inverse=True)
+    return each, np.bincount(row, z, minlength=len(each)) / np.bincount(row, minlength=len(each))
+
+
 def correct_pairs(members: np.ndarray, held_out: np.ndarray, guesses: int) -> int:
     """Count the right guesses on the pairs whose scores differ most; equal scores count as wrong.
 

@@ -121,6 +121,7 @@ def _at_one_site(asked: Experiment) -> Experiment:
 def _of_folder(asked: Experiment) -> Experiment:
     """Return the same settings on the images in this site's data root, if they name data that only sites have."""
     from flfw import data
+    from flfw.data import patients
 
     if not data.is_at_sites(asked.dataset):
         return asked
@@ -128,7 +129,8 @@ def _of_folder(asked: Experiment) -> Experiment:
     square = len(card.shape) == 3 and card.shape[1] == card.shape[2]
     require(square, "square images to rehearse with, or --dataset folder:PATH", dataset=asked.dataset)
     require(asked.data_root is not None, "--data-root with this site's images", data_root=None)
-    name = data.absolute(f"folder:{asked.data_root}")
+    ending = patients.SUFFIX if patients.parsed(asked.dataset)[1] else ""
+    name = data.absolute(f"folder:{asked.data_root}/{ending}")
     local = data.describe(name)
     got = local.shape[0], local.classes
     fits = got == (card.shape[0], card.classes)

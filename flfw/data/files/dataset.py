@@ -18,7 +18,8 @@ Augmentation = Literal["none", "flip", "crop_flip"]
 class Arrays(NamedTuple):
     """The two official parts: inputs ``(N, C, H, W)`` uint8 or ``(N, d)`` float32 in [0, 1], labels ``(N,)`` int64.
 
-    Data of several domains have a domain for each example: ``(N,)`` int64, its place in the card's domains.
+    Data of several domains have a domain for each example: ``(N,)`` int64, its place in the card's domains. Data whose
+    patients are known have a number >= 0 of a patient for each example, ``(N,)`` int64; none is in both parts.
     """
 
     train_x: np.ndarray
@@ -27,6 +28,8 @@ class Arrays(NamedTuple):
     test_y: np.ndarray
     train_domain: np.ndarray | None = None
     test_domain: np.ndarray | None = None
+    train_group: np.ndarray | None = None
+    test_group: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,8 @@ class Dataset:
         held_out: the domain that no client holds; empty: none.
         per_client: scheme -> default numbers of training and test examples of a client.
         vocabulary: number of tokens of text, as on the card; 0: no text.
+        train_group: (N,) int64, number of the patient of each training example; None: patients are not known.
+        test_group: as ``train_group``; no patient is in both parts.
     """
 
     name: str
@@ -131,6 +136,8 @@ class Dataset:
     per_client: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     digest: str = ""
     vocabulary: int = 0
+    train_group: np.ndarray | None = None
+    test_group: np.ndarray | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -13,9 +13,11 @@ from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
+from flfw.data import patients
 from flfw.data.files.cache import digest
 from flfw.data.files.dataset import Arrays, DatasetCard
 from flfw.data.readers import folder, images
@@ -39,12 +41,14 @@ def site(word: str) -> DatasetCard:
 
     Rows are in ``train.csv`` and ``test.csv``, or in ``rows.csv``; there, every fifth row of a class, from the second
     on, belongs to the test part. A line has D numbers in [0, 1] and the class, 0 to CLASSES - 1, separated by commas;
-    there is no header line.
+    there is no header line. With the ending ``@patient`` images are in folders of patients, as for ``folder:PATH@patient``,
+    and a line of a table has the patient's number, a whole one >= 0, after the class.
 
     Raises:
         BadInput: the word has neither form.
     """
-    parsed = _FORM.fullmatch(word)
+    form, by_patient = patients.parsed(word)
+    parsed = _FORM.fullmatch(form)
     if not parsed or int(parsed[5]) < 2:
         raise BadInput(
             "Expected site:CxHxW:CLASSES, of images with C = 1 or 3 channels, or site:D:CLASSES, of rows of D numbers, "
@@ -56,7 +60,7 @@ def site(word: str) -> DatasetCard:
         shape=shape,
         classes=classes,
         files={},
-        read=partial(_read_images if image else _read_rows, shape=shape, classes=classes),
+        read=partial(_read_images if image else _read_rows, shape=shape, classes=classes, by_patient=by_patient),
         source=f"the sites' own {'images' if image else 'rows'}, which only they have; normalised with 0.5 and 0.5",
         fetch="the site's own, in its data root",
         net=_MADE_FOR.get(shape, "lenet") if image else "mlp",
@@ -64,28 +68,30 @@ def site(word: str) -> DatasetCard:
         mean=(0.5,) * shape[0],
         std=(0.5,) * shape[0],
     )
-    return replace(card, look=partial(_look, card=card))
+    return replace(card, look=partial(_look, card=card, by_patient=by_patient))
 
 
-def _look(root: Path, card: DatasetCard) -> DatasetCard:
+def _look(root: Path, card: DatasetCard, by_patient: bool) -> DatasetCard:
     """Return the card with the site's files, which are listed again by each call."""
     if not root.is_dir():
         raise BadInput(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
     if len(card.shape) == 3:
-        names, train, test = _listed(root, card.classes)
+        names, train, test = _listed(root, card.classes, by_patient)
+        if by_patient:
+            folder.groups(root, train, test)
         files, labels = [file for file, _ in [*train, *test]], names
     else:
         files, labels = _tables(root), [str(label) for label in range(card.classes)]
         for file in files:
-            _require_columns(file, card.shape[0])
+            _require_columns(file, card.shape[0], by_patient)
     return replace(card, files={str(Path(file).relative_to(root)): None for file in files}, labels=digest(*labels))
 
 
 # --- images -------------------------------------------------------------------------------------------------------
 
 
-def _listed(root: Path, classes: int) -> tuple[list[str], list[Example], list[Example]]:
-    names, train, test = folder.parts(root)
+def _listed(root: Path, classes: int, by_patient: bool) -> tuple[list[str], list[Example], list[Example]]:
+    names, train, test = folder.parts(root, by_patient)
     if len(names) != classes:
         raise BadInput(
             f"Expected {classes} classes, a folder of images each, got {len(names)} in {root}; {_WAY_OUT}, with as "
@@ -94,10 +100,14 @@ def _listed(root: Path, classes: int) -> tuple[list[str], list[Example], list[Ex
     return names, train, test
 
 
-def _read_images(root: Path, side: int | None, shape: tuple[int, int, int], classes: int) -> Arrays:
-    _, train, test = _listed(root, classes)
+def _read_images(root: Path, side: int | None, shape: tuple[int, int, int], classes: int, by_patient: bool) -> Arrays:
+    _, train, test = _listed(root, classes, by_patient)
     x, y = images.decode_labelled([*train, *test], side or shape[1:], shape[0], lossy=True)
-    return Arrays(x[: len(train)], y[: len(train)], x[len(train) :], y[len(train) :])
+    read = Arrays(x[: len(train)], y[: len(train)], x[len(train) :], y[len(train) :])
+    if not by_patient:
+        return read
+    train_group, test_group = folder.groups(root, train, test)
+    return read._replace(train_group=train_group, test_group=test_group)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------
@@ -113,25 +123,35 @@ def _tables(root: Path) -> list[Path]:
     raise BadInput(f"Expected {' and '.join(_PARTS)}, or {_ALL}, got {root} without; {_WAY_OUT}.")
 
 
-def _require_columns(path: Path, features: int) -> None:
+def _require_columns(path: Path, features: int, by_patient: bool) -> None:
     with path.open(errors="replace") as file:
         columns = "".join(islice(file, 1)).count(",")
-    if columns != features:
-        raise BadInput(f"Expected lines of {features} numbers and a class in {path}, got {columns}; {_WAY_OUT}.")
+    if columns != features + by_patient:
+        rest = "a class and a patient" if by_patient else "a class"
+        raise BadInput(f"Expected lines of {features} numbers and {rest} in {path}, got {columns}; {_WAY_OUT}.")
 
 
-def _read_rows(root: Path, side: int | None, shape: tuple[int], classes: int) -> Arrays:
-    read = [_rows(path, shape[0], classes) for path in _tables(root)]
-    (train_x, train_y), (test_x, test_y) = read if len(read) == 2 else _parted(*read[0])
-    return Arrays(train_x, train_y, test_x, test_y)
+def _read_rows(root: Path, side: int | None, shape: tuple[int], classes: int, by_patient: bool) -> Arrays:
+    read = [_rows(path, shape[0], classes, by_patient) for path in _tables(root)]
+    (train_x, train_y, mine), (test_x, test_y, theirs) = read if len(read) == 2 else _parted(*read[0])
+    return Arrays(train_x, train_y, test_x, test_y, train_group=mine, test_group=theirs)
 
 
-def _rows(path: Path, features: int, classes: int) -> tuple[np.ndarray, np.ndarray]:
-    """Read the inputs (N, d) float32 and labels (N,) int64 of one table."""
+_Rows: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+
+
+def _rows(path: Path, features: int, classes: int, by_patient: bool) -> _Rows:
+    """Read the inputs (N, d) float32, labels (N,) int64 and, if asked, patients (N,) int64 of one table."""
     try:
         table = np.loadtxt(path, delimiter=",", ndmin=2)
     except ValueError as error:
         raise BadInput(f"Expected lines of numbers in {path}, got another: {' '.join(str(error).split())}.") from error
+    group = None
+    if by_patient:
+        table, numbers = table[:, :-1], table[:, -1]
+        group = numbers.astype(np.int64)
+        if not ((numbers >= 0) & (numbers == group)).all():
+            raise BadInput(f"Expected a whole number >= 0 of a patient at the end of each line of {path}, got another.")
     x, y = table[:, :-1], table[:, -1]
     fits = np.concatenate([(x >= 0) & (x <= 1), ((y >= 0) & (y < classes) & (y == np.floor(y)))[:, None]], axis=1)
     if x.shape[1] != features or not fits.all():
@@ -140,11 +160,17 @@ def _rows(path: Path, features: int, classes: int) -> tuple[np.ndarray, np.ndarr
             f"Expected lines of {features} numbers in [0, 1] and a class of 0 to {classes - 1} in {path}, got another "
             f"in line {line}; scale the numbers, alike at every site."
         )
-    return x.astype(np.float32), y.astype(np.int64)
+    return x.astype(np.float32), y.astype(np.int64), group
 
 
-def _parted(x: np.ndarray, y: np.ndarray) -> Sequence[tuple[np.ndarray, np.ndarray]]:
-    """Divide one table into training and test part: every fifth row of a class, from the second on, is for testing."""
+def _parted(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) -> Sequence[_Rows]:
+    """Divide one table into training and test part: every fifth row of a class, from the second on, is for testing.
+
+    With patients it is every fifth patient, see `flfw.data.patients.tested`.
+    """
+    if group is not None:
+        chosen = patients.tested(y, group)
+        return [(x[rows], y[rows], group[rows]) for rows in (~chosen, chosen)]
     test = np.sort(np.concatenate([np.flatnonzero(y == label)[1::5] for label in np.unique(y)]))
     train = np.setdiff1d(np.arange(len(y)), test)
-    return [(x[train], y[train]), (x[test], y[test])]
+    return [(x[rows], y[rows], None) for rows in (train, test)]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from flfw.data import patients
 from flfw.data.files import cache
 from flfw.data.files.dataset import Arrays, DatasetCard
 from flfw.errors import BadInput
@@ -86,11 +87,12 @@ def read(name: str, card: DatasetCard, root: Path, side: int | None) -> Arrays:
             )
         if not len(x):
             raise BadInput(f"Expected {name} {part} inputs, got none in {root}; {_again(card)}.")
+    patients.require_apart(name, arrays.train_group, arrays.test_group, (len(arrays.train_y), len(arrays.test_y)))
     return arrays
 
 
 def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: Path) -> None:
-    """Write the folder ``target``: arrays of the inputs, labels and domains of both parts, and ``meta.json``.
+    """Write the folder ``target``: arrays of the inputs, labels, domains and patients of both parts, and ``meta.json``.
 
     Warn (once, as this runs once) when a file is not the published one.
 
@@ -107,11 +109,12 @@ def convert(name: str, card: DatasetCard, root: Path, side: int | None, target: 
         arrays = arrays._replace(train_x=resize(arrays.train_x, side), test_x=resize(arrays.test_x, side))
     mean, std = (list(card.mean), list(card.std)) if card.mean else moments(arrays.train_x)
     kept = {
-        **arrays._asdict(),
+        **{name: array for name, array in arrays._asdict().items() if array is not None},
         "train_domain": _domains(arrays.train_domain, arrays.train_y),
         "test_domain": _domains(arrays.test_domain, arrays.test_y),
     }
     meta = {"mean": mean, "std": std, "md5_ok": _sums_ok(card, wrong), "root": str(root), "digest": _digest(kept)}
+    meta["patients"] = arrays.train_group is not None
     cache.publish(target, lambda folder: cache.write_arrays(folder, kept, meta))
     if wrong:
         warnings.warn(

@@ -16,7 +16,7 @@ import numpy as np
 
 from flfw.data.files import cache
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits import domains, dominant, drawn, mixtures, natural, pools, sampled, shards, whole
+from flfw.data.splits import domains, dominant, drawn, mixtures, natural, patients, pools, sampled, shards, whole
 from flfw.data.splits.cut import Cut, at_most
 from flfw.data.splits.on_demand import OnDemand
 from flfw.data.splits.outside import SplitScheme, source_of
@@ -81,6 +81,8 @@ class Split:
         public: indices into ``test_x`` that an attacker may hold: the official test part without inputs equal, byte
             for byte, to a client's training example or a victim, as an attacker must not hold its target. Clients may
             test on them.
+        patients: (N,) int64, the patient of each training example; None: patients are not known.
+        test_patients: likewise of each test example.
     """
 
     train: Sequence[np.ndarray]
@@ -89,6 +91,8 @@ class Split:
     distillation: np.ndarray
     proxy: np.ndarray
     public: np.ndarray
+    patients: np.ndarray | None = None
+    test_patients: np.ndarray | None = None
 
 
 _DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator], Cut]] = {
@@ -125,6 +129,8 @@ def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: Te
         cut = natural.parts(dataset, scheme, clients, test)
         return Split(cut.train, cut.test, cut.validation, none, none, dataset.common_tests)
     natural.refuse_others(dataset, type(scheme).__name__.lower())
+    if dataset.train_group is not None and not isinstance(scheme, SplitScheme):
+        patients.require_by_patient(dataset, scheme)
     if isinstance(scheme, Drawn):
         pool = _kept(dataset, Drawn(), 1, 0)
         train = drawn.parts(dataset, scheme, pool.train[0], "train", clients, seed)
@@ -134,21 +140,26 @@ def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: Te
         examples = len(dataset.train_y)
         at_most(examples, clients, f"{dataset.name} has {examples} training examples")  # though schemes may share them
         one = _kept(_with_tests_for(dataset, scheme, clients) if test == "shared" else dataset, scheme, clients, seed)
-    return _with_shared_tests(one, len(dataset.test_y), seed) if test == "shared" else one
+    one = _with_shared_tests(one, len(dataset.test_y), seed, dataset.test_group) if test == "shared" else one
+    return replace(one, patients=dataset.train_group, test_patients=dataset.test_group)
 
 
-def _with_shared_tests(one: Split, tests: int, seed: int) -> Split:
+def _with_shared_tests(one: Split, tests: int, seed: int, groups: np.ndarray | None) -> Split:
     """Return a split whose clients all have the same test examples, and the same for validation if they have any.
 
     Args:
         one: the split; its ``public`` may name positions in a longer test part, see `_with_tests_for`.
         tests: number of test examples there are.
         seed: seed of the draw.
+        groups: (tests,) patients, who stay whole; None: they are not known.
     """
     order, clients = numpy_generator(seed, "shared test").permutation(tests), len(one.train)
     validated = len(one.validation[0]) > 0
     size = min(_SHARED, tests // 2 if validated else tests)
     test, validation = np.sort(order[:size]), np.sort(order[size : 2 * size] if validated else order[:0])
+    if groups is not None:
+        rng = numpy_generator(seed, "shared test")
+        test, validation = [*patients.shuffled(groups, size, 1 + validated, rng), order[:0]][:2]
     same = {"test": OnDemand.same(clients, test), "validation": OnDemand.same(clients, validation)}
     return replace(one, **same, public=one.public[one.public < tests])
 
@@ -161,11 +172,13 @@ def _with_tests_for(dataset: Dataset, scheme: AnyScheme, clients: int) -> Datase
     alternate = getattr(scheme, "halves", "") == "alternate"
     require(not alternate, "--test own for sampled.halves=alternate, whose halves are apart", test="shared")
     tests = len(dataset.test_y)
-    places = np.arange(max(tests, -(-2 * clients // tests) * tests)) % tests
+    units = tests if dataset.test_group is None else len(np.unique(dataset.test_group))
+    times = max(1, -(-2 * clients // units))
+    places = np.arange(times * tests) % tests
+    group = None if dataset.test_group is None else patients.repeated(dataset.test_group, times)
     domain = dataset.test_domain[places] if len(dataset.test_domain) else dataset.test_domain
-    return replace(
-        dataset, test_x=dataset.test_x[places], test_y=np.asarray(dataset.test_y)[places], test_domain=domain
-    )
+    inputs, labels = dataset.test_x[places], np.asarray(dataset.test_y)[places]
+    return replace(dataset, test_x=inputs, test_y=labels, test_domain=domain, test_group=group)
 
 
 def _kept(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split:
@@ -174,8 +187,7 @@ def _kept(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split
     file = cache.user_cache() / "splits" / f"{family}-{_key(dataset, scheme, clients, seed)}.npz"
     if not file.exists():
         rng = numpy_generator(seed, "split")
-        known = not isinstance(scheme, SplitScheme)
-        cut = _DIVIDE[type(scheme)](dataset, scheme, clients, rng) if known else scheme.divide(dataset, clients, rng)
+        cut = _cut(dataset, scheme, clients, rng)
         for part, partitions in (("training", cut.train), ("test", cut.test), ("validation", cut.validation)):
             empty = [client for client, indices in enumerate(partitions) if len(indices) == 0]
             if empty:
@@ -186,6 +198,19 @@ def _kept(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split
                 )
         cache.publish(file, lambda path: _write(path, cut, _public(dataset, cut.train)))
     return _read(file)
+
+
+def _cut(dataset: Dataset, scheme: AnyScheme, clients: int, rng: np.random.Generator) -> Cut:
+    """Cut the data by a scheme; where patients are known, no patient is separated."""
+    if dataset.train_group is None:
+        known = not isinstance(scheme, SplitScheme)
+        return _DIVIDE[type(scheme)](dataset, scheme, clients, rng) if known else scheme.divide(dataset, clients, rng)
+    if isinstance(scheme, SplitScheme):
+        cut = scheme.divide(dataset, clients, rng)
+    else:
+        cut = patients.divide(dataset, scheme, clients, rng, _DIVIDE[type(scheme)])
+    patients.require_whole(dataset, cut)
+    return cut
 
 
 def for_each(one: Split, clients: int) -> Split:
@@ -205,7 +230,8 @@ def nobodys(clients: int) -> Split:
 
 def _key(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> str:
     """Compute a digest of everything that a split depends on."""
-    columns = dataset.train_y, dataset.test_y, dataset.train_domain, dataset.test_domain
+    columns = [dataset.train_y, dataset.test_y, dataset.train_domain, dataset.test_domain]
+    columns += [group for group in (dataset.train_group, dataset.test_group) if group is not None]
     numbers = dataset.classes, dataset.victims, dataset.test_start
     names = dataset.domains, dataset.held_out, dict(dataset.per_client)
     inputs = _identity(dataset.train_x), _identity(dataset.test_x)
@@ -265,4 +291,4 @@ def _stored(path: Path) -> Split:
     if any(len(parts[name]) != end[-1] for name, end in ends.items()):
         raise ValueError("other numbers of indices than their sizes")
     parts |= {name: tuple(np.split(parts[name], end[:-1])) for name, end in ends.items()}
-    return Split(**{field.name: parts[field.name] for field in fields(Split)})
+    return Split(**{field.name: parts[field.name] for field in fields(Split) if field.name in parts})
