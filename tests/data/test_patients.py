@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flfw.data import Dataset, absolute, describe, load
-from flfw.data.patients import tested
+from flfw.data import Dataset, absolute, describe, load, patients
 from flfw.data.splits.cut import Cut
 from flfw.data.splits.partition import (
     IID,
@@ -106,8 +105,8 @@ def test_rows_of_a_site_have_their_patient_after_the_class(tmp_path: Path) -> No
 
 def test_every_fifth_patient_of_its_rarest_class_is_for_testing() -> None:
     """Class 1 has three patients, class 0 four: 0 counts as of class 1, with 5 and 6, of whom 5 is the second."""
-    labels, patients = np.array([0, 0, 0, 0, 1, 1, 1, 0]), np.array([0, 1, 2, 3, 0, 5, 6, 1])
-    assert tested(labels, patients).tolist() == [False, False, True, False, False, True, False, False]
+    labels, whose = np.array([0, 0, 0, 0, 1, 1, 1, 0]), np.array([0, 1, 2, 3, 0, 5, 6, 1])
+    assert patients.tested(labels, whose).tolist() == [False, False, True, False, False, True, False, False]
 
 
 @pytest.mark.parametrize("scheme", [IID(), Dirichlet(0.5), Pathological(2)], ids=["iid", "dirichlet", "pathological"])
@@ -120,7 +119,7 @@ def test_over_many_seeds_no_patient_is_separated(scheme: object, test: str) -> N
         try:
             one = split(data, scheme, 3, seed, test)  # type: ignore[arg-type]
         except BadInput as error:
-            assert "data for each of 3 clients" in str(error)  # noqa: PT017 - a draw that leaves one empty
+            assert "data for each of 3 clients" in str(error)
             continue
         cut += 1
         total = np.bincount(data.train_group)

@@ -108,6 +108,25 @@ def test_a_patient_at_several_sites(method: str, chosen: tuple[str, ...]) -> Non
     assert method != "fed_cdp" or copied["patient", "outsider"].epsilon == more  # two sites, and a copy of each example
 
 
+def test_a_patients_examples_are_counted_where_the_data_name_patients() -> None:
+    """Patient 1 has three examples at client 0; of those asked for, fewer are refused and more are taken."""
+    experiment = asked("fed_cdp", "noise_multiplier=60", "grouping=flat")
+    named = dataclasses.replace(held(range(20), range(20, 40)), patients=np.array([1, 1, 1, *range(2, 39)]))
+
+    def claimed(experiment: Experiment) -> Claim:
+        entries = Ledger(resolve(experiment), named).claims()
+        return next(one for one in entries if (one.unit, one.adversary) == ("patient", "server"))
+
+    three = dataclasses.replace(experiment, patient_examples=3)
+    assert claimed(experiment).epsilon == claims(three, range(20), range(20, 40))["patient", "server"].epsilon
+    assert any("counted in these very data" in one for one in claimed(experiment).assumptions)
+    more = claimed(dataclasses.replace(experiment, patient_examples=4))
+    assert more.epsilon > claimed(experiment).epsilon
+    assert any("at most 4 examples" in one and "in these data they are 3" in one for one in more.assumptions)
+    with pytest.raises(BadInput, match=r"Expected patient-examples >= 3, .* got patient_examples=2"):
+        claimed(dataclasses.replace(experiment, patient_examples=2))
+
+
 def test_where_a_patient_is_needs_how_much_of_it() -> None:
     with pytest.raises(BadInput, match="patient-examples >= 1 with patient-clients, got patient_clients=2"):
         Experiment(patient_clients=2)

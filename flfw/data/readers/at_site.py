@@ -41,8 +41,8 @@ def site(word: str) -> DatasetCard:
 
     Rows are in ``train.csv`` and ``test.csv``, or in ``rows.csv``; there, every fifth row of a class, from the second
     on, belongs to the test part. A line has D numbers in [0, 1] and the class, 0 to CLASSES - 1, separated by commas;
-    there is no header line. With the ending ``@patient`` images are in folders of patients, as for ``folder:PATH@patient``,
-    and a line of a table has the patient's number, a whole one >= 0, after the class.
+    there is no header line. With the ending ``@patient`` images are in folders of patients, as for
+    ``folder:PATH@patient``, and a line of a table has the patient's number, a whole one >= 0, after the class.
 
     Raises:
         BadInput: the word has neither form.

@@ -159,7 +159,8 @@ def folder(path: str) -> DatasetCard:
     images are noticed.
 
     ``PATH@patient`` stands for ``PATH/CLASS/PATIENT/*.png``: the first folder below a class is a patient's, and no
-    patient is in both parts, see `flfw.data.patients.tested`. A folder whose own name has this ending is ``PATH@patient/``.
+    patient is in both parts, see `flfw.data.patients.tested`. A folder whose own name has this ending is
+    ``PATH@patient/``.
 
     Raises:
         BadInput: there is no such folder, it is laid out otherwise, a class is short of images, or the first image
