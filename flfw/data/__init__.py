@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data import patients, text
-from flfw.data.files import cache, remote
+from flfw.data import text
+from flfw.data.files import cache, patients, remote
 from flfw.data.files.dataset import Arrays, Augmentation, Dataset, DatasetCard
 from flfw.data.generated import images, logistic, opened
 from flfw.data.readers import (

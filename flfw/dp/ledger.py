@@ -239,8 +239,8 @@ class Ledger:
         """
         asked, split = self.experiment, self.split
         if split.patients is None:
-            given = {"examples": asked.patient_examples, "clients": asked.patient_clients}
-            return *given.values(), _PATIENTS.format(**given)
+            examples, clients = asked.patient_examples, asked.patient_clients
+            return examples, clients, _PATIENTS.format(examples=examples, clients=clients)
         counted = patients.most_at_a_client(split.patients, split.train)
         if asked.metrics == "private" and split.test_patients is not None:  # a patient is in one part alone
             tests = [*split.test, *split.validation]

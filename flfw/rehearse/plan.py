@@ -121,7 +121,7 @@ def _at_one_site(asked: Experiment) -> Experiment:
 def _of_folder(asked: Experiment) -> Experiment:
     """Return the same settings on the images in this site's data root, if they name data that only sites have."""
     from flfw import data
-    from flfw.data import patients
+    from flfw.data.files import patients
 
     if not data.is_at_sites(asked.dataset):
         return asked

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flfw.data import Dataset, absolute, describe, load, patients
+from flfw.data import Dataset, absolute, describe, load
+from flfw.data.files import patients
 from flfw.data.splits.cut import Cut
 from flfw.data.splits.partition import (
     IID,

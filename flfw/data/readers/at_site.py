@@ -17,7 +17,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from flfw.data import patients
+from flfw.data.files import patients
 from flfw.data.files.cache import digest
 from flfw.data.files.dataset import Arrays, DatasetCard
 from flfw.data.readers import folder, images
@@ -166,7 +166,7 @@ def _rows(path: Path, features: int, classes: int, by_patient: bool) -> _Rows:
 def _parted(x: np.ndarray, y: np.ndarray, group: np.ndarray | None) -> Sequence[_Rows]:
     """Divide one table into training and test part: every fifth row of a class, from the second on, is for testing.
 
-    With patients it is every fifth patient, see `flfw.data.patients.tested`.
+    With patients it is every fifth patient, see `flfw.data.files.patients.tested`.
     """
     if group is not None:
         chosen = patients.tested(y, group)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data import patients
+from flfw.data.files import patients
 from flfw.data.files.dataset import Arrays, DatasetCard
 from flfw.data.readers import images
 from flfw.data.readers.images import Example
@@ -82,7 +82,7 @@ def parts(place: Path, by_patient: bool = False) -> tuple[list[str], list[Exampl
 def _by_patient(
     place: Path, classes: Sequence[str], listed: Sequence[Example]
 ) -> tuple[list[list[Example]], list[list[Example]]]:
-    """Divide the images by `flfw.data.patients.tested`; refuse parts that lack a class."""
+    """Divide the images by `flfw.data.files.patients.tested`; refuse parts that lack a class."""
     names = _patients(place, listed)
     numbers = np.unique(names, return_inverse=True)[1]
     chosen = patients.tested(np.array([label for _, label in listed]), numbers)
@@ -102,7 +102,7 @@ def _patients(part: Path, examples: Iterable[Example]) -> list[str]:
     """Return the name of each image's patient: the first folder below its class; the same in several classes is one."""
     names = []
     for file, _ in examples:
-        inside = Path(file).relative_to(part).parts
+        inside: list[str] = list(Path(file).relative_to(part).parts)
         if len(inside) < 3:
             raise BadInput(
                 f"Expected a folder of each patient in {part / inside[0]}, with all images, got {inside[1]} beside or "
@@ -159,7 +159,7 @@ def folder(path: str) -> DatasetCard:
     images are noticed.
 
     ``PATH@patient`` stands for ``PATH/CLASS/PATIENT/*.png``: the first folder below a class is a patient's, and no
-    patient is in both parts, see `flfw.data.patients.tested`. A folder whose own name has this ending is
+    patient is in both parts, see `flfw.data.files.patients.tested`. A folder whose own name has this ending is
     ``PATH@patient/``.
 
     Raises:

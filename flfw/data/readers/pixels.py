@@ -10,8 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from flfw.data import patients
-from flfw.data.files import cache
+from flfw.data.files import cache, patients
 from flfw.data.files.dataset import Arrays, DatasetCard
 from flfw.errors import BadInput
 
