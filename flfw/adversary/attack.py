@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.adversary.upload import Upload
 from flfw.inversion.compute import Compute
 from flfw.inversion.fit import Fit
 from flfw.plugins import NoSettings
@@ -75,6 +76,9 @@ class Attack(ABC):
     of_sums: ClassVar[bool] = False
     """Whether it sees no client's message, but the sum over clients alone (`flfw.adversary.sums`), as behind secure
     aggregation. Uploads and earlier answers of single clients are not granted to it."""
+    reconstructs: ClassVar[bool] = True
+    """Whether it reconstructs examples. If not, it is only asked what it infers of clients from their uploads, by
+    `presence` and `shares`, and has no entry among the reconstructions."""
     sampled: ClassVar[bool] = False
     """Whether all its long loops run over `flfw.inversion.compute.steps`, as those of every search by `invert` do: then
     ``--estimate`` takes a few steps of each. Else it runs the attack with few of its ``iterations``."""
@@ -206,6 +210,20 @@ class Attack(ABC):
 
         Returns:
             For each upload (classes,) of bool, or None.
+        """
+        return [None] * len(uploads)
+
+    def shares(self, uploads: Sequence[Upload]) -> Sequence[Tensor | None]:
+        """Estimate the shares of the classes in the clients' data; by default nothing.
+
+        Args:
+            uploads: uploads of a round, one for each client that took part, with what is granted about them.
+
+        Returns:
+            For each upload (classes,) with the sum 1, or None.
+
+        Raises:
+            NotApplicable: the uploads give this attack nothing to work on.
         """
         return [None] * len(uploads)
 

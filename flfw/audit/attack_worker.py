@@ -21,7 +21,7 @@ from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Observation
 from flfw.adversary.sums import summed
 from flfw.audit.jobs import Job, Solution, solved
-from flfw.audit.knowledge import MOST_SEARCHED, grant, restored
+from flfw.audit.knowledge import MOST_SEARCHED, grant, granted_uploads, restored
 from flfw.audit.queue import Queue
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
@@ -55,6 +55,8 @@ def solve(job: Job) -> Solution:
     most = max((known.batch for known in knowledge), default=0)
     started = time.monotonic()
     extra["present"] = _present(attack, uploads, job, resolved)
+    if not attack.reconstructs:
+        return _inferred(attack, uploads, job, resolved, extra)
     try:
         if job.ticket.source == "update" and attack.budget.iterations:
             require(most <= MOST_SEARCHED, f"a search for at most {MOST_SEARCHED} examples at once", examples=most)
@@ -83,6 +85,24 @@ def _present(
         return ()
     answers = zip(uploads, attack.presence(uploads, resolved.model), strict=True)
     return tuple((upload.client, tuple(map(bool, held.tolist()))) for upload, held in answers if held is not None)
+
+
+def _inferred(
+    attack: Attack, uploads: Sequence[Observation], job: Job, resolved: Resolved, extra: dict[str, Any]
+) -> Solution:
+    """Return the solution of an attack that reconstructs nothing: the shares of the classes that it infers."""
+    started, stopped = time.monotonic(), None
+    shares: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    try:
+        granted = granted_uploads(job, resolved, uploads)
+        answers = zip(granted, attack.shares(granted) if granted else (), strict=True)
+        shares = tuple((one.seen.client, tuple(found.tolist())) for one, found in answers if found is not None)
+    except NotApplicable as error:
+        stopped = f"not applicable: {error}"
+    except BadInput as error:
+        stopped = f"not possible: {error}"
+    nothing = [None] * len(job.exchanges)
+    return solved(job, nothing, time.monotonic() - started, stopped=stopped, shares=shares, **extra)
 
 
 @contextmanager

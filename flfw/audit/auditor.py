@@ -72,6 +72,7 @@ class Auditor(AbstractContextManager["Auditor"]):
     Attributes:
         source: the folder of the recordings.
         refused: unusable recordings, a sentence each.
+        inference: after `run`, entries of result.json on what was inferred of the clients' classes.
     """
 
     def __init__(self, resolved: Resolved, task: Task, source: Path, out: Path) -> None:
@@ -80,6 +81,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._named = resolved.attacks
         self._perceptual = perceptual.load(experiment.lpips_weights) if experiment.lpips_weights else None
         self.refused: list[str] = []
+        self.inference: list[dict[str, Any]] = []
         self._queue = Queue((out / "queue").absolute())
         self._granted: tuple[str, int] | None = None
         self._plan = self._plan_of(resolved)
@@ -171,11 +173,17 @@ class Auditor(AbstractContextManager["Auditor"]):
         judge = Judge(self._plan, self._task, self._climb, self._scorer, self._control(), self._settings(jobs))
         self._scored: list[ScoreRow] = []
         entries: list[dict[str, Any]] = []
+        inferring: list[tuple[Job, Solution]] = []
         with Steps("attack", len(jobs)) as steps:
             for name in self._named:
                 untold: list[ScoreRow] = []
                 for job in (job for job in jobs if job.attack == name):
                     solution = self._attacks.wait(job)
+                    inferring += [(job, solution)] * (job.ticket.rung == "target" and not job.adaptive)
+                    if not self._named[name].reconstructs:
+                        self._note(solution.refused)
+                        steps.done(f"{name} at round {job.ticket.round}: {solution.stopped or 'done'}")
+                        continue
                     started = time.monotonic()
                     scored = self._rows(self._plan, job, solution)
                     self._scored += [row | {"vantage": v} for v in self._plan.vantages(job.ticket) for row in scored]
@@ -191,11 +199,13 @@ class Auditor(AbstractContextManager["Auditor"]):
                     entries += summaries
                     words = " and ".join(e["verdict"] for e in summaries if e["vantage"] == job.vantage)
                     steps.done(f"{name} at round {job.ticket.round}{_which(job)}: {words}")
+        self.inference = judge.inferred(inferring)
         return entries, self._scored
 
     def _settings(self, jobs: Sequence[Job]) -> int:
         """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""
-        return 2 * sum(len(self._plan.defences_of(job)) for job in jobs if job.ticket.rung == "target") or 1
+        tested = (job for job in jobs if job.ticket.rung == "target" and self._named[job.attack].reconstructs)
+        return 2 * sum(len(self._plan.defences_of(job)) for job in tested) or 1
 
     def _attempt(self, plan: Plan, job: Job) -> tuple[Solution, list[ScoreRow]]:
         """Run a job that was not foreseen; return its solution and rows, which are kept."""

@@ -144,6 +144,7 @@ class Job:
         public: the file with the public data, and its number of examples; None: not granted.
         start: whether the initial private tensors of all clients are granted.
         uploads: the recordings of the clients' uploads in the round, as far as they are granted.
+        examples: clients, each with its number of training examples, where the server is told these.
         earlier: the recordings of the same probes after earlier rounds, likewise.
     """
 
@@ -164,6 +165,7 @@ class Job:
     start: bool = False
     uploads: tuple[str, ...] = ()
     earlier: tuple[str, ...] = ()
+    examples: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         require(all(size >= 1 for size in self.shape), "sizes >= 1 of a job's inputs", shape=self.shape)
@@ -201,6 +203,7 @@ class Solution:
         tries: number of starts.
         refused: unusable recordings, a sentence each.
         present: the classes inferred for clients: a client's number, and for each class whether it holds the class.
+        shares: the shares of the classes inferred for clients: a client's number, and the share of each class.
     """
 
     job: str
@@ -210,6 +213,7 @@ class Solution:
     tries: int = 1
     refused: tuple[str, ...] = ()
     present: tuple[tuple[int, tuple[bool, ...]], ...] = ()
+    shares: tuple[tuple[int, tuple[float, ...]], ...] = ()
 
 
 def failed(job: Job, why: str) -> Solution:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import product
@@ -13,12 +14,14 @@ from flfw.audit.adaptation import relies_on_noise
 from flfw.audit.climb import Climb
 from flfw.audit.entries import AuditedTarget, entry
 from flfw.audit.jobs import Job, Solution
+from flfw.audit.measures.class_inference import PRESENT, Inference
 from flfw.audit.measures.identification import Identified
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import Standing, standing
 from flfw.audit.verdict import Ladder, Rung, Searched
+from flfw.rng import numpy_generator
 from flfw.task import Task
 
 _NOT_ATTACKED = Rung("easy", None, False, stopped="it was not attacked")
@@ -128,6 +131,57 @@ class Judge:
         share = float(np.mean(truth))
         right = float(np.mean([np.array(held) == true for (_, held), true in zip(inferred, truth, strict=True)]))
         return {"clients": len(inferred), "right": right, "null": max(share, 1 - share)}
+
+    def inferred(self, jobs: Sequence[tuple[Job, Solution]]) -> list[dict[str, Any]]:
+        """Return an entry for each attack and defence on what was inferred of the clients' classes, over all rounds.
+
+        Args:
+            jobs: the static jobs on targets, with their solutions.
+        """
+        cases: dict[tuple[str, str], list[tuple[Job, Solution]]] = defaultdict(list)
+        for job, solution in jobs:
+            told = dict([*solution.present, *solution.shares])
+            if told or not self._named[job.attack].reconstructs:
+                clients = told or dict(job.examples) or range(self._experiment.clients)
+                for defence in dict.fromkeys(map(self._plan.defence_of, clients)):
+                    cases[job.attack, defence].append((job, solution))
+        rng = numpy_generator(self._experiment.seed, "inference of classes")
+        inferences = [self._inference(defence, solved) for (_, defence), solved in cases.items()]
+        compared = [one.compared(rng) for one in inferences]
+        tests = sum(map(len, compared)) or 1
+        return [one.entry(its, tests, rng) for one, its in zip(inferences, compared, strict=True)]
+
+    def _inference(self, defence: str, solved: Sequence[tuple[Job, Solution]]) -> Inference:
+        """Join what an attack inferred in all rounds of clients with one defence: the mean over the rounds."""
+        (job, first), task, classes = solved[0], self._task, self._task.dataset.classes
+        shares = self._means(defence, [solution.shares for _, solution in solved])
+        held = {client: one >= PRESENT / classes for client, one in shares.items()}
+        if not shares:
+            present = self._means(defence, [solution.present for _, solution in solved])
+            held = {client: one >= 0.5 for client, one in present.items()}
+        clients, train = sorted(held), task.split.train
+        own = [np.bincount(task.dataset.train_y[train[client]], minlength=classes) for client in clients]
+        about = {"attack": job.attack, "vantage": job.vantage, "defence": defence}
+        rounds = {"rounds": sorted(each.ticket.round for each, _ in solved)}
+        public = np.bincount(task.public()[1].numpy(), minlength=classes)
+        return Inference(
+            about | rounds,
+            np.array([shares[client] for client in clients]) if shares else None,
+            np.array([held[client] for client in clients]) if held else None,
+            np.array(own).reshape(-1, classes),
+            clients,
+            public / public.sum(),
+            standing(self._resolved, job, self._named[job.attack], defence != "none").hidden_by,
+            first.stopped if not held else None,
+        )
+
+    def _means(self, defence: str, rounds: Sequence[Sequence[tuple[int, Sequence[float]]]]) -> dict[int, np.ndarray]:
+        """Return the mean over the rounds of what was inferred of each client with a defence."""
+        told: dict[int, list[Sequence[float]]] = defaultdict(list)
+        for client, values in (one for each in rounds for one in each):
+            if self._plan.defence_of(client) == defence:
+                told[client].append(values)
+        return {client: np.mean(values, axis=0) for client, values in told.items()}
 
     def _asked(self, job: Job, defence: str) -> int:
         """Return the number of examples that a job should give: also those of probes that were not recorded."""

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
+from flfw.adversary.upload import Upload
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.probe import ladder_net
@@ -130,6 +131,35 @@ def grant(
         details |= {**common, "uploaded": uploaded.get(o.client), "earlier": tuple(before[o.slot])}
         knowledge.append(Knowledge(model, asked.examples or job.ticket.batch, known, **details))
     return observations, knowledge
+
+
+def granted_uploads(job: Job, resolved: Resolved, seen: Sequence[Observation]) -> list[Upload]:
+    """Return the readable uploads of a job on its device, with what is granted about each.
+
+    Args:
+        job: the job; it holds the normalisation and the clients' numbers of examples.
+        resolved: the job's experiment.
+        seen: the uploads; equal ids of ``received`` mean the same tensors.
+    """
+    resolved = resolved.with_input_space(job.shape, job.classes)
+    device, numbers = device_of(job.device == "cuda"), dict(job.examples)
+    inputs, public = Inputs.from_constants(job.shape, job.mean, job.std).to(device), _public(job, device)
+    models, granted = dict[int, VictimModel](), []
+    for upload in seen:
+        if (like := id(upload.received)) not in models:
+            received = _moved(upload.received, device)
+            models[like] = _what_the_method_shares(job, resolved, upload, received, inputs)
+            normalise_by_instance(models[like])
+        moved = replace(upload, sent=_moved(upload.sent, device))
+        granted.append(Upload(moved, models[like], _training(resolved, numbers.get(upload.client, 0)), public))
+    return granted
+
+
+def _training(resolved: Resolved, examples: int) -> LocalSteps | None:
+    """Return a client's local training in a round, if its number of examples is known."""
+    experiment = resolved.experiment
+    steps = experiment.local_epochs * -(-examples // experiment.batch_size)
+    return resolved.method.local_steps(resolved.settings, experiment.lr, steps) if examples else None
 
 
 def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:

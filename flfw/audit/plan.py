@@ -11,7 +11,7 @@ from typing import Any, final
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Truth, key
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import EASY, Exchange, Job, Ticket, tickets_of
+from flfw.audit.jobs import EASY, UPLOAD, Exchange, Job, Ticket, tickets_of
 from flfw.audit.knowledge import hidden
 from flfw.audit.scorer import read_truth
 from flfw.audit.uploads import is_audited, ticket_of_uploads, upload_key
@@ -91,15 +91,21 @@ class Plan:
 
         An adaptive job grants the clients' defence, or the method's own operation for privacy.
 
-        There are no jobs for the control, nor for probes that no requested vantage sees.
+        There are no jobs for the control, nor for probes that no requested vantage sees. An attack that reconstructs
+        nothing has one job a round, on its uploads.
         """
         if ticket.rung == "control" or not self.vantages(ticket):
             return []
-        exchanges = self._exchanges(ticket)
+        exchanges, own = self._exchanges(ticket), self._experiment.audit_source == "update"
+        inferring = ticket.rung == "target" and ticket.point == (UPLOAD if own else "target")
         hidden = tuple(e for e in exchanges if self.adapts(ticket, self.defence_of(e.client)))
         jobs = []
         for name, attack in self.attacks.items():
             job = partial(self._job, name, ticket)
+            if not attack.reconstructs:
+                asked = job(()) if inferring else None
+                jobs += [asked] if asked and asked.uploads else []
+                continue
             labels = attack.labels == "given"
             jobs.append(job(exchanges if labels else _unlabelled(exchanges)))
             if hidden and "defence" in attack.models:
@@ -152,6 +158,9 @@ class Plan:
         if "uploads" in uses and not ticket.on_client:  # an observer on a client sees no other client's upload
             lines = Recordings(self._recordings(ticket)).update_lines(ticket.round)
             grants["uploads"] = tuple(line["id"] for line in lines)
+            if not self.attacks[attack].reconstructs and self._experiment.metrics == "all":
+                train = self._task.split.train
+                grants["examples"] = tuple((line["client"], len(train[line["client"]])) for line in lines)
         if "earlier" in uses and ticket.source == "probe":
             grants["earlier"] = tuple(self._earlier(ticket, slots))
         return grants

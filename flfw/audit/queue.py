@@ -78,6 +78,7 @@ class _StoredSolution:
     tries: int
     refused: tuple[str, ...]
     present: tuple[tuple[int, tuple[bool, ...]], ...]
+    shares: tuple[tuple[int, tuple[float, ...]], ...]
 
 
 @final
@@ -160,7 +161,8 @@ class Queue:
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             return Solution(stored.job, (None,) * len(job.exchanges), f"its result cannot be read: {error}")
         numbers = stored.seconds, stored.tries
-        return Solution(stored.job, results, stored.stopped, *numbers, stored.refused, stored.present)
+        inferred = stored.present, stored.shares
+        return Solution(stored.job, results, stored.stopped, *numbers, stored.refused, *inferred)
 
     # --- the attack server ---
 

@@ -103,6 +103,47 @@ class PresenceFigures(TypedDict, total=False):
     null: float
 
 
+class ComparedFigures(TypedDict):
+    """Estimates of clients' classes beside guesses without a message."""
+
+    mean: Figure
+    low: Figure
+    high: Figure
+    floors: dict[str, Figure]
+    floor: str
+    gain: Figure
+    gain_low: Figure
+    gain_high: Figure
+    better: int
+    worse: int
+    p: float
+    true_rate: NotRequired[Figure]
+    true_interval: NotRequired[tuple[float, float] | None]
+    false_rate: NotRequired[Figure]
+    false_interval: NotRequired[tuple[float, float] | None]
+
+
+class InferenceFields(TypedDict):
+    """Inference of the classes in clients' data."""
+
+    attack: str
+    vantage: str
+    defence: str
+    rounds: list[int]
+    clients: int
+    classes: int
+    shares: ComparedFigures | None
+    presence: ComparedFigures | None
+    tests: int
+    verdict: str
+    cause: str
+    reason: str
+    alike: NotRequired[bool]
+    worst: NotRequired[dict[str, Figure] | None]
+    hidden_by: NotRequired[str | None]
+    stopped: NotRequired[str | None]
+
+
 class AssignmentFigures(TypedDict, total=False):
     """Assignment of reconstructions to examples."""
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from flfw.formats.result_entries import EntryFields, Figure, MembershipFields
+from flfw.formats.result_entries import EntryFields, Figure, InferenceFields, MembershipFields
 from flfw.formats.typed import read_json
 
 RESULT, TRAINING = "result.json", "training.json"
@@ -149,6 +149,7 @@ class ResultFields(TypedDict, total=False):
     privacy: list[ClaimFields] | None
     audit: list[EntryFields] | None
     membership: list[MembershipFields] | None
+    inference: list[InferenceFields] | None
     recordings: RecordingFields | None
 
 

@@ -88,7 +88,7 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     if experiment.tampered_by:
         reported.append(TAMPERED.format(experiment.tampered_by))
     notes = [*notes, *reported, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
-    audited: dict[str, Any] = {"audit": [], "recordings": None, "weights": None, "tuned_on": []}
+    audited: dict[str, Any] = {"audit": [], "inference": [], "recordings": None, "weights": None, "tuned_on": []}
     stopped = None
     if auditor:
         try:
@@ -148,7 +148,8 @@ def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str,
             fresh = resolved.build_model()
         notes += noticed(recordings, sends_one_model(resolved.method), zeros_at_first(fresh))
     origins = {"weights": auditor.weights, "tuned_on": auditor.tuned_on}
-    return {"audit": entries, "recordings": recordings.summary(auditor.refused), **origins}
+    summary = recordings.summary(auditor.refused)
+    return {"audit": entries, "inference": auditor.inference, "recordings": summary, **origins}
 
 
 def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
@@ -176,6 +177,7 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
         ),
         "notes": notes,
         "audit": audited["audit"],
+        "inference": audited["inference"],
         "recordings": audited["recordings"],
     }
     _publish(out, {**earlier, **again})
@@ -278,6 +280,7 @@ def _write(
         "final": finals(resolved.experiment, training),
         "privacy": privacy,
         "audit": audited["audit"],
+        "inference": audited["inference"],
         "recordings": audited["recordings"],
     }
     failures = _failures(training)
