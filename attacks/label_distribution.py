@@ -1,6 +1,6 @@
 """Label distribution: the shares of the classes in a client's data, read off its uploads; no search.
 
-Setting     label distribution inference by an honest but curious server (Gu and Bai, "LDIA", JISA 74, 2023), which
+Paper       label distribution inference by an honest but curious server (Gu and Bai, "LDIA", JISA 74, 2023), which
             learns it from simulated clients; here a closed form: the last bias moves by the shares of the classes
             minus the mean softmax (`flfw.inversion.closed_form.class_shares`).
 Needs       a shared, fully connected last layer with a bias, plain SGD (with momentum or not) on the cross entropy.
@@ -53,7 +53,7 @@ class LabelDistribution(ClosedFormAttack):
 
     @property
     def uses(self) -> Uses:
-        """Uploads, and public data to see what the network says of each class."""
+        """Uploads, and public data for the mean softmax of each class."""
         return frozenset({"public", "uploads"})
 
     def run(

@@ -14,7 +14,7 @@ from flfw.victims.victim import VictimModel
 @final
 @dataclass(frozen=True)
 class Upload:
-    """One client's upload in a round of training.
+    """Upload of a client in a round of training.
 
     Attributes:
         seen: the observation.

@@ -96,7 +96,7 @@ def _inferred(
     try:
         granted = granted_uploads(job, resolved, uploads)
         answers = zip(granted, attack.shares(granted) if granted else (), strict=True)
-        shares = tuple((one.seen.client, tuple(found.tolist())) for one, found in answers if found is not None)
+        shares = tuple((one.seen.client, tuple(estimate.tolist())) for one, estimate in answers if estimate is not None)
     except NotApplicable as error:
         stopped = f"not applicable: {error}"
     except BadInput as error:

@@ -133,16 +133,16 @@ class Judge:
         return {"clients": len(inferred), "right": right, "null": max(share, 1 - share)}
 
     def inferred(self, jobs: Sequence[tuple[Job, Solution]]) -> list[dict[str, Any]]:
-        """Return an entry for each attack and defence on what was inferred of the clients' classes, over all rounds.
+        """Return an entry for each attack and defence on the inferred classes of the clients, over all rounds.
 
         Args:
             jobs: the static jobs on targets, with their solutions.
         """
         cases: dict[tuple[str, str], list[tuple[Job, Solution]]] = defaultdict(list)
         for job, solution in jobs:
-            told = dict([*solution.present, *solution.shares])
-            if told or not self._named[job.attack].reconstructs:
-                clients = told or dict(job.examples) or range(self._experiment.clients)
+            answers = dict([*solution.present, *solution.shares])
+            if answers or not self._named[job.attack].reconstructs:
+                clients = answers or dict(job.examples) or range(self._experiment.clients)
                 for defence in dict.fromkeys(map(self._plan.defence_of, clients)):
                     cases[job.attack, defence].append((job, solution))
         rng = numpy_generator(self._experiment.seed, "inference of classes")
@@ -152,7 +152,7 @@ class Judge:
         return [one.entry(its, tests, rng) for one, its in zip(inferences, compared, strict=True)]
 
     def _inference(self, defence: str, solved: Sequence[tuple[Job, Solution]]) -> Inference:
-        """Join what an attack inferred in all rounds of clients with one defence: the mean over the rounds."""
+        """Join the inferences of an attack in all rounds, of clients with one defence: the mean over the rounds."""
         (job, first), task, classes = solved[0], self._task, self._task.dataset.classes
         shares = self._means(defence, [solution.shares for _, solution in solved])
         held = {client: one >= PRESENT / classes for client, one in shares.items()}
@@ -160,15 +160,15 @@ class Judge:
             present = self._means(defence, [solution.present for _, solution in solved])
             held = {client: one >= 0.5 for client, one in present.items()}
         clients, train = sorted(held), task.split.train
-        own = [np.bincount(task.dataset.train_y[train[client]], minlength=classes) for client in clients]
-        about = {"attack": job.attack, "vantage": job.vantage, "defence": defence}
+        counts = [np.bincount(task.dataset.train_y[train[client]], minlength=classes) for client in clients]
+        description = {"attack": job.attack, "vantage": job.vantage, "defence": defence}
         rounds = {"rounds": sorted(each.ticket.round for each, _ in solved)}
         public = np.bincount(task.public()[1].numpy(), minlength=classes)
         return Inference(
-            about | rounds,
+            description | rounds,
             np.array([shares[client] for client in clients]) if shares else None,
             np.array([held[client] for client in clients]) if held else None,
-            np.array(own).reshape(-1, classes),
+            np.array(counts).reshape(-1, classes),
             clients,
             public / public.sum(),
             standing(self._resolved, job, self._named[job.attack], defence != "none").hidden_by,
@@ -176,12 +176,12 @@ class Judge:
         )
 
     def _means(self, defence: str, rounds: Sequence[Sequence[tuple[int, Sequence[float]]]]) -> dict[int, np.ndarray]:
-        """Return the mean over the rounds of what was inferred of each client with a defence."""
-        told: dict[int, list[Sequence[float]]] = defaultdict(list)
+        """Return the mean over the rounds of the inferences about each client with a defence."""
+        answers: dict[int, list[Sequence[float]]] = defaultdict(list)
         for client, values in (one for each in rounds for one in each):
             if self._plan.defence_of(client) == defence:
-                told[client].append(values)
-        return {client: np.mean(values, axis=0) for client, values in told.items()}
+                answers[client].append(values)
+        return {client: np.mean(values, axis=0) for client, values in answers.items()}
 
     def _asked(self, job: Job, defence: str) -> int:
         """Return the number of examples that a job should give: also those of probes that were not recorded."""

@@ -134,7 +134,7 @@ def grant(
 
 
 def granted_uploads(job: Job, resolved: Resolved, seen: Sequence[Observation]) -> list[Upload]:
-    """Return the readable uploads of a job on its device, with what is granted about each.
+    """Return the readable uploads of a job on its device, with the knowledge granted about each.
 
     Args:
         job: the job; it holds the normalisation and the clients' numbers of examples.

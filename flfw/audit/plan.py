@@ -96,8 +96,8 @@ class Plan:
         """
         if ticket.rung == "control" or not self.vantages(ticket):
             return []
-        exchanges, own = self._exchanges(ticket), self._experiment.audit_source == "update"
-        inferring = ticket.rung == "target" and ticket.point == (UPLOAD if own else "target")
+        exchanges, updates = self._exchanges(ticket), self._experiment.audit_source == "update"
+        inferring = ticket.rung == "target" and ticket.point == (UPLOAD if updates else "target")
         hidden = tuple(e for e in exchanges if self.adapts(ticket, self.defence_of(e.client)))
         jobs = []
         for name, attack in self.attacks.items():

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from flfw.report.page_audit import ATTACKER, FAILURES, GALLERY, MACROS, RESULTS
+from flfw.report.page_audit import ATTACKER, FAILURES, GALLERY, INFERENCE, MACROS, RESULTS
 from flfw.report.page_membership import MEMBERSHIP, QUESTIONS, TELLING
 from flfw.report.page_privacy import PRIVACY
 from flfw.report.page_run import LIMITS, TRAINING
@@ -88,7 +88,7 @@ _END = """\
 PAGE = "".join(
     (
         *(HEADLINE, TELLING, MACROS, _START, STYLE, _FIRST),
-        *("{% if settings %}\n", RESULTS, "{% endif %}\n", MEMBERSHIP, WORDS),
+        *("{% if settings %}\n", RESULTS, "{% endif %}\n", MEMBERSHIP, INFERENCE, WORDS),
         *("{% if settings %}\n", ATTACKER, GALLERY, "{% endif %}\n", FAILURES),
         *(PRIVACY, TRAINING, LIMITS, _END, SCRIPT, "</script>\n</body>\n</html>\n"),
     )

@@ -120,8 +120,6 @@ RESULTS = """\
 {% endfor %}</tbody></table></div>
 <ul class="plainlist">{% for setting in searched %}<li>{{ setting.title }}, {{ turn(setting.entry.round) }}: {{ setting|of_search(scope.unit) }}</li>{% endfor %}</ul>
 {% endif %}
-{% for one in result.inference or [] %}<p class="presence">What classes a client holds, and in which shares ({{ one.attack }}, rounds {{ one.rounds|join(', ') }}{{ '' if one.defence == 'none' else ', ' ~ one.defence }}): <b>{{ one.verdict }}</b>. {{ one.reason }}</p>
-{% endfor %}
 {% for setting in targets %}{% set presence = setting.entry.label_presence %}{% if presence is mapping %}<p class="presence">Which classes a client holds, read off what it uploaded ({{ setting.title }}, {{ when(setting) }}): right for {{ presence.right|pct }} of the classes of {{ presence.clients }} client{{ '' if presence.clients == 1 else 's' }}; the better constant guess is right for {{ presence.null|pct }}.</p>
 {% endif %}{% endfor %}
 {% for kind, drawn in curves.items() %}{% set by, varied, column = {'batch': ('By batch size', 'other batches', 'Batch'), 'steps': ('By local steps', 'other numbers of local steps', 'Local steps'), 'ladder': ('By batch size and local steps', 'larger batches, then with more local steps', 'Batch x steps')}[kind] %}
@@ -201,6 +199,15 @@ FAILURES = """\
 <div class="scroll" tabindex="0" role="region" aria-label="Failures"><table class="fails"><thead><tr><th scope="col" class="text">At</th><th scope="col" class="text">What</th><th scope="col" class="text">Why</th></tr></thead>
 <tbody>{% for failure in failures %}<tr><th scope="row" class="wrap">{{ failure.at }}</th><td class="text wrap">{{ failure.who }}</td><td class="text wrap">{{ failure.reason }}</td></tr>
 {% endfor %}</tbody></table></div>
+</section>
+{% endif %}
+"""
+
+INFERENCE = """\
+{% if result.inference %}<section id="inference" aria-labelledby="inference-title">
+<h2 id="inference-title">What classes clients hold</h2>
+{% for one in result.inference or [] %}<p class="presence">What classes a client holds, and in which shares ({{ one.attack }}, rounds {{ one.rounds|join(', ') }}{{ '' if one.defence == 'none' else ', ' ~ one.defence }}): <b>{{ one.verdict }}</b>. {{ one.reason }}</p>
+{% endfor %}
 </section>
 {% endif %}
 """

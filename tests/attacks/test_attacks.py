@@ -365,7 +365,8 @@ def with_few_steps(name: str) -> Attack:
         raise AssertionError(breach(name, str(error).rstrip("."), way)) from error
 
 
-every_attack = pytest.mark.parametrize("name", plugins.names(plugins.ATTACK))
+RECONSTRUCTING = [n for n in plugins.names(plugins.ATTACK) if plugins.find(plugins.ATTACK, n, Attack).reconstructs]
+every_attack = pytest.mark.parametrize("name", RECONSTRUCTING)
 
 
 def test_the_attacks_there_are_include_the_two_this_file_knows() -> None:

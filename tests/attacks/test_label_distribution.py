@@ -52,8 +52,8 @@ def test_estimates_of_different_clients_leak_and_constant_ones_do_not() -> None:
 
 def test_random_draws_of_one_population_are_alike() -> None:
     rng = np.random.default_rng(3)
-    found = [alike(rng.multinomial(100, np.full(10, 0.1), size=10), rng) for _ in range(30)]
-    assert sum(found) >= 28
+    verdicts = [alike(rng.multinomial(100, np.full(10, 0.1), size=10), rng) for _ in range(30)]
+    assert sum(verdicts) >= 28
 
 
 def test_rates_of_presence_are_counted() -> None:
@@ -65,9 +65,9 @@ def test_rates_of_presence_are_counted() -> None:
 
 @pytest.mark.parametrize(("method", "verdict"), [("fedavg", "leaks"), ("hyperfl", "inconclusive")])
 def test_an_audit_says_what_uploads_tell_of_the_classes(tmp_path: Path, method: str, verdict: str) -> None:
-    whole.run(Experiment(**RUN, method=method, out=tmp_path))
-    result = json.loads((tmp_path / "result.json").read_text())
+    whole.run(Experiment(**RUN, method=method, out=tmp_path / "run"))
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
     (one,) = result["inference"]
     assert one["verdict"] == verdict and result["audit"] == []
     assert one["shares"] is None if method == "hyperfl" else one["shares"]["mean"] < 0.15
-    assert "What classes a client holds" in (tmp_path / "report.html").read_text()
+    assert "What classes a client holds" in (tmp_path / "run" / "report.html").read_text()

@@ -30,10 +30,10 @@ Measure = Literal["shares", "presence"]
 @final
 @dataclass(frozen=True)
 class Inference:
-    """What an attack inferred of the classes of clients with one defence, with the truth.
+    """Inferred classes of clients with one defence, with the truth.
 
     Attributes:
-        about: the attack and its case, as result.json holds them.
+        description: the attack and its case, as result.json holds them.
         shares: (C, K) estimated shares of the classes; None: it gives none.
         held: (C, K) of bool, the classes that it says a client holds; None: it says nothing.
         counts: (C, K) true numbers of examples.
@@ -43,7 +43,7 @@ class Inference:
         stopped: why nothing was inferred, if so.
     """
 
-    about: Mapping[str, Any]
+    description: Mapping[str, Any]
     shares: np.ndarray | None
     held: np.ndarray | None
     counts: np.ndarray
@@ -71,7 +71,7 @@ class Inference:
             worst = {"client": int(self.clients[int(apart.argmin())]), "distance": float(apart.min())}
         rated = None if presence is None or self.held is None else rates(self.held, self.counts)
         return {
-            **self.about,
+            **self.description,
             "clients": len(self.clients),
             "classes": len(self.public),
             "shares": shares and figures(shares),
@@ -155,7 +155,7 @@ def of_shares(shares: np.ndarray, counts: np.ndarray, public: np.ndarray, rng: n
 
 
 def of_presence(held: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Compared:
-    """Compare claims of presence with those that every class is there, that none is, and what most other clients hold.
+    """Compare claims of presence with those that every class is there, that none is, and the classes of most other clients.
 
     Args:
         held: (C, K) of bool.
@@ -198,15 +198,15 @@ def alike(counts: np.ndarray, rng: np.random.Generator) -> bool:
     everybody = counts.sum(0) / counts.sum()
     apart = distances(everybody, counts / counts.sum(1, keepdims=True)).mean()
     drawn = np.zeros(_DRAWS)
-    for own in counts.sum(1):
-        drawn += distances(everybody, rng.multinomial(own, everybody, size=_DRAWS) / own) / len(counts)
+    for examples in counts.sum(1):
+        drawn += distances(everybody, rng.multinomial(examples, everybody, size=_DRAWS) / examples) / len(counts)
     return bool(apart <= np.quantile(drawn, _ALIKE))
 
 
 def conclude(
     compared: Mapping[Measure, Compared], tests: int, same: bool, hidden_by: str | None, stopped: str | None
 ) -> tuple[str, str, str]:
-    """Return the verdict on what was inferred, its cause in a word, and its reason.
+    """Return the verdict on the inferred classes, its cause in a word, and its reason.
 
     A failure is never evidence of protection here: no easier case is attacked beside it.
 
@@ -219,9 +219,9 @@ def conclude(
     """
     if not compared:
         return "inconclusive", "stopped", f"Nothing was inferred: {(stopped or 'no upload could be read').rstrip('.')}."
-    of, best = max(compared.items(), key=lambda item: (item[1].leaks(tests), item[1].gain))
-    unit = "of a client's examples" if of == "shares" else "of the classes of a client"
-    told = (
+    measure, best = max(compared.items(), key=lambda item: (item[1].leaks(tests), item[1].gain))
+    unit = "of a client's examples" if measure == "shares" else "of the classes of a client"
+    sentence = (
         f"The estimates are wrong about {best.mean:.1%} {unit}, the best guess without a message ({best.floor}) about "
         f"{best.floors[best.floor]:.1%}; they are nearer for {best.better} and farther for {best.worse} of "
         f"{best.clients} clients (p = {best.p:.2g}, one of {tests} tests)."
@@ -231,29 +231,29 @@ def conclude(
             "inconclusive",
             "alike",
             (
-                f"{told} But the clients' classes differ no more than random draws from all clients' data do: an update "
-                "can tell only which examples chance gave to a client, and this says nothing of other splits."
+                f"{sentence} But the clients' classes differ no more than random draws from all clients' data do: an "
+                "update can tell only which examples chance gave to a client, and this says nothing of other splits."
             ),
         )
     if best.leaks(tests):
-        return "leaks", "inferred", told
+        return "leaks", "inferred", sentence
     if not significant(0.5**best.clients, tests):
-        return "inconclusive", "few", f"{told} With so few clients no result would be beyond chance."
+        return "inconclusive", "few", f"{sentence} With so few clients no result would be beyond chance."
     if hidden_by:
         return (
             "static only",
             "static",
             (
-                f"{told} That is no finding, but the attack did not know of {hidden_by}, which changes what is sent: its "
-                "failure is not evidence of protection."
+                f"{sentence} That is no finding, but the attack did not know of {hidden_by}, which changes the "
+                "message: its failure is not evidence of protection."
             ),
         )
     return (
         "inconclusive",
         "weak",
         (
-            f"{told} That is no finding: at least {MATERIAL:.0%} must be gained, and beyond chance. Nothing hides the data "
-            "in what was sent: the attack is too weak for this case."
+            f"{sentence} That is no finding: at least {MATERIAL:.0%} must be gained, and beyond chance. Nothing hides "
+            "the data in what was sent: the attack is too weak for this case."
         ),
     )
 

@@ -22,7 +22,7 @@ _TURNS = 10  # of the alternation between shares and times
 
 
 def effective_lr(lr: float, steps: int, momentum: float = 0.0) -> float:
-    """Return by what the steps multiply a gradient that stays the same, momentum included.
+    """Return the factor by which the steps multiply a gradient that stays the same, momentum included.
 
     >>> effective_lr(0.5, 3)
     1.5
@@ -78,6 +78,6 @@ def _times(rate: np.ndarray, rates: np.ndarray) -> np.ndarray:
 def _solved(rate: np.ndarray, matrix: np.ndarray, prior: np.ndarray) -> np.ndarray:
     from scipy.optimize import nnls
 
-    whole, own = np.full((1, len(rate)), _WHOLE), _PRIOR * np.eye(len(rate))
-    shares, _ = nnls(np.concatenate([matrix, whole, own]), np.concatenate([rate, [_WHOLE], _PRIOR * prior]))
+    whole, drawn = np.full((1, len(rate)), _WHOLE), _PRIOR * np.eye(len(rate))
+    shares, _ = nnls(np.concatenate([matrix, whole, drawn]), np.concatenate([rate, [_WHOLE], _PRIOR * prior]))
     return shares / shares.sum()
