@@ -155,7 +155,7 @@ def of_shares(shares: np.ndarray, counts: np.ndarray, public: np.ndarray, rng: n
 
 
 def of_presence(held: np.ndarray, counts: np.ndarray, rng: np.random.Generator) -> Compared:
-    """Compare claims of presence with those that every class is there, that none is, and the classes of most other clients.
+    """Compare claims of presence with every class, no class, and the classes of most other clients.
 
     Args:
         held: (C, K) of bool.
