@@ -47,9 +47,6 @@ _FIRST = (
 {% if worst %}<p class="soft">{{ sureness(shown)|trim if shown.entry.verdict != 'identifies' and not shown.shown_to_work }} {{ reason(worst)|trim }}{% if targets|length > 1 %} This is the {{ {'leaks': 'largest leak', 'identifies': 'most serious result'}.get(worst.entry.verdict, 'weakest evidence') }} of {{ targets|length }} audited settings{{ but_for_those_aside() }}: <a href="#glance">all of them at a glance</a>.{% endif %}</p>{% endif %}
 {% if failed %}<p class="soft fails">Not everything gave a result: <a href="#failures">{{ failed }}</a>.</p>{% endif %}
 {% if notes %}<div class="notice" role="note"><b>Read this result with {{ 'a caveat' if notes|length == 1 else 'these caveats' }}</b><ul>{% for note in notes[:3] %}<li>{{ note }}</li>{% endfor %}{% if notes|length > 3 %}<li><a href="#provenance">{{ notes|length - 3 }} more under Provenance</a></li>{% endif %}</ul></div>{% endif %}
-"""
-    + QUESTIONS
-    + """\
 {% set ahead = shown.samples|rejectattr('failed')|list if shown and not absence else [] %}
 <div class="first{{ '' if ahead else ' alone' }}">
 {% if overview %}<figure>{{ overview }}<figcaption>{% if targets %}{% if targets|map(attribute='entry.psnr')|select|list %}Leakage: a dot is the mean over the attacked images with its interval, the ring the best reconstruction; dashed lines are guesses that use no update at all.{% if 'server' in scope.vantages and 'client_update' in scope.vantages %} Updates read on the client are the server’s, and have no lines of their own.{% endif %}{% else %}Leakage: the share of the attacked {{ scope.unit }} that counts as recovered{{ ' with its interval' if targets|map(attribute='entry.share_interval')|select|list }}.{% endif %} Round 0 is before training.{% else %}Accuracy before and after the clients’ local training.{% endif %}</figcaption></figure>{% endif %}

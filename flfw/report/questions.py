@@ -135,7 +135,7 @@ def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> Question:
     asked = "Can somebody tell that it was there?", f"membership of single {unit}"
     row = told(membership)
     if row is None:
-        return Question(*asked, _UNTRIED, "Nobody tried to tell members from others: --attack membership does.")
+        return Question(*asked, _UNTRIED, "Nobody tried to tell members from others; no attack of this version does.")
     verdict = str(row["verdict"])
     several = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
     area = "" if number(row["auc"]) is None else f" has an AUC of {decimals(row['auc'], 2)} (a coin: 0.50)"

@@ -66,8 +66,8 @@ class Capability:
 
     Attributes:
         attack: the attack's name.
-        compared: number of exchanges for which it gave a reconstruction.
-        changed: exchanges for which the reconstruction is different, or missing, with poison.
+        compared: number of results: exchanges with a reconstruction, and clients whose classes were inferred.
+        changed: those of them that are different, or missing, with poison.
         repeats: whether the attack gives the same again without poison; tested only where something changed.
     """
 
@@ -84,10 +84,10 @@ class Capability:
     def __str__(self) -> str:
         """Return the result as a sentence."""
         if not self.compared:
-            return f"{self.attack} gave no reconstruction here: nothing could be compared."
+            return f"{self.attack} gave no result here: nothing could be compared."
         if self.same:
-            return f"{self.attack} gave the same {self.compared} reconstructions without what it is not granted."
-        where = f"{len(self.changed)} of {self.compared} reconstructions changed ({', '.join(self.changed)})"
+            return f"{self.attack} gave the same {self.compared} results without what it is not granted."
+        where = f"{len(self.changed)} of {self.compared} results changed ({', '.join(self.changed)})"
         if not self.repeats:
             return f"{self.attack} does not repeat itself, so it cannot be told what it reads: {where}."
         return f"{self.attack} reads more than it is granted: {where}."
@@ -139,7 +139,7 @@ def _jobs(experiment: Experiment, copy: Path) -> list[Job]:
     """List the jobs that the auditor would give, without those for which nothing is recorded."""
     resolved, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
     auditor = Auditor(resolved, task, copy, copy)
-    jobs = [job for ticket in auditor.tickets() for job in auditor.jobs(ticket) if job.exchanges]
+    jobs = [job for ticket in auditor.tickets() for job in auditor.jobs(ticket) if job.exchanges or job.uploads]
     if not jobs:
         raise BadInput(f"Expected recorded probes with their truth for {', '.join(experiment.attacks)}, got none.")
     return jobs
@@ -209,7 +209,19 @@ def _compared(attack: str, jobs: Sequence[Job], one: Solutions, other: Solutions
             compared += before is not None
             if not _equal(before, after):
                 changed.append(f"{exchange.id} of {job.ticket.name}")
+        before, after = (_inferred(solutions[job.name]) for solutions in (one, other))
+        compared += len(before)
+        clients = sorted(client for client in before.keys() | after.keys() if before.get(client) != after.get(client))
+        changed += [f"the classes of client {client} of {job.ticket.name}" for client in clients]
     return Capability(attack, compared, tuple(changed))
+
+
+def _inferred(solution: Solution) -> dict[int, list[str]]:
+    """Return the classes inferred for each client, written out, as NaN is equal to itself in words."""
+    answers: dict[int, list[str]] = {}
+    for client, answer in (*solution.present, *solution.shares):
+        answers.setdefault(client, []).append(repr(answer))
+    return answers
 
 
 def _equal(one: Reconstruction | None, other: Reconstruction | None) -> bool:

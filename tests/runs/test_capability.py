@@ -173,7 +173,7 @@ def results(run: Path) -> dict[str, Capability]:
 def test_an_attack_that_keeps_to_its_grants_passes(results: dict[str, Capability]) -> None:
     one = results[named(Honest)]
     assert one.same and one.compared == 6 and not one.changed  # two exchanges each of easy, round 0 and round 1
-    assert str(one).endswith("gave the same 6 reconstructions without what it is not granted.")
+    assert str(one).endswith("gave the same 6 results without what it is not granted.")
 
 
 @pytest.mark.slow
@@ -236,6 +236,13 @@ def test_every_attack_of_the_project_keeps_to_its_grants(tmp_path: Path, method:
 
 
 @pytest.mark.slow
+def test_what_is_inferred_of_clients_is_compared_too(tmp_path: Path) -> None:
+    folder = finished(tmp_path / "run", method="fedavg", net="mlp", attack=("label_distribution",))
+    (one,) = check(folder, ["label_distribution"])
+    assert one.same and one.compared > 0
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TAMPERING)
 def test_every_malicious_server_s_attack_keeps_to_its_grants(tmp_path: Path, name: str) -> None:
     folder = finished(tmp_path / "run", method="fedavg", net="mlp", attack=(name,), tampered_by=name)
@@ -275,7 +282,7 @@ def test_a_search_on_a_network_of_convolutions_keeps_to_its_grants(tmp_path: Pat
 @pytest.mark.slow
 def test_the_command_says_it_with_its_exit_code(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capability.main([str(run), "--attack", "ig", "--set", "ig.iterations=3"]) == 0
-    assert "ig gave the same 6 reconstructions" in capsys.readouterr().out
+    assert "ig gave the same 6 results" in capsys.readouterr().out
     assert capability.main([str(run), "--attack", named(OpensTruthAbove), "analytic"]) == 1
     assert "reads more than it is granted" in capsys.readouterr().out
     assert capability.main([str(run), "--attack", named(GivesNothing)]) == 2
