@@ -59,9 +59,9 @@ def questions(
     """
     single = [setting for setting in settings if setting.entry.get("vantage") != AGGREGATE]
     sums = [setting for setting in settings if setting.entry.get("vantage") == AGGREGATE]
-    told = [row for row in membership if row["vantage"] != AGGREGATE]
+    singly = [row for row in membership if row["vantage"] != AGGREGATE]
     told_of_sums = [row for row in membership if row["vantage"] == AGGREGATE]
-    return [_seen(single, unit), _told(told, unit), _summed(sums, told_of_sums, unit)]
+    return [_seen(single, unit), _told(singly, unit), _summed(sums, told_of_sums, unit)]
 
 
 def membership_first(membership: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -74,7 +74,7 @@ def membership_first(membership: Iterable[Mapping[str, Any]]) -> list[Mapping[st
     return sorted(membership, key=rank)
 
 
-def told(membership: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+def decisive(membership: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
     """Return the statistic that answers for all: the one that leaks most, or else the one of the weakest evidence.
 
     Of the statistics of the same messages, one that is able to see a leak and sees none answers for those that are not
@@ -133,13 +133,13 @@ def _seen(settings: Sequence[AuditEntry], unit: str) -> Question:
 
 def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> Question:
     asked = "Can somebody tell that it was there?", f"membership of single {unit}"
-    row = told(membership)
+    row = decisive(membership)
     if row is None:
         return Question(*asked, _UNTRIED, "Nobody tried to tell members from others; no attack of this version does.")
     verdict = str(row["verdict"])
-    several = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
+    beside = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
     area = "" if number(row["auc"]) is None else f" has an AUC of {decimals(row['auc'], 2)} (a coin: 0.50)"
-    words = f"{row['statistic']}{several},{area or ' gave no score'} {where_told(row)}. Verdict: {verdict}."
+    words = f"{row['statistic']}{beside},{area or ' gave no score'} {where_told(row)}. Verdict: {verdict}."
     return Question(*asked, _TOLD.get(verdict, _OPEN), words, "membership", _is_leak(verdict))
 
 
@@ -157,7 +157,7 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
         smaller = [one for one in settings if _is_leak(one.entry.get("verdict")) and not _same_group(one, largest)]
         if smaller and not _is_leak(verdicts[0]):
             sentences.append(f"Sums over {_clients(max(smaller, key=_group))} leak.")
-    row = told(membership)
+    row = decisive(membership)
     if row is not None:
         sentences.append(f"Membership by {row['statistic']}: {row['verdict']}.")
         verdicts.append(str(row["verdict"]))

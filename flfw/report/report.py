@@ -29,7 +29,7 @@ from flfw.report.findings import AuditEntry, number, read_settings, setting_name
 from flfw.report.formats import above, below, decimals, digits, percent, percent_above, plain, sentence
 from flfw.report.page import PAGE
 from flfw.report.page_facts import beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
-from flfw.report.questions import membership_first, questions, told, where_told
+from flfw.report.questions import decisive, membership_first, questions, where_told
 from flfw.report.ranking import (
     answers,
     group_by_grant,
@@ -106,7 +106,7 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         aside=set_aside(targets),
         scope=asked,
         membership=membership,
-        told=told(membership),
+        told=decisive(membership),
         questions=questions(settings, membership, asked.unit),
         **grants(worst),
         worst=worst,

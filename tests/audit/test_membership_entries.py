@@ -124,7 +124,7 @@ def test_scores_with_a_known_answer_get_it(name: str) -> None:
 @pytest.mark.parametrize("seeds", [range(100), range(100, 200)], ids=["first 100", "next 100"])
 def test_the_best_of_eight_statistics_on_permuted_marks_leaks_in_few_trials(seeds: range) -> None:
     """Which of a pair is called the member is a coin: whatever is found is an error, at most 5 of 100 are allowed."""
-    found = 0
+    hits = 0
     for seed in seeds:
         rng = numpy_generator(seed, "permuted marks")
         common = rng.standard_normal((2, 4, 25))  # eight statistics of the same pairs resemble each other
@@ -138,9 +138,9 @@ def test_the_best_of_eight_statistics_on_permuted_marks_leaks_in_few_trials(seed
             worst = evidence.worst is not None and evidence.worst.guessed.low > 0.5
             apart = not evidence.guessed.low <= 0.5 <= evidence.guessed.high
             if tail or worst or apart or evidence.epsilon_low > 0:  # even before any size of effect is asked for
-                found += 1
+                hits += 1
                 break
-    assert found <= 5
+    assert hits <= 5
 
 
 def test_a_leak_that_labels_explain_is_none() -> None:
@@ -177,9 +177,9 @@ def test_numbers_are_those_of_a_count_by_hand() -> None:
 @pytest.mark.parametrize(("right", "guesses"), [(0, 7), (7, 7), (3, 7), (560, 1000)])
 def test_the_interval_of_the_guesses_is_scipys(right: int, guesses: int) -> None:
     scored = ScoredClient(0, np.where(np.arange(guesses) < right, 1.0, -1.0), np.zeros(guesses))
-    found, test = pair_guesses([scored], 0.99), binomtest(right, guesses, alternative="greater")
+    ours, test = pair_guesses([scored], 0.99), binomtest(right, guesses, alternative="greater")
     ends = binomtest(right, guesses).proportion_ci(0.99, method="exact")
-    assert (found.low, found.high, found.p) == pytest.approx((ends.low, ends.high, test.pvalue), abs=1e-9)
+    assert (ours.low, ours.high, ours.p) == pytest.approx((ends.low, ends.high, test.pvalue), abs=1e-9)
 
 
 def test_ten_thousand_pairs_show_a_smaller_false_positive_rate() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from flfw.report.findings import read_settings
-from flfw.report.questions import membership_line, questions, told, where_told
+from flfw.report.questions import decisive, membership_line, questions, where_told
 from flfw.report.report import write_report
 from tests.report.test_report import Page
 from tests.support.reported_runs import a_run, entry, nothing
@@ -67,11 +67,11 @@ def test_an_epsilon_stands_beside_the_claim(tmp_path: Path) -> None:
 
 def test_one_statistic_that_can_see_answers_for_blind_ones_of_the_same_messages_only() -> None:
     found_none, blind = row("whitened", "no leak found"), row("cosine", "inconclusive")
-    assert told([blind, found_none]) is found_none
-    assert told([found_none, row("cosine", "inconclusive", cause="faint")])["cause"] == "faint"  # type: ignore[index]
+    assert decisive([blind, found_none]) is found_none
+    assert decisive([found_none, row("cosine", "inconclusive", cause="faint")])["cause"] == "faint"  # type: ignore[index]
     elsewhere = row("cosine", "inconclusive", vantage="outsider")
-    assert told([found_none, elsewhere]) is elsewhere
-    assert told([]) is None
+    assert decisive([found_none, elsewhere]) is elsewhere
+    assert decisive([]) is None
 
 
 def test_rounds_have_words() -> None:

@@ -93,17 +93,17 @@ def _void(facts: MembershipFacts) -> MembershipConclusion | None:
 
 
 def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion | None:
-    found = _found(evidence, facts)
-    if found and facts.unlike is None:
+    leak = _found(evidence, facts)
+    if leak and facts.unlike is None:
         return MembershipConclusion(
             OPEN,
             "floor",
-            f"{found.why} But it was not measured what labels alone tell, and they may explain it.",
+            f"{leak.why} But it was not measured what labels alone tell, and they may explain it.",
         )
-    if found and facts.unlike:
+    if leak and facts.unlike:
         set_aside = f" {_count(facts.unlike)} that labels alone tell apart are not counted."
-        return found._replace(why=found.why + set_aside)
-    return found
+        return leak._replace(why=leak.why + set_aside)
+    return leak
 
 
 def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion | None:
