@@ -135,14 +135,14 @@ def _read(
     root: Path, side: int | None, train: list[Example], test: list[Example], channels: int, by_patient: bool
 ) -> Arrays:
     x, y = images.decode_labelled([*train, *test], side, channels)
-    found = groups(root, train, test) if by_patient else (None, None)
+    owners = groups(root, train, test) if by_patient else (None, None)
     return Arrays(
         x[: len(train)],
         y[: len(train)],
         x[len(train) :],
         y[len(train) :],
-        train_group=found[0],
-        test_group=found[1],
+        train_group=owners[0],
+        test_group=owners[1],
     )
 
 

@@ -110,7 +110,7 @@ def shuffled(groups: np.ndarray, size: int, parts: int, rng: np.random.Generator
 
 
 def require_whole(dataset: Dataset, cut: Cut) -> None:
-    """Refuse a cut that separates a patient: whoever holds an example of one holds all that anybody holds of it.
+    """Refuse a cut that separates a patient: a client with one of its examples has all of them that any client has.
 
     Several clients may hold the same whole patient. A patient of the server's or the defences' data is no client's, and
     none of the validation data has test data.
