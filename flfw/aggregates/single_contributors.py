@@ -7,6 +7,7 @@ zero, the sum is that client's own value (arXiv 2508.04285).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import torch
 from torch import Tensor
@@ -52,3 +53,16 @@ def expected_exposed_share(kept: float, clients: int) -> float:
     require(0 <= kept <= 1, "0 <= kept <= 1", kept=kept)
     require(clients >= 1, "clients >= 1", clients=clients)
     return clients * kept * (1 - kept) ** (clients - 1)
+
+
+def expected_exposed(kept: Sequence[float]) -> float:
+    """Return the same for supports of different sizes.
+
+    Args:
+        kept: for each client the share of the coordinates that it keeps, in [0, 1].
+
+    >>> expected_exposed([0.5, 0.5, 0.0])
+    0.5
+    """
+    others = [prod(1 - other for k, other in enumerate(kept) if k != client) for client in range(len(kept))]
+    return sum(own * rest for own, rest in zip(kept, others, strict=True))

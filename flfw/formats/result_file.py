@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 from flfw.formats.result_entries import EntryFields, Figure, InferenceFields, MembershipFields
+from flfw.formats.sum_entries import SumFields
 from flfw.formats.typed import read_json
 
 RESULT, TRAINING = "result.json", "training.json"
@@ -151,6 +152,7 @@ class ResultFields(TypedDict, total=False):
     membership: list[MembershipFields] | None
     inference: list[InferenceFields] | None
     recordings: RecordingFields | None
+    sums: SumFields | None
 
 
 class ProbeFields(TypedDict):

@@ -29,6 +29,7 @@ from flfw.runs.final import drawn_of, finals
 from flfw.server.central import sends_one_model
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
+from flfw.sums.figures import sums
 from flfw.task import Task
 
 _SILENT = (
@@ -88,7 +89,8 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     if experiment.tampered_by:
         reported.append(TAMPERED.format(experiment.tampered_by))
     notes = [*notes, *reported, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
-    audited: dict[str, Any] = {"audit": [], "inference": [], "recordings": None, "weights": None, "tuned_on": []}
+    audited: dict[str, Any] = {"audit": [], "inference": [], "recordings": None, "sums": None}
+    audited |= {"weights": None, "tuned_on": []}
     stopped = None
     if auditor:
         try:
@@ -148,8 +150,8 @@ def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str,
             fresh = resolved.build_model()
         notes += noticed(recordings, sends_one_model(resolved.method), zeros_at_first(fresh))
     origins = {"weights": auditor.weights, "tuned_on": auditor.tuned_on}
-    summary = recordings.summary(auditor.refused)
-    return {"audit": entries, "inference": auditor.inference, "recordings": summary, **origins}
+    beside = {"inference": auditor.inference, "sums": sums(resolve(auditor.experiment), recordings, auditor.source)}
+    return {"audit": entries, **beside, "recordings": recordings.summary(auditor.refused), **origins}
 
 
 def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], auditor: Auditor) -> None:
@@ -179,6 +181,7 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
         "audit": audited["audit"],
         "inference": audited["inference"],
         "recordings": audited["recordings"],
+        "sums": audited["sums"],
     }
     _publish(out, {**earlier, **again})
     shutil.rmtree(out / "queue", ignore_errors=True)
@@ -282,6 +285,7 @@ def _write(
         "audit": audited["audit"],
         "inference": audited["inference"],
         "recordings": audited["recordings"],
+        "sums": audited["sums"],
     }
     failures = _failures(training)
     if failures:

@@ -32,7 +32,7 @@ FLOORS = (
     "adversary",
     "recording resolve attacks",
     "combinations",
-    "dp audit",
+    "dp audit sums",
     "engines clients strategies",
     "deploy apps",
     "runs",

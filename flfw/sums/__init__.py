@@ -1,0 +1,1 @@
+"""Figures of one run on sums over clients: what secure aggregation would have hidden of the recorded uploads."""
