@@ -9,6 +9,7 @@ from flfw.report.page_membership import MEMBERSHIP, QUESTIONS, TELLING
 from flfw.report.page_privacy import PRIVACY
 from flfw.report.page_run import LIMITS, TRAINING
 from flfw.report.page_style import SCRIPT, STYLE
+from flfw.report.page_sums import SUMS
 from flfw.report.page_words import HEADLINE, WORDS
 
 _START = """\
@@ -36,7 +37,7 @@ _FIRST = (
 <a class="skip" href="#main">Skip to the answer</a>
 <header>
 <div class="eyebrow"><span><b>{{ run }}</b></span><span>flfw {{ result.flfw|plain }}</span>
-<nav aria-label="Sections">{% if settings %}<a href="#results">Results</a>{% endif %}<a href="#words">In plain words</a>{% if settings %}<a href="#attacker">Attacker</a><a href="#gallery">{{ 'Samples' if absence else 'Reconstructions' }}</a>{% endif %}{% if membership %}<a href="#membership">Membership</a>{% endif %}{% if failures %}<a href="#failures">Failures</a>{% endif %}{% if result.privacy %}<a href="#privacy">Privacy</a>{% endif %}<a href="#training">Training</a><a href="#provenance">Provenance</a><a href="#limits">Limits</a></nav></div>
+<nav aria-label="Sections">{% if settings %}<a href="#results">Results</a>{% endif %}<a href="#words">In plain words</a>{% if settings %}<a href="#attacker">Attacker</a><a href="#gallery">{{ 'Samples' if absence else 'Reconstructions' }}</a>{% endif %}{% if membership %}<a href="#membership">Membership</a>{% endif %}{% if failures %}<a href="#failures">Failures</a>{% endif %}{% if result.privacy %}<a href="#privacy">Privacy</a>{% endif %}{% if result.sums %}<a href="#sums">Sums</a>{% endif %}<a href="#training">Training</a><a href="#provenance">Provenance</a><a href="#limits">Limits</a></nav></div>
 </header>
 <main id="main">
 <h1>{{ headline()|trim }}</h1>
@@ -87,6 +88,6 @@ PAGE = "".join(
         *(HEADLINE, TELLING, MACROS, _START, STYLE, _FIRST),
         *("{% if settings %}\n", RESULTS, "{% endif %}\n", MEMBERSHIP, INFERENCE, WORDS),
         *("{% if settings %}\n", ATTACKER, GALLERY, "{% endif %}\n", FAILURES),
-        *(PRIVACY, TRAINING, LIMITS, _END, SCRIPT, "</script>\n</body>\n</html>\n"),
+        *(PRIVACY, SUMS, TRAINING, LIMITS, _END, SCRIPT, "</script>\n</body>\n</html>\n"),
     )
 )
