@@ -27,12 +27,12 @@ _OPEN, _UNTRIED = "Not known", "Not tested"
 
 @final
 @dataclass(frozen=True)
-class Question:
+class PageQuestion:
     """Question of the first screen with its answer.
 
     Attributes:
         asked: the question.
-        of: what it is about.
+        subject: the leak or the protection that it is about.
         answer: the answer in a few words.
         words: what it rests on, in sentences.
         href: the section with the evidence; empty: there is none.
@@ -40,7 +40,7 @@ class Question:
     """
 
     asked: str
-    of: str
+    subject: str
     answer: str
     words: str
     href: str = ""
@@ -49,7 +49,7 @@ class Question:
 
 def questions(
     settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str = "samples"
-) -> list[Question]:
+) -> list[PageQuestion]:
     """Return the three questions with the answers of a run.
 
     Args:
@@ -118,36 +118,38 @@ def where_told(row: Mapping[str, Any]) -> str:
     return f"in rounds {rounds[0]} to {rounds[-1]}" if joined else f"in {len(rounds)} rounds up to {rounds[-1]}"
 
 
-def _seen(settings: Sequence[AuditEntry], unit: str) -> Question:
+def _seen(settings: Sequence[AuditEntry], unit: str) -> PageQuestion:
     asked = "Can somebody see it?", f"training {unit} rebuilt from what clients send"
     worst, elsewhere = answers(settings)
     shown = elsewhere or worst
     if shown is None:
-        return Question(*asked, _UNTRIED, "No attack tried to rebuild data from single messages.")
+        return PageQuestion(*asked, _UNTRIED, "No attack tried to rebuild data from single messages.")
     verdict = str(shown.entry.get("verdict"))
     reached = (
         f"{shown.name} recovered {shown.recovered} of {shown.total}{f' with {shown.point}' if shown.point else ''}."
     )
-    return Question(*asked, _SEEN.get(verdict, _OPEN), f"{reached} Verdict: {verdict}.", "results", _is_leak(verdict))
+    return PageQuestion(
+        *asked, _SEEN.get(verdict, _OPEN), f"{reached} Verdict: {verdict}.", "results", _is_leak(verdict)
+    )
 
 
-def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> Question:
+def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     asked = "Can somebody tell that it was there?", f"membership of single {unit}"
     row = decisive(membership)
     if row is None:
-        return Question(*asked, _UNTRIED, "Nobody tried to tell members from others; no attack of this version does.")
+        return PageQuestion(*asked, _UNTRIED, "Nobody tried to tell members from others; no attack of this version does.")
     verdict = str(row["verdict"])
     beside = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
     area = "" if number(row["auc"]) is None else f" has an AUC of {decimals(row['auc'], 2)} (a coin: 0.50)"
     words = f"{row['statistic']}{beside},{area or ' gave no score'} {where_told(row)}. Verdict: {verdict}."
-    return Question(*asked, _TOLD.get(verdict, _OPEN), words, "membership", _is_leak(verdict))
+    return PageQuestion(*asked, _TOLD.get(verdict, _OPEN), words, "membership", _is_leak(verdict))
 
 
-def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str) -> Question:
+def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     asked = "What does a sum hide?", "a server behind secure aggregation sees sums over clients alone"
     if not settings and not membership:
         words = "All that is said here is of single messages. What a sum over clients still tells was not tried."
-        return Question(*asked, _UNTRIED, words)
+        return PageQuestion(*asked, _UNTRIED, words)
     sentences, verdicts = [], [str(setting.entry.get("verdict")) for setting in settings]
     largest = _largest(settings)
     if largest is not None:
@@ -166,7 +168,7 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
     sentences += [f"{'Reconstruction' if not settings else 'Membership'} from sums was not tried."] if untried else []
     hidden = not leaks and not untried and all(verdict == "no leak found" for verdict in verdicts)
     answer = "Not enough: it still leaks" if leaks else "No leak found in sums" if hidden else _OPEN
-    return Question(*asked, answer, " ".join(sentences), "results" if settings else "membership", leaks)
+    return PageQuestion(*asked, answer, " ".join(sentences), "results" if settings else "membership", leaks)
 
 
 def _largest(settings: Sequence[AuditEntry]) -> AuditEntry | None:

@@ -107,11 +107,11 @@ def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipCon
 
 
 def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion | None:
-    """Conclude from bounds that hold together, whatever examples of one run have in common."""
+    """Conclude from bounds that hold together, also where examples of one run depend on each other."""
     guessed, tail, worst = evidence.guessed, evidence.tail, evidence.worst
     if guessed.low > RIGHT:
-        told = f"Of {_count(guessed.guesses)}, the member has the higher score in {_share(guessed)}."
-        return MembershipConclusion(LEAKS, "pairs", f"{told} A coin gives 50 %.")
+        opening = f"Of {_count(guessed.guesses)}, the member has the higher score in {_share(guessed)}."
+        return MembershipConclusion(LEAKS, "pairs", f"{opening} A coin gives 50 %.")
     if tail and tail.tpr_low > RATIO * tail.fpr_high:
         return MembershipConclusion(
             LEAKS,
@@ -145,7 +145,7 @@ def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipCo
 
 
 def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
-    """Conclude that the statistic is not shown to see what is there."""
+    """Conclude that the statistic is not shown to see a leak that is there."""
     easy = finds_members(facts.easy_auc)
     if easy is None:
         return MembershipConclusion(
@@ -204,7 +204,7 @@ def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> Membershi
 
 
 def _signs(evidence: MembershipEvidence) -> str:
-    """Return in words what is more than a coin explains; empty: nothing is."""
+    """Return in words the signs that a coin does not explain; empty: there are none."""
     guessed, tail, worst = evidence.guessed, evidence.tail, evidence.worst
     signs = []
     if not guessed.low <= 0.5 <= guessed.high:

@@ -1,4 +1,4 @@
-"""One item of membership in result.json: a statistic over the pairs of all clients, summed up and judged."""
+"""Item of membership in result.json: a statistic over the pairs of all clients, summed up and judged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from flfw.audit.membership_entries.conclusion import (
     finds_members,
     finds_none,
 )
-from flfw.audit.membership_entries.evidence import ClientGuesses, PairGuesses, pair_guesses, weigh
+from flfw.audit.membership_entries.evidence import (
+    ClientGuesses,
+    MembershipEvidence,
+    PairGuesses,
+    pair_guesses,
+    weigh,
+)
 from flfw.audit.membership_entries.scored import ScoredClient, comparable
 from flfw.membership.operating_points import Area, area, corrected
 from flfw.rng import numpy_generator
@@ -85,17 +91,10 @@ def entry(
     claimed, delta = claim or (None, 0.0)
     evidence = weigh(kept, tests, delta)
     easy, null = _easy(controls.easy, seed), _null(controls.null, corrected(tests))
-    facts = MembershipFacts(
-        easy_auc=None if easy is None else easy.auc,
-        null=null,
-        failed=failed,
-        unlike=None if labels is None else unlike,
-        adaptive=adaptive,
-        hidden_by=hidden_by or ("" if defence == "none" else defence),
-        claimed=claimed,
-    )
-    verdict, cause, why = conclude(evidence, facts)
-    whole = _area(kept, seed, statistic)
+    hidden = hidden_by or ("" if defence == "none" else defence)
+    counted = {"failed": failed, "unlike": None if labels is None else unlike}
+    known = None if easy is None else easy.auc
+    facts = MembershipFacts(known, null, **counted, adaptive=adaptive, hidden_by=hidden, claimed=claimed)
     return {
         "attack": attack,
         "statistic": statistic,
@@ -106,25 +105,17 @@ def entry(
         "rounds": list(rounds),
         "clients": len(scored),
         "pairs": sum(len(one.members) for one in scored),
-        "failed": failed,
-        "unlike": None if labels is None else unlike,
+        **counted,
         "tests": tests,
-        **_as_figures(whole),
-        "right": _as_right(evidence.guessed),
-        **_as_tail(evidence.tail.as_dict() if evidence.tail else {}),
-        "epsilon_low": evidence.epsilon_low,
+        **_as_figures(_area(kept, seed, statistic)),
+        **_as_evidence(evidence),
         "delta": delta if claim else None,
         "claimed_epsilon": claimed,
         "accuracy_gap": accuracy_gap,
         "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},
         "worst_client": _as_client(evidence.worst, kept, seed),
-        "controls": {
-            "easy": {**_as_figures(easy), "passed": finds_members(facts.easy_auc)},
-            "null": {**_as_right(null), "passed": finds_none(null)},
-        },
-        "verdict": verdict,
-        "cause": cause,
-        "why": why,
+        "controls": _as_controls(easy, null),
+        **conclude(evidence, facts)._asdict(),
     }
 
 
@@ -184,6 +175,16 @@ def _as_right(guessed: PairGuesses | None) -> dict[str, Any]:
     if guessed is None:
         return {"guesses": 0, "right": 0, "low": None, "high": None, "p": None}
     return guessed._asdict()
+
+
+def _as_evidence(evidence: MembershipEvidence) -> dict[str, Any]:
+    tail = _as_tail(evidence.tail.as_dict() if evidence.tail else {})
+    return {"right": _as_right(evidence.guessed), **tail, "epsilon_low": evidence.epsilon_low}
+
+
+def _as_controls(easy: Area | None, null: PairGuesses | None) -> dict[str, Any]:
+    passed = finds_members(None if easy is None else easy.auc), finds_none(null)
+    return {"easy": {**_as_figures(easy), "passed": passed[0]}, "null": {**_as_right(null), "passed": passed[1]}}
 
 
 def _as_tail(point: Mapping[str, float]) -> dict[str, float | None]:

@@ -77,7 +77,7 @@ def comparable(scored: Sequence[ScoredClient], labels: Sequence[ScoredClient] | 
 
 
 def on_one_scale(one: ScoredClient) -> ScoredClient:
-    """Shift and scale a client's scores by the median and the spread of all of them, members or not.
+    """Scale a client's scores to the median 0 and the spread 1 of all of them, members or not.
 
     Scores of different clients can have different scales. What is far from the rest stays far from it.
     """
