@@ -65,4 +65,4 @@ def expected_exposed(kept: Sequence[float]) -> float:
     0.5
     """
     others = [prod(1 - other for k, other in enumerate(kept) if k != client) for client in range(len(kept))]
-    return sum(own * rest for own, rest in zip(kept, others, strict=True))
+    return sum(share * rest for share, rest in zip(kept, others, strict=True))

@@ -5,24 +5,23 @@ from __future__ import annotations
 from typing import TypedDict
 
 
-class ShareFigures(TypedDict):
-    """Shares of coordinates: of one client alone, the same for independent supports, and of no client."""
+class LayerFigures(TypedDict):
+    """Shares of a layer's coordinates."""
 
     coordinates: int
     share: float
     independent: float
     untouched: float
-
-
-class LayerFigures(ShareFigures):
-    """Shares of a layer's coordinates."""
-
     layer: str
 
 
-class ExposureFigures(ShareFigures):
+class ExposureFigures(TypedDict):
     """Shares of all coordinates of a round."""
 
+    coordinates: int
+    share: float
+    independent: float
+    untouched: float
     layers: list[LayerFigures]
 
 

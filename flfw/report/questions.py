@@ -137,7 +137,8 @@ def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     asked = "Can somebody tell that it was there?", f"membership of single {unit}"
     row = decisive(membership)
     if row is None:
-        return PageQuestion(*asked, _UNTRIED, "Nobody tried to tell members from others; no attack of this version does.")
+        nobody = "Nobody tried to tell members from others; no attack of this version does."
+        return PageQuestion(*asked, _UNTRIED, nobody)
     verdict = str(row["verdict"])
     beside = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
     area = "" if number(row["auc"]) is None else f" has an AUC of {decimals(row['auc'], 2)} (a coin: 0.50)"

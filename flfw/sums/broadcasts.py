@@ -9,7 +9,7 @@ from flfw.recording.format import Line
 
 
 def broadcast(lines: list[Line]) -> dict[str, Any]:
-    """Compare what the clients of one round received.
+    """Compare the messages that the clients of one round received.
 
     Args:
         lines: the manifest's lines of their uploads.

@@ -18,7 +18,7 @@ from flfw.sums.peers import peers
 
 
 def sums(resolved: Resolved, recordings: Recordings, folder: Path) -> dict[str, Any] | None:
-    """Compute what sums over clients would have hidden of a run's uploads; None: none are recorded.
+    """Compute how much sums over clients would have hidden of a run's uploads; None: none are recorded.
 
     One upload is in memory at a time, and for the peer two.
 

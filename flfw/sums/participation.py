@@ -44,7 +44,7 @@ def took_part(folder: Path) -> dict[int, set[int]]:
 
 
 def participation(cohorts: Mapping[int, Set[int]]) -> dict[str, Any]:
-    """Compute what the participation alone tells of how well single clients can be told from the sums.
+    """Compute from the participation alone how well single clients can be told from the sums.
 
     Every client counts with the same weight.
 
@@ -58,10 +58,10 @@ def participation(cohorts: Mapping[int, Set[int]]) -> dict[str, Any]:
     figures |= {"rank": None, "smallest_singular": None, "separable": None, "noise": None}
     if len(rounds) * len(clients) <= _MOST:
         matrix = np.array([[float(client in cohorts[number]) for client in clients] for number in rounds])
-        found = separation(matrix)
-        apart = sorted((float(noise), client) for noise, client in zip(found.noise, clients, strict=True))
+        separated = separation(matrix)
+        apart = sorted((float(noise), client) for noise, client in zip(separated.noise, clients, strict=True))
         apart = [(noise, client) for noise, client in apart if not isinf(noise)]
-        figures |= {"rank": found.rank, "smallest_singular": found.smallest, "separable": len(apart)}
+        figures |= {"rank": separated.rank, "smallest_singular": separated.smallest, "separable": len(apart)}
         figures["noise"] = [{"client": client, "factor": factor} for factor, client in apart[:_NAMED]]
     alone = isolated(cohorts)
     return figures | {"isolated": len({row["client"] for row in alone}), "isolating": alone[:_NAMED]}
@@ -81,11 +81,11 @@ def isolated(cohorts: Mapping[int, Set[int]]) -> list[dict[str, int]]:
     groups: dict[frozenset[int], int] = {}
     for number in sorted(cohorts):
         groups.setdefault(frozenset(cohorts[number]), number)
-    found: dict[int, dict[str, int]] = {}
+    left_alone: dict[int, dict[str, int]] = {}
     for group, number in sorted(groups.items(), key=lambda item: item[1]):
         for client in sorted(group):
             rest = group - {client}
             other = groups.get(rest) if rest else 0
-            if other is not None and client not in found:
-                found[client] = {"client": client, "present": number, "absent": other}
-    return [found[client] for client in sorted(found)]
+            if other is not None and client not in left_alone:
+                left_alone[client] = {"client": client, "present": number, "absent": other}
+    return [left_alone[client] for client in sorted(left_alone)]

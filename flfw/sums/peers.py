@@ -16,7 +16,7 @@ from flfw.sums.changes import change_in, first_lines, recorded_rounds
 
 
 def peers(recordings: Recordings, cohorts: Mapping[int, Set[int]], sends_mean: bool) -> dict[str, Any]:
-    """Compute what a client among the others learns.
+    """Compute the update or the sum that a client among the others learns.
 
     Args:
         recordings: of the run.
@@ -77,35 +77,35 @@ def subtracted(recordings: Recordings, server_round: int) -> dict[str, Any] | No
         seen = [recordings.observation(line["id"]) for line in lines]
     except BadInput:  # the file is damaged, and the report names it
         return None
-    own, other = (change_in(*both) for both in zip(seen, lines, strict=True))
+    observer, other = (change_in(*both) for both in zip(seen, lines, strict=True))
     before = seen[0].received
-    if not (own.tensors.keys() == other.tensors.keys() <= after.keys()) or own.weight + other.weight <= 0:
+    if not (observer.tensors.keys() == other.tensors.keys() <= after.keys()) or observer.weight + other.weight <= 0:
         return None
-    found = remainder(before, after, own.tensors, (own.weight, other.weight))
-    names = [name for name in found if found[name].numel()]
-    error = max((float((found[name] - other.tensors[name]).abs().max()) for name in names), default=0.0)
+    left = remainder(before, after, observer.tensors, (observer.weight, other.weight))
+    names = [name for name in left if left[name].numel()]
+    error = max((float((left[name] - other.tensors[name]).abs().max()) for name in names), default=0.0)
     largest = max((float(other.tensors[name].abs().max()) for name in names), default=0.0)
     return {"round": server_round, "client": other.client, "largest_difference": error, "largest_change": largest}
 
 
-def remainder(before: Tensors, after: Tensors, own: Tensors, weights: tuple[float, float]) -> Tensors:
+def remainder(before: Tensors, after: Tensors, change: Tensors, weights: tuple[float, float]) -> Tensors:
     """Compute the other client's change, in float64, from two broadcasts of a weighted mean of two clients.
 
     Args:
         before: broadcast that both received.
         after: the next one.
-        own: the observer's change by name.
+        change: the observer's change by name.
         weights: the observer's and the other's.
     """
     mine, total = weights[0], sum(weights)
     return {
-        name: (total * (after[name].double() - before[name].double()) - mine * change) / weights[1]
-        for name, change in own.items()
+        name: (total * (after[name].double() - before[name].double()) - mine * part) / weights[1]
+        for name, part in change.items()
     }
 
 
 def _next_broadcast(recordings: Recordings, server_round: int) -> Tensors | None:
-    """Return what clients receive after a round, with the next message for training or with a probe after the round."""
+    """Return the tensors that clients receive after a round, with the next message for training or with a probe."""
     lines = [*first_lines(recordings, server_round + 1), *recordings.probe_lines("target", server_round)]
     for line in lines:
         try:

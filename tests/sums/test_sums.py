@@ -27,9 +27,9 @@ def test_exposed_coordinates_are_those_counted_by_hand() -> None:
     counted = Exposure()
     counted.add({"a.weight": torch.tensor([1.0, 2.0, 0.0, 0.0]), "b.bias": torch.tensor([1.0, 1.0])})
     counted.add({"a.weight": torch.tensor([3.0, 0.0, 0.0, 0.0]), "b.bias": torch.tensor([1.0, 2.0])})
-    found = counted.figures()
-    assert (found["coordinates"], found["share"], found["untouched"]) == (6, 1 / 6, 2 / 6)
-    layer, other = found["layers"]
+    figures = counted.figures()
+    assert (figures["coordinates"], figures["share"], figures["untouched"]) == (6, 1 / 6, 2 / 6)
+    layer, other = figures["layers"]
     # supports of 1/2 and 1/4: 1/2 * 3/4 + 1/2 * 1/4
     assert layer == {"layer": "a", "coordinates": 4, "share": 0.25, "independent": 0.5, "untouched": 0.5}
     assert (other["layer"], other["share"], other["independent"]) == ("b", 0.0, 0.0)
@@ -49,16 +49,16 @@ def test_fixed_groups_separate_nobody_and_one_drop_out_isolates_a_client() -> No
 
 
 def test_rounds_that_differ_in_pairs_separate_all_three() -> None:
-    found = participation({1: {0, 1}, 2: {1, 2}, 3: {0, 2}})
-    assert (found["rank"], found["separable"], found["isolated"]) == (3, 3, 0)
-    assert found["smallest_singular"] == pytest.approx(1.0)
+    figures = participation({1: {0, 1}, 2: {1, 2}, 3: {0, 2}})
+    assert (figures["rank"], figures["separable"], figures["isolated"]) == (3, 3, 0)
+    assert figures["smallest_singular"] == pytest.approx(1.0)
     # (A1 - A2 + A3) / 2
-    assert [row["factor"] for row in found["noise"]] == pytest.approx([0.75**0.5] * 3)
+    assert [row["factor"] for row in figures["noise"]] == pytest.approx([0.75**0.5] * 3)
 
 
 def test_too_large_a_matrix_is_not_decomposed_and_not_guessed() -> None:
-    found = participation({number: set(range(2000)) for number in range(1, 502)})
-    assert (found["rank"], found["noise"], found["rounds"]) == (None, None, 501)
+    figures = participation({number: set(range(2000)) for number in range(1, 502)})
+    assert (figures["rank"], figures["noise"], figures["rounds"]) == (None, None, 501)
 
 
 def test_a_table_of_clients_that_is_damaged_is_refused(tmp_path: Path) -> None:
@@ -82,9 +82,9 @@ def test_the_span_of_the_hidden_units_is_read_off_a_sum_and_full_rank_says_nothi
     few = HeadSum(name)
     for change in changes:
         few.add({name: change})
-    found = few.figures()
-    assert found is not None and (found["rank"], found["clients"], found["recovered"]) == (3, 3, True)
-    assert found["largest_angle"] < 1e-6
+    figures = few.figures()
+    assert figures is not None and (figures["rank"], figures["clients"], figures["recovered"]) == (3, 3, True)
+    assert figures["largest_angle"] < 1e-6
     many = HeadSum(name)
     for _ in range(16):
         many.add({name: torch.from_numpy(np.outer(rng.normal(size=64), rng.normal(size=16)))})
@@ -118,20 +118,20 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_of_two_clients_one_s_update_follows_from_two_broadcasts(two: Path) -> None:
-    found = json.loads((two / "result.json").read_text())["sums"]
-    peer = found["peer"]
+    figures = json.loads((two / "result.json").read_text())["sums"]
+    peer = figures["peer"]
     assert (peer["verdict"], peer["smallest"], peer["left"]) == ("leaks", 2, 1)
     # computed in float64; the broadcast itself is rounded to float32
     assert peer["check"]["largest_change"] > 1e-3
     assert peer["check"]["largest_difference"] < 1e-5 * peer["check"]["largest_change"]
-    assert [row["broadcast"]["contents"] for row in found["rounds"]] == [1, 1]
-    assert [row["exposed"]["share"] for row in found["rounds"]] == [0.0, 0.0]
-    assert not found["participation"]["recorded_only"]
+    assert [row["broadcast"]["contents"] for row in figures["rounds"]] == [1, 1]
+    assert [row["exposed"]["share"] for row in figures["rounds"]] == [0.0, 0.0]
+    assert not figures["participation"]["recorded_only"]
 
 
 def test_a_peer_of_a_server_that_sends_no_mean_has_no_verdict(two: Path) -> None:
-    found = peers(Recordings(two / "observations"), {1: {0, 1}}, sends_mean=False)
-    assert (found["verdict"], found["check"]) == ("inconclusive", None)
+    figures = peers(Recordings(two / "observations"), {1: {0, 1}}, sends_mean=False)
+    assert (figures["verdict"], figures["check"]) == ("inconclusive", None)
     three = peers(Recordings(two / "observations"), {1: {0, 1, 2}}, sends_mean=True)
     assert three["verdict"] == "inconclusive" and "n - c = 2" in three["why"]
 

@@ -95,12 +95,9 @@ def entry(
     counted = {"failed": failed, "unlike": None if labels is None else unlike}
     known = None if easy is None else easy.auc
     facts = MembershipFacts(known, null, **counted, adaptive=adaptive, hidden_by=hidden, claimed=claimed)
+    asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence, "hidden_by": hidden_by}
     return {
-        "attack": attack,
-        "statistic": statistic,
-        "vantage": vantage,
-        "defence": defence,
-        "hidden_by": hidden_by,
+        **asked,
         "adaptive": adaptive,
         "rounds": list(rounds),
         "clients": len(scored),
