@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 from flfw.report.findings import AuditEntry, number
@@ -12,6 +12,8 @@ from flfw.report.ranking import answers, seriousness, worst_first
 
 AGGREGATE = "aggregate"
 """Vantage that sees sums over clients alone."""
+ONLY_SUMS = "of the clients' messages only their sum"
+"""Start of the grant of an attack that sees sums from the server's place (`flfw.adversary.sums`)."""
 
 _SEEN = {
     "leaks": "Yes",
@@ -22,7 +24,7 @@ _SEEN = {
 _TOLD = {"leaks": "Yes", "no leak found": "Not found"}
 _MEMBERSHIP_ORDER = ("leaks", "inconclusive", "no leak found")
 _DOUBTFUL = ("faint", "null", "floor")  # causes that another statistic does not remove
-_OPEN, _UNTRIED = "Not known", "Not tested"
+_OPEN, _UNTRIED, _LEAKS_STILL = "Not known", "Not tested", "Not enough: it still leaks"
 
 
 @final
@@ -48,7 +50,10 @@ class PageQuestion:
 
 
 def questions(
-    settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str = "samples"
+    settings: Sequence[AuditEntry],
+    membership: Sequence[Mapping[str, Any]],
+    unit: str = "samples",
+    figures: Mapping[str, Any] | None = None,
 ) -> list[PageQuestion]:
     """Return the three questions with the answers of a run.
 
@@ -56,12 +61,14 @@ def questions(
         settings: settings of the audit by reconstruction.
         membership: ``membership`` of result.json.
         unit: ``images``, ``records`` or another word for the samples.
+        figures: ``sums`` of result.json; None: there are none.
     """
-    single = [setting for setting in settings if setting.entry.get("vantage") != AGGREGATE]
-    sums = [setting for setting in settings if setting.entry.get("vantage") == AGGREGATE]
+    single = [setting for setting in settings if not _sees_sums(setting)]
+    sums = [setting for setting in settings if _sees_sums(setting)]
     singly = [row for row in membership if row["vantage"] != AGGREGATE]
     told_of_sums = [row for row in membership if row["vantage"] == AGGREGATE]
-    return [_seen(single, unit), _told(singly, unit), _summed(sums, told_of_sums, unit)]
+    summed = _summed(sums, told_of_sums, unit)
+    return [_seen(single, unit), _told(singly, unit), _with_figures(summed, figures) if figures else summed]
 
 
 def membership_first(membership: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -149,7 +156,7 @@ def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
 def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     asked = "What does a sum hide?", "a server behind secure aggregation sees sums over clients alone"
     if not settings and not membership:
-        words = "All that is said here is of single messages. What a sum over clients still tells was not tried."
+        words = "No attack was tried on sums over clients."
         return PageQuestion(*asked, _UNTRIED, words)
     sentences, verdicts = [], [str(setting.entry.get("verdict")) for setting in settings]
     largest = _largest(settings)
@@ -168,8 +175,25 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
     untried = not settings or not membership
     sentences += [f"{'Reconstruction' if not settings else 'Membership'} from sums was not tried."] if untried else []
     hidden = not leaks and not untried and all(verdict == "no leak found" for verdict in verdicts)
-    answer = "Not enough: it still leaks" if leaks else "No leak found in sums" if hidden else _OPEN
+    by_tampering = "malicious server only" in verdicts
+    answer = "No leak found in sums" if hidden else _SEEN["malicious server only"] if by_tampering else _OPEN
+    answer = _LEAKS_STILL if leaks else answer
     return PageQuestion(*asked, answer, " ".join(sentences), "results" if settings else "membership", leaks)
+
+
+def _with_figures(summed: PageQuestion, figures: Mapping[str, Any]) -> PageQuestion:
+    """Return the question about sums, with the run's figures on sums in its answer."""
+    if figures["peer"]["verdict"] == "leaks" and not summed.leaks:
+        alone = "A round had so few clients that another one can compute a single client's update."
+        return replace(summed, answer=_LEAKS_STILL, words=f"{alone} {summed.words}", href="sums", leaks=True)
+    more = "What follows from who took part stands under Sums."
+    return replace(summed, words=f"{summed.words} {more}", href=summed.href or "sums")
+
+
+def _sees_sums(setting: AuditEntry) -> bool:
+    """Return whether an attack saw sums over clients alone."""
+    granted = setting.entry.get("granted") or []
+    return setting.entry.get("vantage") == AGGREGATE or any(str(one).startswith(ONLY_SUMS) for one in granted)
 
 
 def _largest(settings: Sequence[AuditEntry]) -> AuditEntry | None:

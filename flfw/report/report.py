@@ -107,7 +107,7 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         scope=asked,
         membership=membership,
         told=decisive(membership),
-        questions=questions(settings, membership, asked.unit),
+        questions=questions(settings, membership, asked.unit, result.get("sums")),
         **grants(worst),
         worst=worst,
         elsewhere=elsewhere,

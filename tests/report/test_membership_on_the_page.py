@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from flfw.adversary.sums import SEEN
 from flfw.report.findings import read_settings
-from flfw.report.questions import decisive, membership_line, questions, where_told
+from flfw.report.questions import ONLY_SUMS, decisive, membership_line, questions, where_told
 from flfw.report.report import write_report
 from tests.report.test_report import Page
 from tests.support.reported_runs import a_run, entry, nothing
@@ -102,6 +103,23 @@ def test_sums_are_no_answer_to_single_messages(tmp_path: Path) -> None:
     settings = read_settings(tmp_path, [entry("ig", 0, False, vantage="aggregate", group=10)], pictures=False)
     seen, present, _ = questions(settings, [row("whitened", "leaks", vantage="aggregate")])
     assert (seen.answer, present.answer) == ("Not tested", "Not tested")
+
+
+def test_an_attack_on_sums_from_the_server_answers_for_sums(tmp_path: Path) -> None:
+    assert SEEN.startswith(ONLY_SUMS)
+    loki = entry("loki", 0, False, granted=[SEEN], verdict="malicious server only")
+    seen, _, sums = questions(read_settings(tmp_path, [loki], pictures=False), [])
+    assert (seen.answer, sums.answer, sums.leaks) == ("Not tested", "By a server that breaks the rules", False)
+    assert "not tried" in sums.words and "loki recovered" in sums.words
+
+
+@pytest.mark.parametrize(
+    ("verdict", "answer"), [("leaks", "Not enough: it still leaks"), ("inconclusive", "Not tested")]
+)
+def test_the_figures_on_sums_belong_to_the_third_answer(verdict: str, answer: str) -> None:
+    sums = questions([], [], figures={"peer": {"verdict": verdict}})[2]
+    assert (sums.answer, sums.leaks, sums.href) == (answer, verdict == "leaks", "sums")
+    assert questions([], [])[2].href == ""
 
 
 def test_a_statistic_has_one_line_in_the_terminal() -> None:
