@@ -42,10 +42,8 @@ def _means_alone(method: type[Method]) -> bool:
     A declaration holds for the `aggregate` of its own class and of those it inherits from, not for one in a subclass.
     """
     kind = method.__mro__
-    # Mixins are among them.
-    overridden = {
-        name for one in kind[: kind.index(FederatedStrategy)] for name in vars(one)
-    }  # of the class, mixins included
+    below = kind[: kind.index(FederatedStrategy)]  # mixins are among them
+    overridden = {name for one in below for name in vars(one)}
     declared, aggregating = (
         next((place for place, one in enumerate(kind) if name in vars(one)), len(kind))
         for name in ("reduces", "aggregate")

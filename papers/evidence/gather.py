@@ -136,7 +136,7 @@ def measure(key: str, runs: Path, folder: Path, gpus: float) -> int:
         raise BadInput(f"Expected an item of the list, got {key}.")
     item = matching[0]
     given = Experiment(engine="inproc", gpus_per_client=gpus, attack_server="inline")
-    preset = cells.placed(_together(item.preset) if gpus else item.preset, given, runs / "cells")
+    preset = cells.placed(together(item.preset) if gpus else item.preset, given, runs / "cells")
     outcome = cells.measured(item.cell, preset, _say)
     if outcome.value is None:
         _say(f"{item.name}: {outcome.status}: {outcome.reason}")
@@ -145,7 +145,7 @@ def measure(key: str, runs: Path, folder: Path, gpus: float) -> int:
     return 0
 
 
-def _together(preset: Preset) -> Preset:
+def together(preset: Preset) -> Preset:
     """Have clients compute their steps together: one by one, a GPU waits for the processor."""
     choices = tuple(tuple(replace(run, cohort="auto") for run in runs) for runs in preset.choices)
     return replace(preset, choices=choices)

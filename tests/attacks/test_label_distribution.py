@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch.nn.functional import cross_entropy
 
+from attacks.label_distribution import LabelDistribution
+from flfw.adversary.observation import Examples, Observation, Vantage
+from flfw.adversary.upload import Upload
 from flfw.audit.measures.class_inference import alike, conclude, of_presence, of_shares, rates
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.class_shares import class_shares, effective_lr
+from flfw.nets import build
+from flfw.nets.inputs import Inputs
 from flfw.runs import run as whole
+from flfw.victims.local_steps import LocalSteps
+from flfw.victims.victim import PlainVictim
 
 RUN: dict[str, Any] = {
     "dataset": "digits", "net": "mlp", "side": 8, "clients": 10, "rounds": 1, "local_epochs": 3, "lr": 0.05,
@@ -42,6 +51,7 @@ def test_estimates_of_different_clients_leak_and_constant_ones_do_not() -> None:
     truth, public = counts / counts.sum(1, keepdims=True), np.full(10, 0.1)
     near = of_shares(truth, counts, public, rng)
     assert near.mean == 0 and near.better == 10 and near.leaks(2) and not alike(counts, rng)
+    assert not near.leaks(20)  # p = 1/1024 is not below 1 % of twenty tests
     same = of_shares(np.tile(public, (10, 1)), counts, public, rng)
     assert same.gain == 0 and same.p == 1 and not same.leaks(1)
     assert conclude({"shares": near}, 2, True, None, None)[:2] == ("inconclusive", "alike")
@@ -71,3 +81,29 @@ def test_an_audit_says_what_uploads_tell_of_the_classes(tmp_path: Path, method: 
     assert one["verdict"] == verdict and result["audit"] == []
     assert one["shares"] is None if method == "hyperfl" else one["shares"]["mean"] < 0.15
     assert "What classes a client holds" in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_weight_decay_of_the_last_bias_is_taken_off() -> None:
+    """A client of one class trains softmax regression from large biases, which decay as much as they learn."""
+    rng = torch.Generator().manual_seed(0)
+    inputs = Inputs.from_constants((1, 2, 2), (0.0,), (1.0,))
+    net = build("linear", (1, 2, 2), 3)
+    samples = torch.rand(60, 1, 2, 2, generator=rng)
+    labels = torch.arange(60) % 3
+    with torch.no_grad():
+        for name, value in net.named_parameters():
+            value.copy_(torch.tensor([2.0, -2.0, 1.0]) if name.endswith("bias") else torch.zeros_like(value))
+    before = {name: value.detach().clone() for name, value in net.named_parameters()}
+    optimiser = torch.optim.SGD(net.parameters(), lr=0.01, weight_decay=0.3)
+    for _ in range(10):
+        optimiser.zero_grad()
+        cross_entropy(net(samples[:20]), torch.zeros(20, dtype=torch.int64)).backward()
+        optimiser.step()
+    after = {name: value.detach().clone() for name, value in net.named_parameters()}
+    seen = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, after, before)
+    local = LocalSteps(0.01, 10, weight_decay=0.3)
+    upload = Upload(seen, PlainVictim(net, before, ("*",), inputs), local, Examples(samples, labels))
+    (shares,) = LabelDistribution().shares([upload])
+    assert shares[0] > 0.97
+    (without,) = LabelDistribution().shares([replace(upload, local=replace(local, weight_decay=0.0))])
+    assert without[0] < 0.8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -37,6 +37,17 @@ def called(monkeypatch: pytest.MonkeyPatch, *flags: str) -> int | str | None:
 
 def on_processor(tmp_path: Path) -> Amount:
     return Amount(torch.device("cpu"), True, 8, tmp_path / "runs", 1, 1)
+
+
+def test_numbers_that_are_too_far_are_computed_without_cudnn_too(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with monkeypatch.context() as stricter:
+        stricter.setitem(cast(dict[str, float], gpu_parts.CLOSE), "float32_slope", -1.0)
+        figures = gpu_parts.agreement(on_processor(tmp_path))
+    assert figures["too_far"] == ["lenet: float32_slope"]
+    assert figures["without_cudnn"].keys() == {"lenet"} and figures["apart"].keys() == {"lenet", "fedavg"}
+    assert gpu_parts.agreement(on_processor(tmp_path))["without_cudnn"] == {}
 
 
 def test_finished_parts_are_kept_and_skipped(

@@ -127,6 +127,16 @@ def test_a_patients_examples_are_counted_where_the_data_name_patients() -> None:
         claimed(dataclasses.replace(experiment, patient_examples=2))
 
 
+def test_a_patient_at_two_clients_is_counted_at_both() -> None:
+    experiment = asked("fed_cdp", "noise_multiplier=60", "grouping=flat")
+    apart = np.array([1, 1, 1, *range(2, 19), 1, *range(20, 39)])
+    named = dataclasses.replace(held(range(20), range(20, 40)), patients=apart)
+    entries = Ledger(resolve(experiment), named).claims()
+    counted = next(one for one in entries if (one.unit, one.adversary) == ("patient", "server"))
+    both = dataclasses.replace(experiment, patient_examples=3, patient_clients=2)
+    assert counted.epsilon == claims(both, range(20), range(20, 40))["patient", "server"].epsilon
+
+
 def test_where_a_patient_is_needs_how_much_of_it() -> None:
     with pytest.raises(BadInput, match="patient-examples >= 1 with patient-clients, got patient_clients=2"):
         Experiment(patient_clients=2)

@@ -17,7 +17,7 @@ from papers import published
 from papers.evidence import page
 from papers.evidence.__main__ import main
 from papers.evidence.agreement import measured, reason, word
-from papers.evidence.gather import Gathering, gather
+from papers.evidence.gather import Gathering, gather, together
 from papers.evidence.priorities import PRIORITIES, cells_of, items
 from papers.evidence.records import FOLDER, Record, digest, file_of, is_there, read
 from papers.preset import presets
@@ -222,3 +222,11 @@ def test_a_wrong_item_is_refused_in_one_line(
     assert main(["--item", '["x/y", "ours", 0, 0]', "--folder", str(tmp_path)]) == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and "Expected an item of the list" in error
+
+
+def test_on_a_gpu_clients_compute_together_and_the_cell_stays_the_same() -> None:
+    item = next(items(CELL))
+    joined = together(item.preset)
+    assert {run.cohort for runs in joined.choices for run in runs} == {"auto"}
+    alone = [[replace(run, cohort="1") for run in runs] for runs in joined.choices]
+    assert alone == [list(runs) for runs in item.preset.choices] and digest(item.run) == digest(alone[0][0])

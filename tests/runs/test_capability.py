@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from flfw import plugins
-from flfw.adversary.attack import Attack
+from flfw.adversary.attack import Attack, NotApplicable, Uses
 from flfw.adversary.observation import Knowledge, Observation
+from flfw.adversary.upload import Upload
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.linear import linear_inputs
@@ -133,6 +135,23 @@ class GivesNothing(ByGuess):
         raise ValueError("no idea")
 
 
+class InfersFromTruth(ByGuess):
+    """Counts the labels that the clients wrote down, and guesses nothing else."""
+
+    reconstructs = False
+
+    @property
+    def uses(self) -> Uses:
+        return frozenset({"uploads"})
+
+    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+        raise NotApplicable("it only infers")
+
+    def shares(self, uploads: Sequence[Upload]) -> list[Tensor]:
+        labels = [load_file(file)["labels"] for file in sorted((above() / "truth").glob("*.safetensors"))]
+        return [torch.cat(labels).double().mean().expand(10) for _ in uploads]
+
+
 FAST = (Honest, OpensTruthAbove, ReadsMetrics)
 SLOW = (OpensTruthOfArguments, ReadsResults, ReadsCheckpoints, ReadsTheControl, ReadsOtherResults, Remembers, Fickle)
 TAMPERING = [
@@ -238,8 +257,9 @@ def test_every_attack_of_the_project_keeps_to_its_grants(tmp_path: Path, method:
 @pytest.mark.slow
 def test_what_is_inferred_of_clients_is_compared_too(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", method="fedavg", net="mlp", attack=("label_distribution",))
-    (one,) = check(folder, ["label_distribution"])
+    one, other = check(folder, ["label_distribution", named(InfersFromTruth)])
     assert one.same and one.compared > 0
+    assert len(other.changed) == other.compared > 0 and other.repeats and "the classes of client" in str(other)
 
 
 @pytest.mark.slow
