@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -23,6 +24,7 @@ class Vantage(Enum):
     SERVER = "server"
     CLIENT_UPDATE = "client_update"
     CLIENT_EXAMPLE = "client_example"
+    AGGREGATE = "aggregate"
 
 
 @dataclass(frozen=True)
@@ -184,6 +186,12 @@ class Truth:
         if self.order is None:
             return None
         return tuple(tuple(place for place in row if place >= 0) for row in self.order.tolist())
+
+    @classmethod
+    def joined(cls, parts: Sequence[Truth]) -> Truth:
+        """Return the truth of a sum of messages: the examples of all of them, in their order."""
+        names = ("samples", "labels", "indices")
+        return cls(*(torch.cat([getattr(part, name) for part in parts]) for name in names))
 
     @classmethod
     def read(cls, folder: Path, name: str) -> Truth:

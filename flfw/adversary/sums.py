@@ -4,18 +4,94 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import final
 
+import numpy as np
 import torch
 
 from flfw.adversary.observation import Observation
+from flfw.aggregates.secagg_plus import Quantiser
+from flfw.errors import require
 from flfw.nets.net import Tensors
 
 SEEN = "of the clients' messages only their sum, as behind secure aggregation; which clients took part"
 """Grant of an attack on sums, in words."""
 
 
-def summed(observations: Sequence[Observation], weights: bool) -> list[Observation]:
+@final
+@dataclass(frozen=True)
+class Protocol:
+    """Secure aggregation by SecAgg+, without its masks: all that it changes in a sum is clipping and rounding.
+
+    Attributes:
+        seed: of the random rounding, >= 0 and below 2**32.
+        quantiser: clipping and steps. All clients have the largest weight, with which least is lost.
+    """
+
+    seed: int
+    quantiser: Quantiser = Quantiser()
+
+    def sum(self, messages: Sequence[Tensors], names: Sequence[str]) -> Tensors:
+        """Compute the sums in float64 that a server recovers, of tensors that are in all messages."""
+        quantiser, rng = self.quantiser, np.random.RandomState(self.seed)
+        most = (quantiser.modulus_range - 1) // quantiser.quantization_range
+        require(len(messages) <= most, f"at most {most} clients in a sum of SecAgg+", clients=len(messages))
+        whole = int(quantiser.max_weight)
+        arrays = ([message[name].double().numpy(force=True) for name in names] for message in messages)
+        recovered = quantiser.recover([quantiser.quantise(each, whole, rng) for each in arrays])
+        return {n: torch.from_numpy(a) * len(messages) for n, a in zip(names, recovered, strict=True)}
+
+    @property
+    def words(self) -> str:
+        """The protocol, for the attacker's grants."""
+        q = self.quantiser
+        return (
+            f"SecAgg+ with clipping to {q.clipping_range:g} and {q.quantization_range:,} steps (Flower's defaults), each "
+            "client with the largest weight; the protocol is taken to be right, and nobody to break it"
+        )
+
+
+def groups_of(messages: int, clients: int, size: int) -> list[tuple[int, ...]]:
+    """Return the places of the messages in each sum; what is left over of a turn through the clients is in none.
+
+    Args:
+        messages: number of messages; message i is of client i modulo ``clients``.
+        clients: number of clients.
+        size: number of clients in a sum, >= 1.
+
+    >>> groups_of(8, 5, 2)
+    [(0, 1), (2, 3), (5, 6)]
+    """
+    turns = [range(first, min(first + clients, messages)) for first in range(0, messages, clients)]
+    return [tuple(turn[i : i + size]) for turn in turns for i in range(0, len(turn) - size + 1, size)]
+
+
+def pooled(members: Sequence[Observation], weights: bool, protocol: Protocol | None) -> Observation:
+    """Return one observation for several clients: their mean gradient, or the mean of their weights after training.
+
+    The mean gradient of clients with equally many examples is that of all their examples as one batch. It has client
+    and place of the first one.
+
+    Args:
+        members: observations of different clients in one round and rung.
+        weights: whether the sent tensors are weights after training, rather than a gradient.
+        protocol: rounds the sum; None: it is exact.
+
+    Raises:
+        BadInput: the clients did not all receive the same tensors, so that their sum is of no single model.
+    """
+    first = members[0]
+    alike = all(_same(first.received, other.received) for other in members[1:])
+    require(alike, "the same weights received by all clients of a sum", clients=len(members))
+    total = _sum(members, weights, protocol)
+    mean = {name: value.double() / len(members) for name, value in total.items()}
+    if weights:
+        mean = {name: first.received[name].double() + value for name, value in mean.items()}
+    return replace(first, sent={name: value.to(first.sent[name].dtype) for name, value in mean.items()})
+
+
+def summed(observations: Sequence[Observation], weights: bool, protocol: Protocol | None = None) -> list[Observation]:
     """Return the observations with a sum over clients in the place of each client's own message.
 
     The first message of each client makes one sum, the second ones another, and so on. Of weights after training the
@@ -25,6 +101,7 @@ def summed(observations: Sequence[Observation], weights: bool) -> list[Observati
     Args:
         observations: observations of one round and rung.
         weights: whether the sent tensors are weights after training, rather than a gradient.
+        protocol: rounds the sums; None: they are exact.
     """
     turns, groups = Counter[int](), defaultdict[int, list[int]](list)
     for place in sorted(range(len(observations)), key=lambda place: observations[place].slot):
@@ -33,7 +110,9 @@ def summed(observations: Sequence[Observation], weights: bool) -> list[Observati
         turns[client] += 1
     result = list(observations)
     for group in groups.values():
-        total = _sum([observations[place] for place in group], weights)
+        first = observations[group[0]].sent
+        exact = _sum([observations[place] for place in group], weights, protocol)
+        total = {name: value.to(first[name].dtype) for name, value in exact.items()}
         for place in group:
             seen = observations[place]
             sent = {name: seen.received[name] + value for name, value in total.items()} if weights else total
@@ -41,14 +120,24 @@ def summed(observations: Sequence[Observation], weights: bool) -> list[Observati
     return result
 
 
-def _sum(group: Sequence[Observation], weights: bool) -> Tensors:
-    """Return the sum of gradients or of changes by name, of the tensors that all clients sent; added in float64."""
+def _sum(group: Sequence[Observation], weights: bool, protocol: Protocol | None) -> Tensors:
+    """Return the sum in float64 of gradients or of changes by name, of the tensors that all clients sent."""
     first = group[0].sent
     names = [
         name for name in first if all(name in seen.sent and (name in seen.received or not weights) for seen in group)
     ]
-    total = {name: torch.zeros_like(first[name], dtype=torch.float64) for name in names}
-    for seen in group:
+    if protocol is None:
+        total = {name: torch.zeros_like(first[name], dtype=torch.float64) for name in names}
+        for seen in group:
+            for name, value in total.items():
+                value += seen.sent[name].double()
+    else:
+        total = protocol.sum([seen.sent for seen in group], names)
+    for seen in group if weights else ():
         for name, value in total.items():
-            value += seen.sent[name].double() - (seen.received[name].double() if weights else 0)
-    return {name: value.to(first[name].dtype) for name, value in total.items()}
+            value -= seen.received[name].double()
+    return total
+
+
+def _same(one: Tensors, other: Tensors) -> bool:
+    return one is other or (one.keys() == other.keys() and all(torch.equal(v, other[n]) for n, v in one.items()))
