@@ -1,4 +1,7 @@
-"""Points that an audit probes: the target, and curves over batch size, local steps, or both on a ladder."""
+"""Points that an audit probes: the target, and curves over batch size, local steps, or both on a ladder.
+
+A curve over the size of a group needs no further probes: the same messages are summed in groups of other sizes.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from flfw.errors import BadInput
 
 LADDER = "ladder"
 """Name of the curve on which both sizes grow."""
+GROUP = "group"
+"""Name of the curve over the number of clients whose messages are summed."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +40,8 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
     """Return the target first, then the curves' points that differ from it.
 
     Args:
-        curves: ``batch=1,4``, ``steps=1,5`` or ``ladder=1x1,4x1,4x5``, whose rungs only grow.
+        curves: ``batch=1,4``, ``steps=1,5`` or ``ladder=1x1,4x1,4x5``, whose rungs only grow; ``group=1,5`` has no
+            points, see `groups`.
         batch: examples in the target's probe.
         steps: local steps in the target's probe.
 
@@ -48,14 +54,35 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
     result = [Point("", batch, steps)]
     for word in curves:
         axis, equals, values = word.partition("=")
-        if axis not in ("batch", "steps", LADDER) or not equals:
-            raise BadInput(f"Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5, got curve={word}.")
+        if axis not in ("batch", "steps", LADDER, GROUP) or not equals:
+            raise BadInput(
+                f"Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5 or group=1,5, got curve={word}."
+            )
+        if axis == GROUP:
+            continue
         rungs = [_sizes(axis, value, word, batch, steps) for value in values.split(",")]
         if axis == LADDER and not all(_grows(*two) for two in pairwise(rungs)):
             raise BadInput(f"Expected rungs that only grow, got curve={word}.")
         new = [Point(axis, *sizes) for sizes in dict.fromkeys(rungs) if Point("", *sizes) not in result]
         result += [point for point in new if point not in result]
     return tuple(result)
+
+
+def groups(curves: Sequence[str]) -> tuple[int, ...]:
+    """Return the sizes of groups on the curves, in their order, each once.
+
+    Args:
+        curves: as for `points`; only ``group=1,5`` counts.
+
+    Raises:
+        BadInput: a size is no whole number, or below 1.
+
+    >>> groups(["batch=1,4", "group=1,5,1"])
+    (1, 5)
+    """
+    words = [word for word in curves if word.partition("=")[0] == GROUP]
+    sizes = (_sizes("batch", value, word, 1, 1)[0] for word in words for value in word.partition("=")[2].split(","))
+    return tuple(dict.fromkeys(sizes))
 
 
 def _sizes(axis: str, value: str, word: str, batch: int, steps: int) -> tuple[int, int]:

@@ -20,6 +20,11 @@ def _sequence(seed: int, purpose: str, numbers: tuple[int, ...]) -> np.random.Se
     return np.random.SeedSequence([seed, zlib.crc32(purpose.encode()), *numbers, len(numbers)])
 
 
+def older_numpy_generator(seed: int) -> np.random.RandomState:
+    """Return a generator of NumPy's older kind, for code that has to draw as other code with such a generator does."""
+    return np.random.RandomState(seed)
+
+
 def numpy_generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
     """Return a NumPy generator for one purpose, e.g. ``numpy_generator(seed, "cohort", round)``.
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import final
 
-import numpy as np
 import torch
 
 from flfw.adversary.observation import Observation
 from flfw.aggregates.secagg_plus import Quantiser
 from flfw.errors import require
 from flfw.nets.net import Tensors
+from flfw.rng import older_numpy_generator
 
 SEEN = "of the clients' messages only their sum, as behind secure aggregation; which clients took part"
 """Grant of an attack on sums, in words."""
@@ -30,11 +30,11 @@ class Protocol:
     """
 
     seed: int
-    quantiser: Quantiser = Quantiser()
+    quantiser: Quantiser = field(default_factory=Quantiser)
 
     def sum(self, messages: Sequence[Tensors], names: Sequence[str]) -> Tensors:
         """Compute the sums in float64 that a server recovers, of tensors that are in all messages."""
-        quantiser, rng = self.quantiser, np.random.RandomState(self.seed)
+        quantiser, rng = self.quantiser, older_numpy_generator(self.seed)
         most = (quantiser.modulus_range - 1) // quantiser.quantization_range
         require(len(messages) <= most, f"at most {most} clients in a sum of SecAgg+", clients=len(messages))
         whole = int(quantiser.max_weight)
@@ -47,13 +47,13 @@ class Protocol:
         """The protocol, for the attacker's grants."""
         q = self.quantiser
         return (
-            f"SecAgg+ with clipping to {q.clipping_range:g} and {q.quantization_range:,} steps (Flower's defaults), each "
-            "client with the largest weight; the protocol is taken to be right, and nobody to break it"
+            f"SecAgg+ with clipping to {q.clipping_range:g} and {q.quantization_range:,} steps (Flower's defaults), "
+            "each client with the largest weight; the protocol is taken to be right, and nobody to break it"
         )
 
 
 def groups_of(messages: int, clients: int, size: int) -> list[tuple[int, ...]]:
-    """Return the places of the messages in each sum; what is left over of a turn through the clients is in none.
+    """Return the places of the messages in each sum; a rest of a turn through the clients is in none.
 
     Args:
         messages: number of messages; message i is of client i modulo ``clients``.

@@ -18,11 +18,12 @@ from typing import Any
 import torch
 
 from flfw.adversary.attack import Attack, NotApplicable
-from flfw.adversary.observation import Observation
-from flfw.adversary.sums import summed
-from flfw.audit.jobs import Job, Solution, solved
-from flfw.audit.knowledge import MOST_SEARCHED, grant, granted_uploads, restored
+from flfw.adversary.observation import Observation, Reconstruction
+from flfw.adversary.sums import Protocol, summed
+from flfw.audit.jobs import Job, Solution, alone, solved
+from flfw.audit.knowledge import MOST_SEARCHED, grant, granted_uploads, observed, protocol, restored
 from flfw.audit.queue import Queue
+from flfw.curves import GROUP
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
@@ -40,17 +41,45 @@ def solve(job: Job) -> Solution:
         Exception: any error of the attack except `NotApplicable`, which is an answer.
     """
     resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
+    if resolved.attacks[job.attack].of_sums and job.ticket.group:
+        return _by_client(job, resolved)
+    return _solve(job, resolved)
+
+
+def _by_client(job: Job, resolved: Resolved) -> Solution:
+    """Do a job of an attack that itself tells apart the clients of a sum; each of them is a part of its result."""
+    solutions = []
+    for exchange in job.exchanges:
+        drawn = protocol(resolved.experiment.seed, job.ticket.round, exchange.slot)
+        solutions.append(_solve(alone(job, exchange), resolved, drawn))
+    joined = [_joined(solution.reconstructions) for solution in solutions]
+    more = {"refused": tuple(sentence for solution in solutions for sentence in solution.refused)}
+    stopped = next((solution.stopped for solution in solutions if solution.stopped), None)
+    return solved(job, joined, sum(solution.seconds for solution in solutions), stopped=stopped, **more)
+
+
+def _joined(parts: Sequence[Reconstruction | None]) -> Reconstruction | None:
+    """Return the results for the clients of a sum as one; None where one of them is missing."""
+    whole = [part for part in parts if part is not None]
+    return Reconstruction(torch.cat([part.samples for part in whole])) if len(whole) == len(parts) else None
+
+
+def _solve(job: Job, resolved: Resolved, drawn: Protocol | None = None) -> Solution:
+    """Do a job; ``drawn`` rounds the sums of an attack on sums."""
     experiment, attack = resolved.experiment, resolved.attacks[job.attack]
     recordings = Recordings(job.recordings)
-    seen = recordings.observations([exchange.id for exchange in job.exchanges])
+    try:
+        seen = observed(job, recordings, experiment.seed)
+    except BadInput as error:  # of a sum that no attack of single models can use
+        return solved(job, [None] * len(job.exchanges), 0.0, stopped=f"not possible: {error}")
     uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
     earlier = [answer for answer in recordings.observations(job.earlier) if answer is not None]
     observations, knowledge = grant(job, resolved, attack, [o for o in seen if o is not None], uploads, earlier)
     if attack.of_sums:
         require(not (uploads or earlier), "no messages of single clients for an attack on sums", attack=job.attack)
-        observations = summed(observations, any(known.weights for known in knowledge))
+        observations = summed(observations, any(known.weights for known in knowledge), drawn)
     extra: dict[str, Any] = {"refused": tuple(recordings.refused)}
-    numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve else ()
+    numbers = (job.ticket.batch, job.ticket.steps) if job.ticket.curve not in ("", GROUP) or job.ticket.pooled else ()
     rngs = [torch_generator(experiment.seed, f"attack {job.attack}", o.round, o.slot, *numbers) for o in observations]
     most = max((known.batch for known in knowledge), default=0)
     started = time.monotonic()

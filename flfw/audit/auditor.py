@@ -10,22 +10,26 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
+import numpy as np
+
 from flfw.adversary.attack import tuned_on
-from flfw.adversary.observation import key
 from flfw.audit.attack_server import Attacks, AttackServer, Inline, place, require_gpu
 from flfw.audit.climb import Climb
+from flfw.audit.entries import MALICIOUS, POSITIVE
 from flfw.audit.jobs import Job, Solution, Ticket
 from flfw.audit.judge import Judge
 from flfw.audit.ladder import control, easy
 from flfw.audit.measures import perceptual
 from flfw.audit.measures.feature_error import Extractors
 from flfw.audit.measures.public import Public
+from flfw.audit.measures.sum_conclusion import with_groups_needed
 from flfw.audit.plan import Plan
 from flfw.audit.queue import Queue
 from flfw.audit.scorer import Scorer, ScoreRow, read_truth
 from flfw.audit.standing import standing
+from flfw.audit.uploads import truth_keys
 from flfw.audit.verdict import Rung
-from flfw.curves import Point
+from flfw.curves import GROUP, Point
 from flfw.errors import BadInput
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved
@@ -200,7 +204,7 @@ class Auditor(AbstractContextManager["Auditor"]):
                     words = " and ".join(e["verdict"] for e in summaries if e["vantage"] == job.vantage)
                     steps.done(f"{name} at round {job.ticket.round}{_which(job)}: {words}")
         self.inference = judge.inferred(inferring)
-        return entries, self._scored
+        return with_groups_needed(entries, (*POSITIVE, MALICIOUS)), self._scored
 
     def _settings(self, jobs: Sequence[Job]) -> int:
         """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""
@@ -234,12 +238,14 @@ class Auditor(AbstractContextManager["Auditor"]):
             where: ScoreRow = {"defence": defence, "adaptive": stands.adaptive, "adaptation": stands.adaptation}
             where["round"] = ticket.round
             where |= {"client": exchange.client, "victim": exchange.slot, "seed": seed}
-            place = exchange.client if ticket.source == "update" else exchange.slot
-            name = key(ticket.round, ticket.point, place)
+            names = truth_keys(ticket, exchange)
             attacked = reconstruction is not None and not ticket.fresh
             extractor = self._extractors.behind(exchange.id) if attacked else None
             ceiling = self._named[job.attack].ceiling
-            rows += self._scorer.rows(job, exchange, common | where, name, reconstruction, extractor, ceiling)
+            scored = self._scorer.rows(job, exchange, common | where, names, reconstruction, extractor, ceiling)
+            for row, slot in zip(scored, np.repeat(exchange.slots, len(scored) // max(1, ticket.group)), strict=False):
+                row["client"] = int(slot) % self.experiment.clients  # of a sum, the owner of the example
+            rows += scored
         groups = [[row for row in rows if row["defence"] == name] for name in {row["defence"]: None for row in rows}]
         controlled = [row for group in groups for row in self._scorer.controlled(job, group)]
         return sorted(controlled, key=lambda row: (row["victim"], row["image"]))
@@ -250,6 +256,10 @@ class Auditor(AbstractContextManager["Auditor"]):
 
 def _which(job: Job) -> str:
     ticket, suffix = job.ticket, ", told of what hides the data" if job.adaptive else ""
+    if ticket.group:
+        suffix = f", sums over {ticket.group} client{'s' * (ticket.group > 1)} of {ticket.batch} examples{suffix}"
+    if ticket.curve == GROUP:
+        return suffix
     if ticket.curve:
         return f", {ticket.curve} {Point(ticket.curve, ticket.batch, ticket.steps).value}{suffix}"
     return (", one example's gradient" if ticket.on_client else "") + suffix

@@ -16,19 +16,22 @@ import numpy as np
 import torch
 
 from flfw.adversary.attack import Attack, NotApplicable
-from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth, key
+from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth
+from flfw.aggregates.secagg_plus import Quantiser
 from flfw.audit.jobs import Job, Solution
-from flfw.audit.knowledge import grant
+from flfw.audit.knowledge import grant, observed
 from flfw.audit.measures.agreement import Agreement, agreement, resolution
 from flfw.audit.measures.candidates import disjoint_candidates, pointed
 from flfw.audit.measures.identification import Identified
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD, on_rung
 from flfw.audit.scorer import ScoreRow, read_truth
+from flfw.audit.uploads import truth_keys
 from flfw.audit.verdict import EASY_SHARE, Rung, Searched
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.inversion.fit import Fit
+from flfw.nets.net import Tensors
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
 from flfw.rng import numpy_generator, torch_generator
@@ -115,10 +118,11 @@ class Climb:
                 continue
             if known.model.unknown:
                 return Rung("consistency", None, None, stopped="clients keep tensors private")
-            observed, constants = known.model.observed(seen.sent)
+            shown, constants = known.model.observed(seen.sent)
             trial = known.model.gradient(truth.samples, truth.labels, {}, constants)
-            rounding = resolution(seen.sent, seen.received, observed, known.steps) if known.weights else 0.0
-            compared.append(agreement(observed, [trial], rounding))
+            rounding = resolution(seen.sent, seen.received, shown, known.steps) if known.weights else 0.0
+            rounding += _of_the_protocol(shown, seen, known.weights, job.ticket.group)
+            compared.append(agreement(shown, [trial], rounding))
         if not compared:
             return Rung("consistency", None, None, stopped="none of its messages could be checked")
         worst = max(compared, key=lambda one: (one.outcome == "failed", one.outcome == "not possible", one.off))
@@ -136,7 +140,7 @@ class Climb:
             solution: the job's solution; where the client changes its data in too many ways for the distance, the
                 changed data are compared with it.
         """
-        if job.ticket.source != "probe" or not self._task.has_data:
+        if job.ticket.source != "probe" or job.ticket.pooled or not self._task.has_data:
             return None
         opened = [one for one in self._open(job) if one[0].client in clients]
         most = min(_CANDIDATES, max(_LEAST, attack.budget.iterations * attack.budget.restarts // _SHARE))
@@ -217,15 +221,21 @@ class Climb:
         """Return the observations of a job with the knowledge granted about each, and the truth."""
         resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
         recordings = Recordings(job.recordings)
-        seen = [o for o in recordings.observations([e.id for e in job.exchanges]) if o is not None]
+        try:
+            seen = [o for o in observed(job, recordings, resolved.experiment.seed) if o is not None]
+        except BadInput:  # a sum of no single model
+            return []
         uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
         granted = grant(replace(job, device="cpu"), resolved, resolved.attacks[job.attack], seen, uploads)
         pairs = zip(*granted, strict=True)
-        update = job.ticket.source == "update"
-        places = {e.slot: e.client if update else e.slot for e in job.exchanges}
-        names = {slot: key(job.ticket.round, job.ticket.point, place) for slot, place in places.items()}
-        triples = [(o, known, read_truth(self._truth, names[o.slot])) for o, known in pairs]
-        return [(o, known, truth) for o, known, truth in triples if truth is not None]
+        names = {exchange.slot: truth_keys(job.ticket, exchange) for exchange in job.exchanges}
+        opened = []
+        for o, known in pairs:
+            parts = [read_truth(self._truth, name) for name in names[o.slot]]
+            whole = [part for part in parts if part is not None]
+            if len(whole) == len(parts):
+                opened.append((o, known, Truth.joined(whole) if job.ticket.group else whole[0]))
+        return opened
 
     def _plan(self, rung: str) -> Plan | None:
         if rung not in self._plans:
@@ -239,6 +249,17 @@ class Climb:
         jobs = [] if plan is None else plan.jobs(job.ticket.at(rung))
         matching = [one for one in jobs if one.attack == job.attack and one.adaptive == (rung == TOLD)]
         return matching[0] if matching else None
+
+
+def _of_the_protocol(shown: Tensors, seen: Observation, weights: bool, group: int) -> float:
+    """Return the relative error of a mean over a group that secure aggregation explains by its rounding, at most."""
+    if not group or not shown:
+        return 0.0
+    changes = [seen.sent[n].double() - (seen.received[n].double() if weights else 0) for n in shown if n in seen.sent]
+    length = sum(float(change.square().sum()) for change in changes) ** 0.5
+    numbers = sum(change.numel() for change in changes)
+    # Rounding at random has at most a deviation of half a step in each number of each client.
+    return Quantiser().step / 2 * (numbers / group) ** 0.5 / length if length else inf
 
 
 def _by_slot(job: Job, solution: Solution) -> dict[int, Reconstruction]:

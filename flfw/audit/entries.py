@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,9 @@ from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.reach import out_of_reach
 from flfw.audit.measures.rouge import GRAMS
+from flfw.audit.measures.sum_conclusion import SumEvidence, conclude_on_sums
 from flfw.audit.scorer import FLOORS, UNGUIDED, ScoreRow
-from flfw.audit.verdict import Conclusion, Evidence, Ladder, Searched, verdict
+from flfw.audit.verdict import EASY_SHARE, Conclusion, Evidence, Ladder, Searched, verdict
 from flfw.rng import numpy_generator
 
 MALICIOUS = "malicious server only"
@@ -42,6 +42,7 @@ class AuditedTarget:
         expected: share of the examples that the attack's theory expects to be found; None: there is none for the case.
         tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
         bounded: whether no result can be nearer to the truth than the rows' ceiling.
+        alone: of sums, the share recovered by the same attack from groups of one client; None: these were not attacked.
     """
 
     private: bool = False
@@ -55,6 +56,7 @@ class AuditedTarget:
     expected: float | None = None
     tampered_by: str = ""
     bounded: bool = True
+    alone: float | None = None
 
 
 def entry(
@@ -81,7 +83,7 @@ def entry(
     """
     failures = sum(row["failed"] for row in rows) + asked - len(rows)
     evidence = _evidence(description, rows, failures / asked, target, untold, seed)
-    conclusion = verdict(ladder, evidence)
+    conclusion = _concluded(description.get("group"), ladder, evidence, target.alone)
     if target.tampered_by:
         conclusion = of_malicious_server(conclusion, target.tampered_by)
     word, cause, reason = conclusion
@@ -122,6 +124,16 @@ def entry(
         "stopped": solution.stopped,
         "seconds": round(solution.seconds, 3),
     }
+
+
+def _concluded(group: int | None, ladder: Ladder, evidence: Evidence, alone: float | None) -> Conclusion:
+    """Conclude; of sums without another defence by rules of their own."""
+    conclusion, at = verdict(ladder, evidence), evidence.searched
+    if group and conclusion.cause == "undefended":
+        short = at is not None and 2 * at.short > at.total
+        sums = SumEvidence(group, alone, bool(ladder.consistency.passed), short, evidence.messages)
+        conclusion = Conclusion(*conclude_on_sums(sums, EASY_SHARE))
+    return conclusion
 
 
 def of_malicious_server(conclusion: Conclusion, by: str) -> Conclusion:
@@ -211,24 +223,6 @@ def _share_interval(evidence: Evidence) -> list[float]:
     return list(statistics.share_interval(evidence.recovered, evidence.attacked, evidence.messages))
 
 
-def breakdowns(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a sentence for each attack that broke; an attack that does not apply to a network did not break."""
-    broke = [(f"at round {e['round']}", e["attack"], e["stopped"]) for e in entries]
-    broke += [("on the easy case", e["attack"], e["ladder"][1]["stopped"]) for e in entries]
-    reported = [(where, attack, why) for where, attack, why in broke if why and not why.startswith("not applicable")]
-    lines = (f"The attack {attack} gave nothing {where}: {why.rstrip('.')}." for where, attack, why in reported)
-    return list(dict.fromkeys(lines))
-
-
-def write_rows(rows: Sequence[ScoreRow], path: Path) -> None:
-    """Write the rows of an audit as its CSV; whole numbers stay whole although some are missing."""
-    import pandas as pd
-
-    table = pd.DataFrame(rows).drop(columns="db", errors="ignore")
-    whole = {name: "Int64" for name in ("rank", "candidates", "iterations") if name in table}
-    table.astype(whole).to_csv(path, index=False)
-
-
 def _gained(rows: Sequence[ScoreRow], untold: Sequence[ScoreRow], seed: int) -> dict[str, float | None] | None:
     """Return the mean gain in dB from knowing a defence, over images that both attacks gave; None: there are none."""
     other = {(row["victim"], row["image"]): row["db"] for row in untold if row["db"] is not None}
@@ -258,8 +252,7 @@ def _outdone(
 
 def _size(description: Mapping[str, Any]) -> str:
     batch, steps = description["batch"], description["steps"]
-    words = [f"{batch} examples"] * (batch > 1) + [f"{steps} steps"] * (steps > 1)
-    return " and ".join(words)
+    return " and ".join([f"{batch} examples"] * (batch > 1) + [f"{steps} steps"] * (steps > 1))
 
 
 def _values(rows: Sequence[ScoreRow], column: str) -> np.ndarray:
@@ -299,10 +292,14 @@ def _identified(rows: Sequence[ScoreRow]) -> float | None:
 
 
 def _exact(rows: Sequence[ScoreRow]) -> dict[str, float | None]:
-    features = _mean(rows, "exact_features")
     agreed = [row for row in rows if row.get("agreed_exact") is not None]
     more = {name: _mean(agreed, name) for name in ("agreed", "agreed_exact")} if agreed else {}
-    return {"features": features, "rows": _share(rows, "exact"), "floor": _mean(rows, "floor_features"), **more}
+    return {
+        "features": _mean(rows, "exact_features"),
+        "rows": _share(rows, "exact"),
+        "floor": _mean(rows, "floor_features"),
+        **more,
+    }
 
 
 def _rouge(rows: Sequence[ScoreRow]) -> dict[str, float | None]:

@@ -30,6 +30,8 @@ class Ticket:
         batch: examples in each probe.
         steps: local steps in each probe.
         point: their name within the round.
+        group: number of clients whose messages are summed, behind secure aggregation; 0: each message is seen. Then
+            ``batch`` counts the examples of all of them.
     """
 
     rung: str
@@ -38,6 +40,7 @@ class Ticket:
     batch: int
     steps: int
     point: str
+    group: int = 0
 
     def __post_init__(self) -> None:
         numbers = {"round": (0, self.round), "batch": (1, self.batch), "steps": (1, self.steps)}
@@ -48,6 +51,16 @@ class Ticket:
     def name(self) -> str:
         """Stem of its file."""
         return f"r{self.round:04d}-{self.point}"
+
+    @property
+    def recorded(self) -> str:
+        """Name under which the messages are recorded; the messages of a sum are those of its probes."""
+        return self.point.replace(f"-sum{self.group}", "", 1) if self.group else self.point
+
+    @property
+    def pooled(self) -> bool:
+        """True for sums over several clients."""
+        return self.group > 1
 
     @property
     def fresh(self) -> bool:
@@ -63,6 +76,11 @@ class Ticket:
     def source(self) -> str:
         """Kind of the attacked messages: ``probe``, or ``update`` for the uploads of a round of training."""
         return "update" if self.point.partition("-")[0] == UPLOAD else "probe"
+
+    def in_sums(self, group: int, curve: str) -> Ticket:
+        """Return the ticket of sums of these probes over so many clients each, as a point of a curve or of none."""
+        point = f"{self.point}-sum{group}"
+        return replace(self, group=group, curve=curve, batch=group * self.batch, point=point)
 
     def at(self, rung: str) -> Ticket:
         """Return the ticket of the same probes on a rung beside the target; see `flfw.audit.rungs`."""
@@ -104,6 +122,8 @@ class Exchange:
         slot: its place among the probes, or among the uploads of the round.
         labels: the granted labels; None: none are.
         order: of an upload, the places of each local step's examples; None for a probe.
+        summed: of a sum, the ids of its messages, whose first one stands for the sum in ``id`` and ``client``.
+        slots: of a sum, the places of these messages.
     """
 
     id: str
@@ -111,6 +131,8 @@ class Exchange:
     slot: int
     labels: tuple[int, ...] | None
     order: tuple[tuple[int, ...], ...] | None = None
+    summed: tuple[str, ...] = ()
+    slots: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("client", "slot"):
@@ -189,6 +211,24 @@ class Job:
             BadInput: it is none.
         """
         return from_json(data, cls, "a job of the attacks' queue", "start the audit again")
+
+
+def alone(job: Job, exchange: Exchange) -> Job:
+    """Return a job's attack on the clients of one sum, each with its own examples, for an attack that tells them apart.
+
+    Args:
+        job: the job, on sums.
+        exchange: one of its sums.
+    """
+    size = len(exchange.slots)
+    each = job.ticket.batch // size
+    ticket = replace(job.ticket, group=0, batch=each, point=job.ticket.recorded)
+    places = zip(exchange.summed, exchange.slots, strict=True)
+    given = [exchange.labels and exchange.labels[each * turn : each * (turn + 1)] for turn in range(size)]
+    members = tuple(
+        Exchange(id_, exchange.client, slot, labels) for (id_, slot), labels in zip(places, given, strict=True)
+    )
+    return replace(job, ticket=ticket, exchanges=members)
 
 
 @dataclass(frozen=True)

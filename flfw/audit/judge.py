@@ -10,6 +10,7 @@ from typing import Any, final
 
 import numpy as np
 
+from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import relies_on_noise
 from flfw.audit.climb import Climb
 from flfw.audit.entries import AuditedTarget, entry
@@ -49,6 +50,7 @@ class Judge:
         self._resolved, self._experiment = plan.resolved, plan.resolved.experiment
         self._named = plan.attacks
         self.below: dict[str, Rung] = {}
+        self._recovered_alone: dict[tuple[str, bool, str, int, str], float] = {}
 
     def entries(
         self, job: Job, solution: Solution, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow]
@@ -68,6 +70,7 @@ class Judge:
                 searched=self._searched(job, defence, stands, solution, selected),
                 identified=self._scorer.identified(job, {row["victim"] for row in selected}),
                 pointed=self._pointed(job, defence, stands, solution, selected),
+                alone=self._alone(job, defence, selected),
                 columns=self._scorer.columns(job, {row["victim"] for row in selected}),
                 expected=self._expected(job, stands),
                 tampered_by=self._experiment.tampered_by,
@@ -76,6 +79,13 @@ class Judge:
             )
             entries.append(entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other))
         return entries
+
+    def _alone(self, job: Job, defence: str, rows: Sequence[ScoreRow]) -> float | None:
+        """Return the share that the same attack recovered from groups of one client, which are attacked first."""
+        at = job.attack, job.adaptive, defence, job.ticket.round, job.ticket.recorded
+        if job.ticket.group == 1:
+            self._recovered_alone[at] = sum(row["recovered"] for row in rows) / max(1, len(rows))
+        return self._recovered_alone.get(at)
 
     def _ladder(self, job: Job, defence: str, stands: Standing, rows: Sequence[ScoreRow]) -> Ladder:
         """Climb as far as the verdict needs it: the rungs beside a target only where its failure could count."""
@@ -114,7 +124,9 @@ class Judge:
     def _expected(self, job: Job, stands: Standing) -> float | None:
         """Return the share that the attack's theory expects of an undefended probe of one step; None: there is none."""
         plain = job.ticket.source == "probe" and job.ticket.steps == 1 and stands.hidden_by is None
-        return self._named[job.attack].expected_share(job.ticket.batch) if plain else None
+        attack = self._named[job.attack]
+        batch = job.ticket.batch // (job.ticket.group or 1) if attack.of_sums else job.ticket.batch
+        return attack.expected_share(batch) if plain else None
 
     def _clients(self, job: Job, defence: str) -> list[int]:
         """Return the clients with a defence among those whose messages a job attacks."""
@@ -188,6 +200,8 @@ class Judge:
         if job.ticket.source == "update":
             return sum(e.examples or 0 for e in job.exchanges if self._plan.defence_of(e.client) == defence)
         slots, clients = range(self._experiment.images), self._experiment.clients
+        if job.ticket.group:  # a sum stands for its first client, whose defence is everybody's
+            slots = [members[0] for members in groups_of(len(slots), clients, job.ticket.group)]
         return job.ticket.batch * sum(self._plan.defence_of(slot % clients) == defence for slot in slots)
 
     def _about(self, job: Job, vantage: str, defence: str, stands: Standing) -> dict[str, Any]:
@@ -205,6 +219,7 @@ class Judge:
             "batch": job.ticket.batch,
             "steps": job.ticket.steps,
             "curve": job.ticket.curve or None,
+            "group": job.ticket.group or None,
             "mode": "train",
             **asdict(self._named[job.attack].budget),
             "seeds": [self._experiment.seed],

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
+from flfw.adversary.sums import Protocol, pooled
 from flfw.adversary.upload import Upload
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Job, Ticket
@@ -22,8 +23,9 @@ from flfw.inversion.automatic import Automatic
 from flfw.messages.sharing import matches
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
+from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved
-from flfw.rng import initialising
+from flfw.rng import initialising, numpy_generator
 from flfw.training.devices import device_of
 from flfw.victims.batch_statistics import normalise_by_batch, normalise_by_instance
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
@@ -64,8 +66,8 @@ def unrolled(
         order: of an upload, the places of each step's examples.
     """
     steps = ticket.steps if order is None else len(order)
-    if (ticket.source == "probe" and steps == 1) or "steps" not in attack.models:
-        return None
+    if (ticket.source == "probe" and steps == 1) or "steps" not in attack.models or ticket.pooled:
+        return None  # each client of a sum took steps of its own
     if isinstance(operator, MethodOperator):
         return operator.local_steps if order is None else None
     local = resolved.method.local_steps(resolved.settings, resolved.experiment.lr, steps)
@@ -73,6 +75,33 @@ def unrolled(
         return local
     bearable = all(order) and sum(map(len, order)) <= MOST_STEPPED
     return replace(local, order=order) if bearable else None
+
+
+def observed(job: Job, recordings: Recordings, seed: int) -> list[Observation | None]:
+    """Return the attacker's observation of each exchange: a client's message, or the mean that a sum of several gives.
+
+    Args:
+        job: the job.
+        recordings: its recordings.
+        seed: of the rounding by secure aggregation.
+
+    Raises:
+        BadInput: the clients of a sum received different weights.
+    """
+    if not job.ticket.group:
+        return recordings.observations([exchange.id for exchange in job.exchanges])
+    result: list[Observation | None] = []
+    for exchange in job.exchanges:
+        members = [seen for seen in recordings.observations(exchange.summed) if seen is not None]
+        whole = len(members) == len(exchange.summed)
+        drawn = protocol(seed, job.ticket.round, exchange.slot)
+        result.append(pooled(members, job.ticket.steps > 1, drawn) if whole else None)
+    return result
+
+
+def protocol(seed: int, server_round: int, slot: int) -> Protocol:
+    """Return the secure aggregation of one sum, with a rounding of its own."""
+    return Protocol(int(numpy_generator(seed, "secure aggregation", server_round, slot).integers(2**32)))
 
 
 def grant(
@@ -121,7 +150,7 @@ def grant(
             operator = hides.through(acted_on) if job.adaptive else None
             local = unrolled(resolved, job.ticket, attack, operator, asked.order)
             as_built = resolved if uses_it else undefended(resolved)
-            by_batch = "batch_statistics" in attack.models
+            by_batch = "batch_statistics" in attack.models and not job.ticket.pooled
             models[like] = _victim(job, as_built, o, inputs, operator, local, by_batch), operator, local is not None
         model, operator, steps_known = models[like]
         there = {"vantage": Vantage(job.vantage), "sent": _moved(o.sent, device), "received": model.known}

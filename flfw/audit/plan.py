@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -10,12 +10,14 @@ from typing import Any, final
 
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Truth, key
+from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import EASY, UPLOAD, Exchange, Job, Ticket, tickets_of
 from flfw.audit.knowledge import hidden
 from flfw.audit.scorer import read_truth
 from flfw.audit.uploads import is_audited, ticket_of_uploads, upload_key
-from flfw.experiment import FREE_ON_RESUME, VANTAGES, Experiment
+from flfw.curves import GROUP
+from flfw.experiment import AGGREGATE, FREE_ON_RESUME, VANTAGES, Experiment
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.resolve import Resolved
@@ -60,7 +62,7 @@ class Plan:
         audited = self._experiment.audited_by(self._experiment.rounds if last is None else last)
         probed = [EASY, *(ticket for r in audited for ticket in tickets_of(self._experiment, r))]
         sent = [ticket for r in audited if is_audited(self._experiment, r) for ticket in self._uploads(r)]
-        return [ticket for ticket in probed + sent if self.vantages(ticket)]
+        return [ticket for ticket in probed + sent if self.vantages(ticket) or self.sums(ticket)]
 
     def _uploads(self, server_round: int) -> list[Ticket]:
         """Return the ticket of a round's uploads; none without any truth."""
@@ -83,17 +85,31 @@ class Plan:
         """Return the requested vantages that see a ticket's probes; attackers at all of them see the same bytes."""
         if ticket.fresh:
             return ["server"]
-        on_client = ticket.on_client
-        return [v for v in VANTAGES if v in self._experiment.vantage and (v == "client_example") == on_client]
+        if ticket.group:
+            return [AGGREGATE]
+        single, on_client = [v for v in VANTAGES if v != AGGREGATE], ticket.on_client
+        return [v for v in single if v in self._experiment.vantage and (v == "client_example") == on_client]
+
+    def sums(self, ticket: Ticket) -> list[Ticket]:
+        """Return the tickets of sums over a ticket's messages, the smallest groups first; none where none is seen."""
+        sizes = self._experiment.groups if AGGREGATE in self._experiment.vantage else ()
+        if ticket.rung != "target" or ticket.on_client or ticket.source != "probe" or ticket.group:
+            return []
+        sizes = sizes[:1] if ticket.curve else sizes
+        curves = {size: ticket.curve or (GROUP if turn else "") for turn, size in enumerate(sizes)}
+        return [ticket.in_sums(size, curves[size]) for size in sorted(sizes)]
 
     def jobs(self, ticket: Ticket) -> list[Job]:
-        """Return every attack on a ticket's recordings, and its adaptive form where an adaptation exists.
+        """Return every attack on a ticket's recordings and on their sums, and the adaptive forms that there are.
 
         An adaptive job grants the clients' defence, or the method's own operation for privacy.
 
         There are no jobs for the control, nor for probes that no requested vantage sees. An attack that reconstructs
         nothing has one job a round, on its uploads.
         """
+        return [job for each in (ticket, *self.sums(ticket)) for job in self._jobs(each)]
+
+    def _jobs(self, ticket: Ticket) -> list[Job]:
         if ticket.rung == "control" or not self.vantages(ticket):
             return []
         exchanges, updates = self._exchanges(ticket), self._experiment.audit_source == "update"
@@ -126,8 +142,11 @@ class Plan:
         return [d for d in self.defences() if not job.adaptive or self.adapts(job.ticket, d)]
 
     def adapts(self, ticket: Ticket, defence: str) -> bool:
-        """Return whether an informed attacker can adapt to clients with this defence, or with ``none``."""
-        return hiding(self.resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
+        """Return whether an informed attacker can adapt to clients with this defence, or with ``none``.
+
+        What each client does to its own message is not done to the sum of several.
+        """
+        return not ticket.pooled and hiding(self.resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
 
     def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
         dataset, gpu = self._task.dataset, self._experiment.attack_gpus
@@ -152,7 +171,7 @@ class Plan:
         """Return the other data that the attack uses, where available; nothing is private below the target."""
         uses, resolved = self.attacks[attack].uses, self.resolved
         grants: dict[str, Any] = {"public": self._public() if "public" in uses else None}
-        if ticket.fresh:
+        if ticket.fresh or ticket.group:  # behind secure aggregation, nobody's own messages are seen
             return grants
         grants["start"] = "start" in uses and bool(hidden(resolved)) and resolved.method.common_start(resolved.settings)
         if "uploads" in uses and not ticket.on_client:  # an observer on a client sees no other client's upload
@@ -183,18 +202,25 @@ class Plan:
     def _exchanges(self, ticket: Ticket) -> tuple[Exchange, ...]:
         if ticket.source == "update":
             return self._exchanges_of_uploads(ticket.round)
-        lines = Recordings(self._recordings(ticket)).probe_lines(ticket.rung, ticket.round, point=ticket.point)
+        lines = Recordings(self._recordings(ticket)).probe_lines(ticket.rung, ticket.round, point=ticket.recorded)
         exchanges = []
         for line in lines:
             slot = int(line["config"]["slot"])
             if slot >= self._experiment.images:  # this audit is of fewer probes than were recorded
                 continue
-            truth = read_truth(self._source / "truth", key(ticket.round, ticket.point, slot))
+            truth = read_truth(self._source / "truth", key(ticket.round, ticket.recorded, slot))
             if truth is None:
                 self._note(f"{line['id']} was left out: no truth of it can be read.")
                 continue
             exchanges.append(Exchange(line["id"], line["client"], slot, tuple(int(label) for label in truth.labels)))
-        return tuple(exchanges)
+        return self._grouped(exchanges, ticket.group) if ticket.group else tuple(exchanges)
+
+    def _grouped(self, exchanges: Sequence[Exchange], size: int) -> tuple[Exchange, ...]:
+        """Return an exchange for each sum; a sum in which a message is missing is left out."""
+        by_slot = {exchange.slot: exchange for exchange in exchanges}
+        groups = groups_of(self._experiment.images, self._experiment.clients, size)
+        whole = [[by_slot[slot] for slot in slots] for slots in groups if by_slot.keys() >= set(slots)]
+        return tuple(_sum_of(members) for members in whole)
 
     def _exchanges_of_uploads(self, server_round: int) -> tuple[Exchange, ...]:
         exchanges = []
@@ -205,6 +231,12 @@ class Plan:
                 continue
             exchanges.append(Exchange(line["id"], line["client"], slot, tuple(truth.labels.tolist()), truth.steps))
         return tuple(exchanges)
+
+
+def _sum_of(members: Sequence[Exchange]) -> Exchange:
+    labels = tuple(label for member in members for label in member.labels or ())
+    ids, slots = (tuple(getattr(member, name) for member in members) for name in ("id", "slot"))
+    return replace(members[0], labels=labels, summed=ids, slots=slots)
 
 
 def _unlabelled(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:

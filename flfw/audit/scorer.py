@@ -27,6 +27,7 @@ from flfw.audit.measures.perceptual import Perceptual
 from flfw.audit.measures.public import Public
 from flfw.audit.measures.reduced import reduced_scores
 from flfw.audit.measures.rouge import rouges
+from flfw.audit.uploads import joined_truth
 from flfw.nets.inputs import Inputs
 from flfw.recording import format as tape
 from flfw.rng import numpy_generator
@@ -76,7 +77,7 @@ class Scorer:
         job: Job,
         exchange: Exchange,
         columns: ScoreRow,
-        key: str,
+        names: Sequence[str],
         reconstruction: Reconstruction | None,
         extractor: Extractor | None = None,
         ceiling: Callable[[Tensor], Tensor | None] = lambda samples: None,
@@ -87,12 +88,14 @@ class Scorer:
             job: the attack.
             exchange: one of its exchanges.
             columns: columns that are the same for all rows.
-            key: the name of the truth's file.
+            names: the names of the truth's files, several of a sum.
             reconstruction: the attack's result.
             extractor: of the attacked network, for errors of features; None: it is not known.
             ceiling: the attack's `flfw.adversary.attack.Attack.ceiling`; by default it has none.
         """
-        truth = Truth.read(self._truth, key)
+        stem = f"r{job.ticket.round:04d}-{job.ticket.point}-{exchange.slot:03d}"
+        parts = [Truth.read(self._truth, name) for name in names]
+        truth, path = joined_truth(parts, self._truth / f"{names[0]}.safetensors", self._out, stem)
         samples, agreement = None, None
         if reconstruction is not None and not _failed(reconstruction, truth):
             order = self._order(truth.samples, reconstruction.samples)
@@ -104,7 +107,7 @@ class Scorer:
             "iterations": None if reconstruction is None else reconstruction.iterations,
             "labels_found": _labels_found(exchange, truth, reconstruction),
             "reconstruction": file,
-            "truth": f"{os.path.relpath(self._truth, self._out)}/{key}.safetensors",
+            "truth": os.path.relpath(path, self._out),
         }
         distances: Sequence[float | None] = [None] * len(truth.labels)
         if self._perceptual and samples is not None and truth.samples.dim() == 4:

@@ -9,7 +9,7 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.adversary.attack import Attack, Private
-from flfw.adversary.sums import SEEN
+from flfw.adversary.sums import SEEN, Protocol
 from flfw.audit.adaptation import hiding, sent_names
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.knowledge import hidden, unrolled
@@ -76,7 +76,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
         *(["the weights of its frozen body, which are public"] if experiment.train not in ("auto", "full") else []),
         f"the tensors broadcast in the round ({known:,} numbers)",
         _what_is_seen(ticket),
-        *([SEEN] if attack.of_sums else []),
+        *(_of_sums(ticket) if ticket.group else [SEEN] if attack.of_sums else []),
         _LABELS.get(attack.labels, _RECOVERED),
         "the inputs' range and normalisation",
     ]
@@ -88,7 +88,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     skipped = {part for part, child in model.named_children() if isinstance(child, Generator | Discriminator)}
     normalising = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and not is_frozen(m)]
     normalising = [name for name in normalising if name.partition(".")[0] not in skipped]
-    by_batch = bool(normalising) and "batch_statistics" in attack.models
+    by_batch = bool(normalising) and "batch_statistics" in attack.models and not ticket.pooled
     # Of private running statistics none can be taken.
     running = not by_batch and any(f"{name}.running_mean" not in private for name in normalising)
     begun = job.start and ticket.round == 0  # before training the initial tensors are the present ones
@@ -115,9 +115,16 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     knows = knows and not hides.beside and not (operator and operator.missed)
     seen_through = steps or (ticket.steps == 1 and ticket.source == "probe")
     copes = (not private or fate == "not needed") and not running and not unused and not rough and not resolved.draws
+    copes = copes and not (ticket.pooled and (private or normalising) and not attack.of_sums)
     way = hides.how if job.adaptive else None
     hidden_by = None if hides.how == "nothing to adapt to" else hides.by
     return Standing(tuple(granted), copes and knows and seen_through, way, hidden_by, bool(private))
+
+
+def _of_sums(ticket: Ticket) -> Iterator[str]:
+    sums = f"the sum over groups of {ticket.group} clients" if ticket.pooled else "sums over one client each"
+    yield f"of the clients' messages only {sums}, as behind secure aggregation; which clients are in it"
+    yield Protocol(0).words
 
 
 _MADE_OF_THEM: dict[Private, str] = {

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.observation import Truth, key
-from flfw.audit.jobs import UPLOAD, Ticket
+from flfw.audit.jobs import UPLOAD, Exchange, Ticket
 from flfw.experiment import Experiment
 
 Noted = Sequence[tuple[np.ndarray, Tensor, Tensor]]
@@ -55,6 +55,28 @@ def truth_of_upload(noted: Noted, varied: bool) -> Truth:
     width = max((len(row) for row in order), default=0)
     padded = torch.tensor([row + [-1] * (width - len(row)) for row in order], dtype=torch.int64).view(len(order), width)
     return Truth(torch.stack(samples), torch.tensor(labels), torch.tensor(indices), padded)
+
+
+def truth_keys(ticket: Ticket, exchange: Exchange) -> tuple[str, ...]:
+    """Return the names of the files with the truth of an exchange: of a sum, those of its messages."""
+    place = exchange.client if ticket.source == "update" else exchange.slot
+    return tuple(key(ticket.round, ticket.recorded, slot) for slot in exchange.slots or (place,))
+
+
+def joined_truth(parts: Sequence[Truth], file: Path, out: Path, name: str) -> tuple[Truth, Path]:
+    """Return the truth of one message, or of a sum; and its file, which is written into ``out/truth`` for a sum.
+
+    Args:
+        parts: the truth of each message.
+        file: the file of the first one.
+        out: the folder of the audit.
+        name: name of the file for a sum.
+    """
+    if len(parts) == 1:
+        return parts[0], file
+    truth = Truth.joined(parts)
+    truth.write(out / "truth", name)
+    return truth, out / "truth" / f"{name}.safetensors"
 
 
 def write_truth(folder: Path, experiment: Experiment, server_round: int, client: int, noted: Noted) -> None:

@@ -6,12 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from flfw.curves import Point, points
+from flfw.curves import GROUP, Point, groups, points
 from flfw.errors import require
 from flfw.experiment.fields import MOST, require_at_least, require_at_most, require_finite
 
-VANTAGES = ("server", "client_update", "client_example")
-"""Positions of an adversary: at the server, at a client's update, or at the gradient of one example on a client."""
+AGGREGATE = "aggregate"
+"""Position at the server behind secure aggregation, which sees sums over groups of clients."""
+VANTAGES = ("server", "client_update", "client_example", AGGREGATE)
+"""Positions of an adversary: at the server, at a client's update, at the gradient of one example on a client, or at the
+server behind secure aggregation."""
 
 
 @dataclass(frozen=True)
@@ -33,9 +36,13 @@ class AuditSettings:
     images: int = 8
     """Probes in each audited round, over as many clients as there are."""
     curve: tuple[str, ...] = ()
-    """Probes of other sizes besides, for curves: batch=1,4,16 or steps=1,5,20, or ladder=1x1,4x1,4x5 of both sizes."""
+    """Probes of other sizes besides, for curves: batch=1,4,16 or steps=1,5,20, or ladder=1x1,4x1,4x5 of both sizes;
+    group=1,2,5,10 sums over so many clients (vantage aggregate)."""
+    group: int = 0
+    """Clients whose messages are summed (vantage aggregate); 0: all that are probed."""
     vantage: tuple[str, ...] = ("server",)
-    """Where attackers stand: server, client_update (as sent), client_example (one gradient in local training)."""
+    """Where attackers stand: server, client_update (as sent), client_example (one gradient in local training),
+    aggregate (the server behind secure aggregation, which sees sums over a group of clients)."""
     adaptation: Literal["auto", "automatic", "none"] = "auto"
     """Beside an attacker who does not know of a defence, one who does: with what is written for the defence, else with
     its own code in the objective; automatic: always with its own code; none: without."""
@@ -70,7 +77,7 @@ class AuditSettings:
     def __post_init__(self) -> None:
         require_at_least(self, 1, ("victim_batch", "victim_steps", "images"))
         require_at_most(self, MOST, ("victim_batch", "victim_steps", "images"))
-        require_at_least(self, 0, ("attack_retries",))
+        require_at_least(self, 0, ("attack_retries", "group"))
         require_at_least(self, -1, ("keep_observations",))
         require_finite(self, ("attack_gpus",), zero=True)
         require_finite(self, ("attack_seconds", "attack_memory_gb", "observations_gb"))
@@ -78,6 +85,11 @@ class AuditSettings:
         fits = bool(self.vantage) and set(self.vantage) <= set(VANTAGES) and len(set(self.vantage)) == len(self.vantage)
         require(fits, f"vantage among {', '.join(VANTAGES)}, each once", vantage=" ".join(self.vantage))
         _ = self.points
+        asked = [GROUP] * bool(self.group) + [word for word in self.curve if groups([word])]
+        require(AGGREGATE in self.vantage or not asked, f"--vantage {AGGREGATE} with {GROUP}", given=" ".join(asked))
+        if AGGREGATE in self.vantage:
+            only = f"audit-source=probe with --vantage {AGGREGATE}"
+            require(self.audit_source == "probe", only, audit_source=self.audit_source)
 
     @property
     def attacks(self) -> tuple[str, ...]:

@@ -10,8 +10,9 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
+from flfw.curves import groups
 from flfw.errors import BadInput, require
-from flfw.experiment.audit import AuditSettings
+from flfw.experiment.audit import AGGREGATE, AuditSettings
 from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
 from flfw.experiment.fields import Scalar, integer
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
@@ -66,6 +67,18 @@ class Experiment(
         fits = 1 <= self.min_clients <= self.per_round
         require(fits, f"1 <= min-clients <= {self.per_round}, the clients of a round", min_clients=self.min_clients)
         _ = self.audited
+        if AGGREGATE in self.vantage:
+            most = min(self.images, self.clients)
+            wanted = f"groups of 1 to {most} clients, as many as are probed"
+            require(max(self.groups) <= most, wanted, group=max(self.groups))
+            alike = len(self.defended_partitions) in (0, self.clients)
+            require(alike, f"all clients or none defended with --vantage {AGGREGATE}", defended=self.defended)
+
+    @property
+    def groups(self) -> tuple[int, ...]:
+        """Numbers of clients in a sum at the vantage `AGGREGATE`: the target's first, then those of the curve."""
+        target = self.group or min(self.images, self.clients)
+        return tuple(dict.fromkeys((target, *groups(self.curve))))
 
     @property
     def decisive(self) -> dict[str, Scalar]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, NotRequired, TypeAlias, TypedDict
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 from flfw.formats.typed import NodeId
 
@@ -168,6 +169,8 @@ class EntryFields(TypedDict):
     batch: NotRequired[int | None]
     steps: NotRequired[int | None]
     curve: NotRequired[str | None]
+    group: NotRequired[int | None]
+    group_needed: NotRequired[int | None]
     mode: NotRequired[str | None]
     iterations: NotRequired[int | None]
     restarts: NotRequired[int | None]
@@ -284,3 +287,12 @@ class MembershipFields(TypedDict):
     floor: dict[str, AreaFigures]
     worst_client: NotRequired[WorstClientFigures | None]
     controls: NotRequired[MembershipControlFigures | None]
+
+
+def breakdowns(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each attack that broke; an attack that does not apply to a network did not break."""
+    broke = [(f"at round {e['round']}", e["attack"], e["stopped"]) for e in entries]
+    broke += [("on the easy case", e["attack"], e["ladder"][1]["stopped"]) for e in entries]
+    reported = [(where, attack, why) for where, attack, why in broke if why and not why.startswith("not applicable")]
+    lines = (f"The attack {attack} gave nothing {where}: {why.rstrip('.')}." for where, attack, why in reported)
+    return list(dict.fromkeys(lines))

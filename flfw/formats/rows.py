@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from flfw.errors import BadInput
 
@@ -25,3 +27,12 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         if None in row or None in row.values():
             raise BadInput(f"Expected {len(row)} values in row {number} of {path}, got another number; {_WAY_OUT}.")
     return rows
+
+
+def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write the rows of an audit as its CSV; whole numbers stay whole although some are missing."""
+    import pandas as pd
+
+    table = pd.DataFrame(rows).drop(columns="db", errors="ignore")
+    whole = {name: "Int64" for name in ("rank", "candidates", "iterations") if name in table}
+    table.astype(whole).to_csv(path, index=False)

@@ -15,7 +15,7 @@ from jinja2 import Undefined
 from markupsafe import Markup
 from safetensors.numpy import load_file
 
-from flfw.curves import LADDER
+from flfw.curves import GROUP, LADDER
 from flfw.formats.rows import read_rows
 from flfw.report.figures import feature_strip, png_uri
 from flfw.report.texts import text_pair
@@ -29,7 +29,7 @@ GRANT = {
 _KEYS = GRANT | {
     "round", "images", "failures", "psnr", "ssim", "lpips", "distance", "identification_rate", "identification_null",
     "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
-    "curve", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
+    "curve", "group", "group_needed", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
     "knowing_gains", "label_presence", "cause", "messages", "identification_p", "objective",
     "candidates", "feature_error", "share_expected", "tampered_by", "rouge", "ceiling", "reduced", "reach",
 }  # fmt: skip
@@ -106,6 +106,8 @@ class AuditEntry:
         """Point of a curve, in words; empty for a plain target."""
         batch, steps = self.entry.get("batch"), self.entry.get("steps")
         words = {"batch": f"batch {batch}", "steps": f"{steps} local step{'' if steps == 1 else 's'}"}
+        group = self.entry.get("group")
+        words[GROUP] = f"sums over {group} client{'' if group == 1 else 's'}"
         words[LADDER] = f"{words['batch']} and {words['steps']}"
         return words.get(str(self.entry.get("curve")), "")
 

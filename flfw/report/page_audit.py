@@ -41,7 +41,8 @@ MACROS = """\
 {% set vantages = {
   'server': 'The server, honest but curious: it follows the protocol, and keeps every message that it sends and receives (leakage of type 0).',
   'client_update': 'An observer on the client who reads the finished update before it is sent: the very bytes that the server gets, after all that the client’s own defence does (leakage of type 1).',
-  'client_example': 'An observer on the client who reads the gradient of a single example during local training, as a local step follows it: after what the client’s own defence does to batches and gradients, before what it does to the finished update (leakage of type 2).'} %}
+  'client_example': 'An observer on the client who reads the gradient of a single example during local training, as a local step follows it: after what the client’s own defence does to batches and gradients, before what it does to the finished update (leakage of type 2).',
+  'aggregate': 'The server behind secure aggregation: it sees sums over groups of clients, and no client’s own message. The protocol is taken to be right.'} %}
 {% set rung_names = {
   'control': 'Measurement: a closed form on a linear network must find every sample',
   'easy': 'Easy case: the same attack on fresh weights, one sample, one step, no defence',
@@ -122,12 +123,13 @@ RESULTS = """\
 {% endif %}
 {% for setting in targets %}{% set presence = setting.entry.label_presence %}{% if presence is mapping %}<p class="presence">Which classes a client holds, read off what it uploaded ({{ setting.title }}, {{ when(setting) }}): right for {{ presence.right|pct }} of the classes of {{ presence.clients }} client{{ '' if presence.clients == 1 else 's' }}; the better constant guess is right for {{ presence.null|pct }}.</p>
 {% endif %}{% endfor %}
-{% for kind, drawn in curves.items() %}{% set by, varied, column = {'batch': ('By batch size', 'other batches', 'Batch'), 'steps': ('By local steps', 'other numbers of local steps', 'Local steps'), 'ladder': ('By batch size and local steps', 'larger batches, then with more local steps', 'Batch x steps')}[kind] %}
+{% for kind, drawn in curves.items() %}{% set by, varied, column = {'group': ('By clients in a sum', 'the messages of other numbers of clients summed', 'Clients'), 'batch': ('By batch size', 'other batches', 'Batch'), 'steps': ('By local steps', 'other numbers of local steps', 'Local steps'), 'ladder': ('By batch size and local steps', 'larger batches, then with more local steps', 'Batch x steps')}[kind] %}
 <h3>{{ by }}</h3>
 <figure>{{ drawn[0] }}<figcaption>The same probe with {{ varied }}; nothing else changes. A dot is the mean{{ ' with its interval' if drawn[1]|map(attribute='entry.share_interval')|select|list }}{% if drawn[1]|map(attribute='entry.psnr')|select|list %}, the ring the best reconstruction{% endif %}{{ '. Each step of a probe is on the same batch, where training goes through all data' if kind == 'ladder' else '; equal steps along the axis are equal factors' }}.</figcaption></figure>
 <div class="scroll" tabindex="0" role="region" aria-label="Leakage {{ by|lower }}"><table><thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col">{{ column }}</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">Failed</th>{% if drawn[1]|map(attribute='entry.psnr')|select|list %}<th scope="col">PSNR, dB</th><th scope="col">Best</th>{% endif %}</tr></thead>
 <tbody>{% for setting in drawn[1] %}{% set entry = setting.entry %}<tr{{ ' class="answer"'|safe if setting is sameas elsewhere }}><th scope="row">{{ setting.name }}</th><td>{{ entry.round|plain }}</td><td>{{ entry.batch|plain ~ ' x ' ~ entry.steps|plain if kind == 'ladder' else entry[kind]|plain }}</td>{{ verdict_cell(entry) }}<td>{{ setting.recovered }} of {{ setting.total }}</td><td>{{ span(entry.share_interval) }}</td><td>{{ setting.failures }}</td>{% if drawn[1]|map(attribute='entry.psnr')|select|list %}<td>{{ (entry.psnr or {}).mean|num }}</td><td>{{ (entry.psnr or {}).max|num }}</td>{% endif %}</tr>
 {% endfor %}</tbody></table></div>
+{% if kind == 'group' %}<ul class="plainlist">{% for setting in drawn[1] if setting.entry.group_needed and setting.entry.group == setting.entry.group_needed %}<li>{{ setting.name }}, {{ turn(setting.entry.round) }}: from {{ setting.entry.group_needed }} clients on it reached nothing. A stronger attack may.</li>{% endfor %}</ul>{% endif %}
 {% endfor %}
 </section>
 """

@@ -18,7 +18,7 @@ from jinja2 import Environment, Template
 from markupsafe import Markup
 
 from flfw import data
-from flfw.curves import LADDER
+from flfw.curves import GROUP, LADDER
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.formats.result_file import read_result
@@ -51,13 +51,18 @@ _FLAGS = {
     "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "rounds",
     "sampling", "local_epochs", "batch_size", "lr", "seed", "target_epsilon", "epsilon_budget", "delta", "accountant",
     "accounting", "patient_examples", "patient_clients", "canaries", "defended", "defence", "attack", "audit_rounds",
-    "victim_batch", "victim_steps", "images", "curve", "vantage", "adaptation", "pictures",
+    "victim_batch", "victim_steps", "images", "curve", "group", "vantage", "adaptation", "pictures",
 }  # fmt: skip
 _SAID_IF_CHANGED = {
     "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
     "patient_examples", "patient_clients", "canaries",
 }  # fmt: skip
-_AXES = {"batch": "examples in the batch", "steps": "local steps", LADDER: "examples in the batch x local steps"}
+_AXES = {
+    GROUP: "clients in a sum",
+    "batch": "examples in the batch",
+    "steps": "local steps",
+    LADDER: "examples in the batch x local steps",
+}
 # A user's own data: only the user decides that pictures of them leave the machine.
 _OWN_DATA = ("folder:", "hf:", "text:")
 
@@ -226,7 +231,7 @@ def _along(kind: str, sizes: Sequence[tuple[Any, ...]]) -> dict[tuple[Any, ...],
 
 def _off_curve(setting: AuditEntry, kind: str) -> tuple[Any, ...]:
     """Return the values that the points of one curve have in common."""
-    other = {"batch": ("steps",), "steps": ("batch",), LADDER: ()}[kind]
+    other = {"batch": ("steps",), "steps": ("batch",), LADDER: (), GROUP: ("steps",)}[kind]
     keys = ("attack", "adaptation", "source", "vantage", "defence", "round", "client", *other)
     return tuple(setting.entry[key] for key in keys)
 

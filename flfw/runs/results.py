@@ -14,13 +14,14 @@ import pandas as pd
 
 import flfw
 from flfw.audit.auditor import Auditor
-from flfw.audit.entries import breakdowns, write_rows
 from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.client.broadcast_checks import zeros_at_first
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
+from flfw.formats.result_entries import breakdowns
 from flfw.formats.result_file import read_result, read_training
+from flfw.formats.rows import write_rows
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved, resolve

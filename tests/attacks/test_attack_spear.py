@@ -12,6 +12,7 @@ from attacks.spear import SPEAR, SPEARSettings
 from flfw import nets
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Knowledge, Reconstruction
+from flfw.adversary.sums import Protocol, pooled
 from flfw.errors import BadInput
 from flfw.inversion.closed_form.rectified import separate_rectified
 from flfw.inversion.closed_form.separation import separate
@@ -173,3 +174,17 @@ def test_gradients_without_zeros_are_refused_at_once() -> None:
     weight, bias, inputs, outputs = (torch.randn(s, generator=generator) for s in ((90, 40), (90,), (14, 40), (14, 90)))
     observed = outputs.T @ inputs, outputs.sum(0)
     assert separate(*observed, weight, bias, 14, torch_generator(0, "sets")) is None
+
+
+@pytest.mark.parametrize(("protocol", "most"), [(None, 1e-4), (Protocol(5), 1e-2)], ids=["exact", "SecAgg+"])
+def test_a_sum_over_two_clients_of_four_is_read_off_as_one_batch_of_eight(
+    protocol: Protocol | None, most: float
+) -> None:
+    x, y = digits(5, count=8)
+    observations, knowledge = attackable("mlp", 28, (x, y))
+    parts = [attackable("mlp", 28, (x[k : k + 4], y[k : k + 4]))[0][0] for k in (0, 4)]
+    clients = [dataclasses.replace(part, client=k, slot=k) for k, part in enumerate(parts)]
+    one, two = (
+        SPEAR().run([o], knowledge, generators(1))[0] for o in (observations[0], pooled(clients, False, protocol))
+    )
+    assert float(largest_errors(x, one).max()) < 1e-4 and float(largest_errors(x, two).max()) < most

@@ -23,7 +23,7 @@ def scored(folder: Path, guess: Reconstruction) -> ScoreRow:
     Truth(TRUTH, torch.tensor([7]), torch.tensor([0])).write(folder / "truth", "one")
     public = Public.from_arrays(np.full((3, 1, 2, 2), 0.5, np.float32), np.array([7, 7, 7]))
     scorer = Scorer(public, folder / "truth", folder, 0, None)
-    (row,) = scorer.rows(job(), EXCHANGES[0], {}, "one", guess)
+    (row,) = scorer.rows(job(), EXCHANGES[0], {}, ("one",), guess)
     return row
 
 

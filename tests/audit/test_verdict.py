@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from flfw.audit import ladder
 from flfw.audit.auditor import auditing
-from flfw.audit.entries import AuditedTarget, breakdowns
+from flfw.audit.entries import AuditedTarget
 from flfw.audit.entries import entry as summed
 from flfw.audit.jobs import Solution
 from flfw.audit.measures.identification import Identified
@@ -34,6 +34,7 @@ from flfw.audit.verdict import (
     verdict,
 )
 from flfw.experiment import Experiment
+from flfw.formats.result_entries import breakdowns
 from flfw.nets import Tensors
 from flfw.recording import format as tape
 from flfw.recording.manifest import rewrite

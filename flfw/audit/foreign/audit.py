@@ -264,7 +264,7 @@ class _Audit:
             where |= {"batch": pair[1].batch, "steps": pair[1].steps} if pair else {"batch": None, "steps": None}
             name = key(ticket.round, ticket.point, exchange.slot)
             ceiling = self._attacks[job.attack].ceiling
-            rows += self._scorer.rows(job, exchange, common | where, name, reconstruction, ceiling=ceiling)
+            rows += self._scorer.rows(job, exchange, common | where, (name,), reconstruction, ceiling=ceiling)
         return self._scorer.controlled(job, rows)
 
 

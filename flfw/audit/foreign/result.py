@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import flfw
-from flfw.audit.entries import breakdowns, write_rows
 from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.scorer import ScoreRow
+from flfw.formats.result_entries import breakdowns
+from flfw.formats.rows import write_rows
 from flfw.recording.reader import Recordings
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
