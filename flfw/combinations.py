@@ -28,6 +28,7 @@ def check(resolved: Resolved) -> None:
     """
     experiment, method, model = resolved.experiment, resolved.method, resolved.model
     _ = resolved.client, resolved.defence, resolved.attacks
+    _require_game(resolved)
     if method.factored_upload(resolved.settings) and experiment.defended_partitions:
         refuse_beside_factors(experiment.defence, resolved.defence)
     uploads = resolved.sharing.uploads
@@ -67,6 +68,19 @@ def _require_tampering(resolved: Resolved) -> None:
         shared = all(matches(name, patterns) for name in imposed for patterns in both)
         first = f"a method whose clients download and upload the first layers, for --tampered-by {by}"
         require(bool(imposed) and shared, first, method=experiment.method)
+
+
+def _require_game(resolved: Resolved) -> None:
+    """Refuse an attack on membership without pairs, without a round of training, or on text."""
+    experiment = resolved.experiment
+    for name, attack in resolved.membership.items():
+        pairs = f"membership-pairs auto, all or a number with --attack {name}"
+        require(experiment.membership_pairs != "none", pairs, membership_pairs="none")
+        trained = f"a round after 0 in --audit-rounds with --attack {name}, which is on what training sends"
+        require(any(experiment.audited), trained, audit_rounds=experiment.audit_rounds)
+        require(not data.is_at_sites(experiment.dataset), f"data on this machine with --attack {name}", attack=name)
+        vocabulary = nets.card(experiment.net).vocabulary
+        require(attack.tokens or not vocabulary, f"attacks that read tokens with net={experiment.net}", attack=name)
 
 
 def _require_tokens(resolved: Resolved) -> None:

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 from flfw import data, nets, plugins
-from flfw.adversary.attack import Attack
+from flfw.adversary.attack import Adversary, Attack
+from flfw.adversary.membership_attack import MembershipAttack
 from flfw.client import FederatedClient
 from flfw.defence import Defence
 from flfw.errors import BadInput, require
@@ -39,6 +40,7 @@ from flfw.server import FederatedStrategy
 from flfw.task import input_space
 from flfw.victims.operator import Operator
 
+_PAIRS = "300"  # of a client, for membership-pairs=auto
 _TRIED = 8  # inputs of the trial whether a network draws: a rare draw may spare one
 
 
@@ -150,15 +152,26 @@ class Resolved:
 
     @property
     def attacks(self) -> dict[str, Attack]:
-        """New attacks by the names that the experiment gives them."""
+        """New attacks that reconstruct examples, by the names that the experiment gives them."""
+        return self._built(Attack)
+
+    @property
+    def membership(self) -> dict[str, MembershipAttack]:
+        """New attacks that tell members from others, by the names that the experiment gives them."""
+        return self._built(MembershipAttack)
+
+    def _built(self, kind: type[Any]) -> dict[str, Any]:
         run = self.experiment
         compute = Compute(run.attack_memory_gb, run.attack_compile, run.attack_precision)
-        return {name: cls(chosen, compute) for name, (cls, chosen) in self._attacks.items()}
+        chosen = self._attacks.items()
+        return {name: cls(asked, compute) for name, (cls, asked) in chosen if issubclass(cls, kind)}
 
     @cached_property
     def _attacks(self) -> Mapping[str, tuple[Any, Any]]:
         """Class and settings of each attack; fields of a method or a defence of the same name are ignored."""
-        classes: dict[str, Any] = {name: plugins.find(plugins.ATTACK, name, Attack) for name in self.experiment.attacks}
+        classes: dict[str, Any] = {
+            name: plugins.find(plugins.ATTACK, name, Adversary) for name in self.experiment.attacks
+        }
         others: dict[str, Any] = {plugins.short_name(self.experiment.method): self.method}
         for defence in self.experiment.defences:
             others[plugins.short_name(defence)] = plugins.find(plugins.DEFENCE, defence, Defence)
@@ -210,13 +223,14 @@ def attack_fields(name: str) -> frozenset[str]:
     Raises:
         BadInput: the attack is unknown.
     """
-    attack: Any = plugins.find(plugins.ATTACK, name, Attack)
+    attack: Any = plugins.find(plugins.ATTACK, name, Adversary)
     return frozenset(field.name for field in dataclasses.fields(attack.Settings))
 
 
 def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
     """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
 
+    ``membership_pairs=auto`` is 300 with an attack on membership, else none.
     ``metrics=auto`` is none for a method with a claim on real clients, whose server sees what they report; else all.
 
     Args:
@@ -231,6 +245,10 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         named = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
+    if experiment.membership_pairs == "auto":
+        kinds = (plugins.find(plugins.ATTACK, name, Adversary) for name in experiment.attacks)
+        asked = any(issubclass(kind, MembershipAttack) for kind in kinds)
+        experiment = dataclasses.replace(experiment, membership_pairs=_PAIRS if asked else "none")
     if experiment.metrics == "auto" and not methods:
         claims = _method(experiment).mechanism.__func__ is not Method.mechanism.__func__
         silent = claims and experiment.federation is not None

@@ -19,6 +19,7 @@ from flfw.data.splits import partition
 from flfw.defence import DefendedData
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
+from flfw.membership.pairs import Pairs, game, without_held_out
 from flfw.nets.inputs import Inputs
 from flfw.pipeline import build_net, plain_net
 from flfw.plugins import settings, short_name
@@ -54,6 +55,7 @@ class Task:
         data_root: folder of the data sets' files; None: the default of `flfw.data.load`.
         init: first weights of the network.
         experiment: the experiment, whose defence may change the network; None: the network is the named one.
+        pairs: of each client in the membership game; None: there is no game. Only the first of a pair is trained on.
     """
 
     dataset: data.Dataset
@@ -64,6 +66,7 @@ class Task:
     data_root: Path | None = None
     init: nets.Init = "torch"
     experiment: Experiment | None = None
+    pairs: tuple[Pairs, ...] | None = None
 
     @classmethod
     def load(cls, experiment: Experiment, data_root: Path | None) -> Task:
@@ -79,15 +82,11 @@ class Task:
         augment = "none" if experiment.augment == "auto" else experiment.augment
         if not experiment.canaries:
             split = partition.for_each(_split(*cut), experiment.clients) if at_site else _split(*cut)
-            return cls(
-                dataset,
-                split,
-                experiment.net,
-                augment,
-                data_root=data_root,
-                init=experiment.init,
-                experiment=experiment,
-            )
+            pairs = None
+            if experiment.membership_pairs not in ("auto", "none"):
+                split, pairs = _with_pairs(*cut, experiment.membership_pairs)
+            beside = {"init": experiment.init, "experiment": experiment, "pairs": pairs}
+            return cls(dataset, split, experiment.net, augment, data_root=data_root, **beside)
         in_files = f"canaries=0 for {dataset.name}, whose labels are generated"
         require(not dataset.is_generated, in_files, canaries=experiment.canaries)
         chosen, split, labels = _with_canaries(*cut, experiment.canaries)
@@ -222,6 +221,8 @@ def _only_at_sites(experiment: Experiment) -> bool:
     require(experiment.test == "own", test, test=experiment.test)
     elsewhere = f"canaries=0 for {name}, as the server would need the data to find canaries"
     require(not experiment.canaries, elsewhere, canaries=experiment.canaries)
+    pairs = f"membership-pairs=none for {name}, as the server would need the data to draw them"
+    require(experiment.membership_pairs in ("auto", "none"), pairs, membership_pairs=experiment.membership_pairs)
     return True
 
 
@@ -270,6 +271,24 @@ def _with_canaries(
     dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed, test)
     chosen = canaries.draw(split, dataset.train_y, dataset.classes, count, seed)
     return chosen, canaries.without_left_out(split, chosen), canaries.relabelled(dataset.train_y, chosen)
+
+
+@lru_cache(maxsize=4)
+def _with_pairs(
+    name: str,
+    root: Path | None,
+    side: int | None,
+    scheme: partition.AnyScheme,
+    clients: int,
+    seed: int,
+    test: partition.TestParts,
+    most: str,
+) -> tuple[partition.Split, tuple[Pairs, ...]]:
+    """Return the split without the held-out examples of the membership game, and its pairs."""
+    dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed, test)
+    require(not dataset.is_generated, f"membership-pairs=none for {name}, generated for each client", pairs=most)
+    pairs = game(split.train, dataset.train_y, seed, None if most == "all" else int(most))
+    return dataclasses.replace(split, train=without_held_out(split.train, pairs)), pairs
 
 
 def require_every_class(task: Task, partition: int) -> None:

@@ -60,8 +60,8 @@ class NotApplicable(RuntimeError):
     """Error: the attack cannot work on this network; the report says so, and it counts as a failure."""
 
 
-class Attack(ABC):
-    """Base of the attacks.
+class Adversary(ABC):
+    """Base of all files of attacks/: attacks that reconstruct examples, and attacks that tell who was trained on.
 
     Args:
         settings: the attack's hyper-parameters, an instance of ``Settings``.
@@ -69,10 +69,21 @@ class Attack(ABC):
     """
 
     Settings: ClassVar[type] = NoSettings
-    against: ClassVar[str] = ""
-    """Name of the defence whose recipe the attack is built on; empty: none. It is said among the grants."""
     tokens: ClassVar[bool] = False
     """Whether it works on networks that look tokens up, through which no gradient reaches the input."""
+    tuned_on: ClassVar[str] = ""
+    """The data on which its default settings were chosen, in words; empty: they are a paper's, or untuned."""
+
+    def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:
+        self.settings = self.Settings() if settings is None else settings
+        self.compute = compute or Compute()
+
+
+class Attack(Adversary):
+    """Base of the attacks that reconstruct examples; their arguments are those of `Adversary`."""
+
+    against: ClassVar[str] = ""
+    """Name of the defence whose recipe the attack is built on; empty: none. It is said among the grants."""
     of_sums: ClassVar[bool] = False
     """Whether it sees no client's message, but the sum over clients alone (`flfw.adversary.sums`), as behind secure
     aggregation. Uploads and earlier answers of single clients are not granted to it."""
@@ -82,12 +93,6 @@ class Attack(ABC):
     sampled: ClassVar[bool] = False
     """Whether all its long loops run over `flfw.inversion.compute.steps`, as those of every search by `invert` do: then
     ``--estimate`` takes a few steps of each. Else it runs the attack with few of its ``iterations``."""
-    tuned_on: ClassVar[str] = ""
-    """The data on which its default settings were chosen, in words; empty: they are a paper's, or untuned."""
-
-    def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:
-        self.settings = self.Settings() if settings is None else settings
-        self.compute = compute or Compute()
 
     @property
     def models(self) -> Models:
@@ -228,6 +233,6 @@ class Attack(ABC):
         return [None] * len(uploads)
 
 
-def tuned_on(attacks: Mapping[str, Attack]) -> list[str]:
+def tuned_on(attacks: Mapping[str, Adversary]) -> list[str]:
     """List the attacks with tuned default settings, each with its data, for the provenance."""
     return [f"{name}: {attack.tuned_on}" for name, attack in attacks.items() if attack.tuned_on]

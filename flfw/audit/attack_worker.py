@@ -21,7 +21,8 @@ from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Observation, Reconstruction
 from flfw.adversary.sums import Protocol, summed
 from flfw.audit.jobs import Job, Solution, alone, solved
-from flfw.audit.knowledge import MOST_SEARCHED, grant, granted_uploads, observed, protocol, restored
+from flfw.audit.knowledge import MOST_SEARCHED, game_views, grant, granted_uploads, observed, protocol, restored
+from flfw.audit.membership_game.game import Game, as_scores
 from flfw.audit.queue import Queue
 from flfw.curves import GROUP
 from flfw.errors import BadInput, require
@@ -41,6 +42,8 @@ def solve(job: Job) -> Solution:
         Exception: any error of the attack except `NotApplicable`, which is an answer.
     """
     resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
+    if job.game is not None:
+        return _scored(job, job.game, resolved)
     if resolved.attacks[job.attack].of_sums and job.ticket.group:
         return _by_client(job, resolved)
     return _solve(job, resolved)
@@ -104,6 +107,27 @@ def _solve(job: Job, resolved: Resolved, drawn: Protocol | None = None) -> Solut
     stopped = None if observations else "none of its recordings could be used"
     everything = [None if o is None else by_slot[o.slot] for o in seen]
     return solved(job, everything, seconds, stopped=stopped, **extra)
+
+
+def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
+    """Let an attack score the candidates of a membership game."""
+    attack, recordings = resolved.membership[job.attack], Recordings(job.recordings)
+    ids = [exchange.id for exchange in job.exchanges]
+    seen = [] if game.easy else recordings.observations(ids)
+    seed, started = resolved.experiment.seed, time.monotonic()
+    scores: list[tuple[int, str, tuple[float, ...]]] = []
+    stopped = None
+    try:
+        for view in game_views(job, game, resolved, [one for one in seen if one is not None]):
+            scores += as_scores(view.client, attack.scores(view, torch_generator(seed, f"attack {job.attack}")))
+    except NotApplicable as error:
+        stopped, scores = f"not applicable: {error}", []
+    except BadInput as error:  # it would be the same if tried again
+        stopped, scores = f"not possible: {error}", []
+    if not scores and stopped is None:
+        stopped = "none of its recordings could be used"
+    extra: dict[str, Any] = {"refused": tuple(recordings.refused), "scores": tuple(scores), "stopped": stopped}
+    return solved(job, [None] * len(ids), time.monotonic() - started, **extra)
 
 
 def _present(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,9 @@ from flfw.audit.measures import perceptual
 from flfw.audit.measures.feature_error import Extractors
 from flfw.audit.measures.public import Public
 from flfw.audit.measures.sum_conclusion import with_groups_needed
+from flfw.audit.membership_game.membership_audit import MembershipAudit, MembershipRequest, Scores, statistics_of
 from flfw.audit.plan import Plan
+from flfw.audit.probe import ladder_net
 from flfw.audit.queue import Queue
 from flfw.audit.scorer import Scorer, ScoreRow, read_truth
 from flfw.audit.standing import standing
@@ -82,7 +85,7 @@ class Auditor(AbstractContextManager["Auditor"]):
     def __init__(self, resolved: Resolved, task: Task, source: Path, out: Path) -> None:
         experiment = resolved.experiment
         self._resolved, self.experiment, self._task, self.source, self._out = resolved, experiment, task, source, out
-        self._named = resolved.attacks
+        self._named, self._of_membership = resolved.attacks, resolved.membership
         self._perceptual = perceptual.load(experiment.lpips_weights) if experiment.lpips_weights else None
         self.refused: list[str] = []
         self.inference: list[dict[str, Any]] = []
@@ -149,11 +152,11 @@ class Auditor(AbstractContextManager["Auditor"]):
     @property
     def tuned_on(self) -> list[str]:
         """Data on which the attacks' defaults were chosen, for the provenance."""
-        return tuned_on(self._named)
+        return tuned_on({**self._named, **self._of_membership})
 
     def tickets(self, last: int | None = None) -> list[Ticket]:
         """Return the tickets of a run that ended after round ``last``; see `flfw.audit.plan.Plan.tickets`."""
-        return self._plan.tickets(last)
+        return self._plan.tickets(last) if self._named else []
 
     def jobs(self, ticket: Ticket) -> list[Job]:
         """Return the jobs of a ticket whose probes are recorded; see `flfw.audit.plan.Plan.jobs`."""
@@ -174,8 +177,10 @@ class Auditor(AbstractContextManager["Auditor"]):
         for job in jobs:
             self._queue.put(job)
         self._attacks.close()
-        judge = Judge(self._plan, self._task, self._climb, self._scorer, self._control(), self._settings(jobs))
         self._scored: list[ScoreRow] = []
+        if not self._named:
+            return [], []
+        judge = Judge(self._plan, self._task, self._climb, self._scorer, self._control(), self._settings(jobs))
         entries: list[dict[str, Any]] = []
         inferring: list[tuple[Job, Solution]] = []
         with Steps("attack", len(jobs)) as steps:
@@ -205,6 +210,60 @@ class Auditor(AbstractContextManager["Auditor"]):
                     steps.done(f"{name} at round {job.ticket.round}{_which(job)}: {words}")
         self.inference = judge.inferred(inferring)
         return with_groups_needed(entries, (*POSITIVE, MALICIOUS)), self._scored
+
+    def membership_jobs(self, last: int | None = None) -> list[tuple[MembershipRequest, Job]]:
+        """Return what is asked of the attacks on membership, each with its job.
+
+        Args:
+            last: the round in which training ended; None: after the requested rounds.
+
+        Raises:
+            BadInput: no upload was recorded.
+        """
+        ended, game = self.experiment.rounds if last is None else last, self._game
+        asked = [request for name in self._of_membership for request in game.requests(name, ended)]
+        return [(request, self._plan.game_job(request)) for request in asked]
+
+    def membership(self, last: int | None, privacy: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Let the attacks on membership score the pairs; return the items of ``membership`` in result.json.
+
+        Args:
+            last: as for `membership_jobs`.
+            privacy: the claims of the run.
+
+        Raises:
+            BadInput: no upload was recorded.
+            RunFailed: the attack server could not go on.
+        """
+        jobs = self.membership_jobs(last)
+        for _, job in jobs:
+            self._queue.put(job)
+        found: dict[str, dict[bool, Scores]] = defaultdict(dict)
+        with Steps("attack", len(jobs)) as steps:
+            for request, job in jobs:
+                solution = self._attacks.wait(job)
+                self._note(solution.refused)
+                found[request.attack][request.game.easy] = request.scored(solution.scores)
+                where = "on the easy rung" if request.game.easy else f"on {len(request.game.clients)} clients"
+                if solution.stopped:
+                    self._note([f"{request.attack} {where} gave no scores: {solution.stopped}."])
+                steps.done(f"{request.attack} {where}: {solution.stopped or f'{solution.seconds:.0f} s'}")
+        targets = [request for request, _ in jobs if not request.game.easy]
+        tests = sum(len(statistics_of(found[one.attack][False])) for one in targets) * len(self._plan.defences()) or 1
+        common = {
+            "defence_of": self._plan.defence_of,
+            "tests": tests,
+            "hidden_by": self._plan.hides,
+            "privacy": privacy,
+        }
+        played = ((one, found[one.attack]) for one in targets)
+        return [item for one, by in played for item in self._game.entries(one, by[False], by[True], **common)]
+
+    @cached_property
+    def _game(self) -> MembershipAudit:
+        fresh = lambda: ladder_net("easy", self.experiment, self._resolved.build_net)  # noqa: E731
+        folder = self.source / "observations"
+        return MembershipAudit(self.experiment, self._task, folder, self._queue.put_candidates, fresh)
 
     def _settings(self, jobs: Sequence[Job]) -> int:
         """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""

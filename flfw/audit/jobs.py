@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from flfw.adversary.observation import Reconstruction
+from flfw.audit.membership_game.game import Game
 from flfw.curves import Point
 from flfw.errors import require
 from flfw.experiment import Experiment
@@ -168,6 +169,7 @@ class Job:
         uploads: the recordings of the clients' uploads in the round, as far as they are granted.
         examples: clients, each with its number of training examples, where the server is told these.
         earlier: the recordings of the same probes after earlier rounds, likewise.
+        game: the membership game, of which the exchanges are the targets' uploads; None: the examples are searched for.
     """
 
     attack: str
@@ -188,6 +190,7 @@ class Job:
     uploads: tuple[str, ...] = ()
     earlier: tuple[str, ...] = ()
     examples: tuple[tuple[int, int], ...] = ()
+    game: Game | None = None
 
     def __post_init__(self) -> None:
         require(all(size >= 1 for size in self.shape), "sizes >= 1 of a job's inputs", shape=self.shape)
@@ -244,6 +247,7 @@ class Solution:
         refused: unusable recordings, a sentence each.
         present: the classes inferred for clients: a client's number, and for each class whether it holds the class.
         shares: the shares of the classes inferred for clients: a client's number, and the share of each class.
+        scores: of a membership game: a client's number, a statistic, and the score of each of the client's candidates.
     """
 
     job: str
@@ -254,6 +258,7 @@ class Solution:
     refused: tuple[str, ...] = ()
     present: tuple[tuple[int, tuple[bool, ...]], ...] = ()
     shares: tuple[tuple[int, tuple[float, ...]], ...] = ()
+    scores: tuple[tuple[int, str, tuple[float, ...]], ...] = ()
 
 
 def failed(job: Job, why: str) -> Solution:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
@@ -11,11 +11,13 @@ import torch
 from safetensors.torch import load_file
 
 from flfw.adversary.attack import Attack
+from flfw.adversary.membership_attack import MembershipView
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.adversary.sums import Protocol, pooled
 from flfw.adversary.upload import Upload
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Job, Ticket
+from flfw.audit.membership_game.game import Game, views
 from flfw.audit.probe import ladder_net
 from flfw.audit.rungs import undefended
 from flfw.data.feed import raw
@@ -189,6 +191,40 @@ def _training(resolved: Resolved, examples: int) -> LocalSteps | None:
     experiment = resolved.experiment
     steps = experiment.local_epochs * -(-examples // experiment.batch_size)
     return resolved.method.local_steps(resolved.settings, experiment.lr, steps) if examples else None
+
+
+def game_views(job: Job, game: Game, resolved: Resolved, seen: Sequence[Observation]) -> Iterator[MembershipView]:
+    """Yield the views of a membership game on the job's device.
+
+    Args:
+        job: the job; it grants public data.
+        game: its game.
+        resolved: the job's experiment.
+        seen: the readable uploads; equal ids of ``received`` mean the same tensors.
+    """
+    resolved = resolved.with_input_space(job.shape, job.classes)
+    device = device_of(job.device == "cuda")
+    inputs = Inputs.from_constants(job.shape, job.mean, job.std).to(device)
+    public = _public(job, device)
+    assert public is not None, "every game grants public data"
+
+    def model(received: Tensors) -> VictimModel:
+        if game.easy:
+            net = ladder_net("easy", resolved.experiment, resolved.build_net).to(device)
+            return PlainVictim(net, received, ("*",), inputs)
+        with initialising(resolved.experiment.seed, "attacker"):
+            built = resolved.build_model().to(device)
+        victim = resolved.method.victim_model(built, received, inputs, resolved.settings)
+        normalise_by_instance(victim)
+        return victim
+
+    moved: dict[int, Tensors] = {}
+    brought = []
+    for one in seen:
+        received = moved.setdefault(id(one.received), _moved(one.received, device))
+        brought.append(replace(one, sent=_moved(one.sent, device), received=received))
+    held = {name: raw(value) if name == "samples" else value for name, value in load_file(game.file).items()}
+    yield from views(game, held, brought, public, model)
 
 
 def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:

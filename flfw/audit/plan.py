@@ -14,10 +14,12 @@ from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import EASY, UPLOAD, Exchange, Job, Ticket, tickets_of
 from flfw.audit.knowledge import hidden
+from flfw.audit.membership_game.membership_audit import MembershipRequest
 from flfw.audit.scorer import read_truth
 from flfw.audit.uploads import is_audited, ticket_of_uploads, upload_key
 from flfw.curves import GROUP
 from flfw.experiment import AGGREGATE, FREE_ON_RESUME, VANTAGES, Experiment
+from flfw.method import Method
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.resolve import Resolved
@@ -148,7 +150,26 @@ class Plan:
         """
         return not ticket.pooled and hiding(self.resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
 
+    @property
+    def hides(self) -> str | None:
+        """Name of the method, if an operation of its own hides the data, such as noise; None: there is none."""
+        mechanism = self.resolved.method.mechanism
+        own = mechanism.__func__ is not Method.mechanism.__func__  # type: ignore[attr-defined]
+        return self._experiment.method if own else None
+
+    def game_job(self, asked: MembershipRequest) -> Job:
+        """Return the job of a membership game: the uploads of all clients, the candidates and public data."""
+        point = "membership-easy" if asked.game.easy else "membership"
+        ticket = Ticket("easy" if asked.game.easy else "target", max(asked.rounds, default=0), "", 1, 1, point)
+        exchanges = tuple(Exchange(line["id"], line["client"], slot, None) for slot, line in enumerate(asked.lines))
+        return self._common(asked.attack, ticket, exchanges, game=asked.game, public=self._public())
+
     def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
+        beside = self._beside(attack, ticket, {exchange.slot for exchange in exchanges})
+        vantage = self.vantages(ticket)[0]
+        return self._common(attack, ticket, exchanges, adaptive=adaptive, vantage=vantage, **beside)
+
+    def _common(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], **grants: Any) -> Job:
         dataset, gpu = self._task.dataset, self._experiment.attack_gpus
         return Job(
             attack=attack,
@@ -162,9 +183,7 @@ class Plan:
             std=tuple(map(float, dataset.std)),
             device="cuda" if gpu and _has_gpu() else "cpu",
             memory=min(gpu, 1.0) or 1.0,
-            vantage=self.vantages(ticket)[0],
-            adaptive=adaptive,
-            **self._beside(attack, ticket, {exchange.slot for exchange in exchanges}),
+            **grants,
         )
 
     def _beside(self, attack: str, ticket: Ticket, slots: Set[int]) -> dict[str, Any]:

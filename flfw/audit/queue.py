@@ -5,6 +5,7 @@
     ig-r0003-target.started         the process at work on it, and the time of its start
     ig-r0003-target.solved.json     its solution; reconstructions lie beside it as safetensors
     public.safetensors              the public data, if a job grants them
+    candidates-target.safetensors   the candidates of a membership game, without any mark of membership
     closed                          no more jobs will come
 
 A job names recorded exchanges and holds every grant. A process therefore needs only the queue and the recordings:
@@ -79,6 +80,7 @@ class _StoredSolution:
     refused: tuple[str, ...]
     present: tuple[tuple[int, tuple[bool, ...]], ...]
     shares: tuple[tuple[int, tuple[float, ...]], ...]
+    scores: tuple[tuple[int, str, tuple[float, ...]], ...]
 
 
 @final
@@ -148,6 +150,14 @@ class Queue:
                 write_whole(path, save({"samples": bytes_.byte() if whole else samples, "labels": labels}), 0o600)
         return str(path)
 
+    def put_candidates(self, name: str, tensors: Tensors) -> str:
+        """Write the candidates of a membership game; return the file."""
+        path = self.folder / f"candidates-{name}.safetensors"
+        with self._asking:
+            self._make()
+            write_whole(path, save({key: value.contiguous() for key, value in tensors.items()}), 0o600)
+        return str(path)
+
     def solution(self, job: Job) -> Solution | None:
         """Return the solution of a job; None while there is none."""
         if (stored := self._stored(job)) is None:
@@ -161,7 +171,7 @@ class Queue:
         except (OSError, SafetensorError, KeyError, ValueError) as error:
             return Solution(stored.job, (None,) * len(job.exchanges), f"its result cannot be read: {error}")
         numbers = stored.seconds, stored.tries
-        inferred = stored.present, stored.shares
+        inferred = stored.present, stored.shares, stored.scores
         return Solution(stored.job, results, stored.stopped, *numbers, stored.refused, *inferred)
 
     # --- the attack server ---

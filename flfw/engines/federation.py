@@ -99,9 +99,9 @@ class Federation:
         self._average, self._patience = MovingAverage(self._experiment.ema), Patience(self._experiment.patience)
         self._strategy.watch = self._listener = _listener(resolved)
 
-        self._probed = bool(self._experiment.audited)
+        self._probed = bool(self._experiment.audited) and bool(resolved.attacks or self._experiment.record)
         uploads_attacked = any("uploads" in attack.uses for attack in resolved.attacks.values())
-        uploads_attacked |= self._experiment.audit_source != "probe"
+        uploads_attacked |= self._experiment.audit_source != "probe" or bool(resolved.membership)
         self._records_uploads = self._experiment.record or uploads_attacked
         self._grid: Grid = StreamingGrid(grid)
         self._recorder: RecordingGrid | None = None
@@ -256,7 +256,7 @@ class Federation:
 
     def _announce_again(self, done: int) -> None:
         """Announce the probes that were recorded before this process began."""
-        if self._recorder:
+        if self._recorder and self._probed:
             self._queue.announce(EASY)
             for server_round in (r for r in self._audited(done) if r <= done):
                 for ticket in tickets_of(self._experiment, server_round):

@@ -16,6 +16,9 @@ VANTAGES = ("server", "client_update", "client_example", AGGREGATE)
 """Positions of an adversary: at the server, at a client's update, at the gradient of one example on a client, or at the
 server behind secure aggregation."""
 
+FEWEST_PAIRS = 2
+"""Smallest number of pairs of a client in the membership game."""
+
 
 @dataclass(frozen=True)
 class AuditSettings:
@@ -35,6 +38,9 @@ class AuditSettings:
     """Local steps in a probe; one is sent as its gradient, several as the weights after them."""
     images: int = 8
     """Probes in each audited round, over as many clients as there are."""
+    membership_pairs: str = "auto"
+    """Pairs of a client's examples, alike in class, of which one is trained on and the other by nobody, to be told
+    apart by attacks on membership: a number, all or none. auto: at most 300 a client with such an attack, else none."""
     curve: tuple[str, ...] = ()
     """Probes of other sizes besides, for curves: batch=1,4,16 or steps=1,5,20, or ladder=1x1,4x1,4x5 of both sizes;
     group=1,2,5,10 sums over so many clients (vantage aggregate)."""
@@ -79,6 +85,10 @@ class AuditSettings:
         require_at_most(self, MOST, ("victim_batch", "victim_steps", "images"))
         require_at_least(self, 0, ("attack_retries", "group"))
         require_at_least(self, -1, ("keep_observations",))
+        words, pairs = ("auto", "none", "all"), self.membership_pairs
+        counted = pairs.isdecimal() and FEWEST_PAIRS <= int(pairs) <= MOST
+        wanted = f"membership-pairs auto, none, all or {FEWEST_PAIRS} to {MOST}"
+        require(pairs in words or counted, wanted, membership_pairs=pairs)
         require_finite(self, ("attack_gpus",), zero=True)
         require_finite(self, ("attack_seconds", "attack_memory_gb", "observations_gb"))
         require(len(set(self.attacks)) == len(self.attacks), "each attack once", attack=" ".join(self.attacks))

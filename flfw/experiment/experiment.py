@@ -79,6 +79,8 @@ class Experiment(
         """Numbers of clients in a sum at the vantage `AGGREGATE`: the target's first, then those of the curve."""
         target = self.group or min(self.images, self.clients)
         return tuple(dict.fromkeys((target, *groups(self.curve))))
+        alone = self.membership_pairs in ("auto", "none") or not self.canaries
+        require(alone, f"canaries=0 with membership-pairs={self.membership_pairs}", canaries=self.canaries)
 
     @property
     def decisive(self) -> dict[str, Scalar]:

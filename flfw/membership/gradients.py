@@ -9,7 +9,7 @@ computes it for a whole batch in one pass:
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -23,6 +23,9 @@ from flfw.nets.net import Tensors
 
 Losses: TypeAlias = Callable[[Tensors, Tensor, Tensor], Tensor]
 """Function of parameters, inputs (B, ...) and labels (B, ...) for the loss of each example (B,)."""
+
+Gradient: TypeAlias = Callable[[Tensor, Tensor], Tensors]
+"""Function of the inputs (1, ...) and labels (1, ...) of one example for its gradient, fit for vmap."""
 
 CHUNK = 50
 """Examples whose gradients are in memory together."""
@@ -110,6 +113,61 @@ def sketched_gradients(
 
     parts = [vmap(one)(a, b) for a, b in zip(x.split(chunk), y.split(chunk), strict=True)]
     return torch.cat([part[0] for part in parts]).detach(), torch.cat([part[1] for part in parts]).detach()
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Gradients of N candidates against K updates.
+
+    Attributes:
+        sketches: (N, width) their sketches.
+        norms: (N,) their L2 norms, >= 0.
+        products: (N, K) their inner products with each update.
+        lengths: (K,) L2 norm of each update, >= 0.
+    """
+
+    sketches: Tensor
+    norms: Tensor
+    products: Tensor
+    lengths: Tensor
+
+    def with_update(self, place: int, losses: Tensor) -> Products:
+        """Return the part that belongs to one update, with the candidates' losses (N,)."""
+        return Products(losses, self.products[:, place], self.norms, float(self.lengths[place]))
+
+
+def compared_gradients(
+    gradient: Gradient, sketch: Sketch, updates: Sequence[Tensors], x: Tensor, y: Tensor, chunk: int = CHUNK
+) -> Compared:
+    """Compare the candidates' gradients with several updates, while ``chunk`` of the gradients are in memory.
+
+    For more than a few updates this costs less than a pass of forward mode for each.
+
+    Args:
+        gradient: see `Gradient`.
+        sketch: a sketch of tensors such as the gradient's.
+        updates: K >= 1 updates of the same tensors.
+        x: inputs (N, ...).
+        y: labels (N, ...).
+        chunk: gradients in memory together, >= 1.
+
+    Raises:
+        BadInput: no update, one of other tensors, or ``chunk`` is no number of examples.
+    """
+    require(chunk >= 1, "chunk >= 1", chunk=chunk)
+    require(bool(updates), "one update or more", updates=0)
+    for update in updates:
+        _require_same(updates[0], update)
+    stacked = {name: torch.stack([update[name].flatten() for update in updates]) for name in updates[0]}
+
+    def one(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        found = gradient(a.unsqueeze(0), b.unsqueeze(0))
+        products = torch.stack([stacked[name] @ found[name].flatten() for name in stacked]).sum(0)
+        return sketch.of(found), norm(found), products
+
+    parts = [vmap(one)(a, b) for a, b in zip(x.split(chunk), y.split(chunk), strict=True)]
+    sketches, norms, products = (torch.cat([part[i] for part in parts]).detach() for i in range(3))
+    return Compared(sketches, norms, products, torch.stack([norm(update) for update in updates]))
 
 
 def norm(tensors: Tensors) -> Tensor:

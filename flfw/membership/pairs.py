@@ -6,12 +6,20 @@ on each pair is a test of epsilon for the replacement of one example, see `flfw.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
 import numpy as np
 
-from flfw.errors import require
+from flfw.errors import BadInput, require
+from flfw.rng import numpy_generator
+
+FEWEST = 2
+"""Smallest number of pairs of a client: with one, nothing is left of it once a threshold is chosen."""
+
+MOST_CLIENTS = 10_000
+"""Largest number of clients whose pairs are drawn, each on its own."""
 
 
 @final
@@ -132,6 +140,40 @@ def patient_scores(scores: np.ndarray, labels: np.ndarray, patients: np.ndarray)
     z = centred / deviation if deviation > 0 else np.zeros(len(scores))
     each, row = np.unique(patients, return_inverse=True)
     return each, np.bincount(row, z, minlength=len(each)) / np.bincount(row, minlength=len(each))
+
+
+def game(train: Sequence[np.ndarray], labels: np.ndarray, seed: int, most: int | None) -> tuple[Pairs, ...]:
+    """Draw the pairs of every client, each with a generator of its own, which no attack is granted.
+
+    Args:
+        train: for each client the places of its training examples.
+        labels: (N,) classes of all training examples.
+        seed: of the experiment.
+        most: largest number of pairs of a client; None: as many as there are.
+
+    Raises:
+        BadInput: very many clients, clients that share examples, or one with fewer than `FEWEST` pairs.
+    """
+    few = f"at most {MOST_CLIENTS:,} clients with membership-pairs"
+    require(len(train) <= MOST_CLIENTS, few, clients=len(train))
+    held, copies = np.unique(np.concatenate(list(train)), return_counts=True)
+    apart = "clients without common training examples for membership-pairs, as with another --split"
+    require(len(held) == copies.sum(), apart, shared=int((copies > 1).sum()))
+    pairs = []
+    for client, places in enumerate(train):
+        rng = numpy_generator(seed, "membership pairs", client)
+        pairs.append(draw_pairs(places, labels[places], rng, most))
+        if len(pairs[-1].members) < FEWEST:
+            raise BadInput(
+                f"Expected {FEWEST} pairs of examples alike in class, or more, at each client for --membership-pairs, "
+                f"got {len(pairs[-1].members)} at client {client}; take fewer --clients or another --split."
+            )
+    return tuple(pairs)
+
+
+def without_held_out(train: Sequence[np.ndarray], pairs: Sequence[Pairs]) -> tuple[np.ndarray, ...]:
+    """Return every client's places without those that are held out; the rest stays, in the same order."""
+    return tuple(places[~np.isin(places, own.held_out)] for places, own in zip(train, pairs, strict=True))
 
 
 def correct_pairs(members: np.ndarray, held_out: np.ndarray, guesses: int) -> int:

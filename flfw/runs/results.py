@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -90,18 +90,19 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     if experiment.tampered_by:
         reported.append(TAMPERED.format(experiment.tampered_by))
     notes = [*notes, *reported, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
-    audited: dict[str, Any] = {"audit": [], "inference": [], "recordings": None, "sums": None}
+    audited: dict[str, Any] = {"audit": [], "membership": [], "inference": [], "recordings": None, "sums": None}
     audited |= {"weights": None, "tuned_on": []}
+    privacy, privacy_notes = _privacy(resolved, task, training)
     stopped = None
     if auditor:
         try:
-            audited = audit(auditor, folder, notes, last)
+            audited = audit(auditor, folder, notes, last, privacy)
         except (BadInput, RunFailed) as error:  # the training's results are not lost with the audit
             stopped = error
             notes.append(f"The audit was stopped: {error}")
     elif experiment.attacks:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
-    _write(folder, resolved, task, training, audited, notes)
+    _write(folder, resolved, task, training, audited | {"privacy": privacy}, [*notes, *privacy_notes])
     if stopped:  # once the cause is removed, a resumed run repeats the audit
         raise RunFailed(notes[-1]) from stopped
     (folder / "training.json").replace(folder / "tidying.json")  # from here on the audit is not to be repeated
@@ -132,7 +133,9 @@ def last_round(done: Mapping[str, Any], experiment: Experiment) -> int:
     return done["rounds"][-1]["round"] if done.get("rounds") else experiment.rounds
 
 
-def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str, Any]:
+def audit(
+    auditor: Auditor, out: Path, notes: list[str], last: int, privacy: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
     """Run an audit and write its rows; return its part of result.json.
 
     Args:
@@ -140,8 +143,10 @@ def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str,
         out: the folder for ``audit.csv``.
         notes: list to which notes are added.
         last: the round in which training ended.
+        privacy: the run's claims.
     """
     entries, rows = auditor.run(last)
+    membership = auditor.membership(last, privacy)
     write_rows(rows, out / "audit.csv")
     recordings = Recordings(auditor.source / "observations")
     notes += [*breakdowns(entries), *recordings.remarks(auditor.refused)]
@@ -152,6 +157,7 @@ def audit(auditor: Auditor, out: Path, notes: list[str], last: int) -> dict[str,
         notes += noticed(recordings, sends_one_model(resolved.method), zeros_at_first(fresh))
     origins = {"weights": auditor.weights, "tuned_on": auditor.tuned_on}
     beside = {"inference": auditor.inference, "sums": sums(resolve(auditor.experiment), recordings, auditor.source)}
+    beside |= {"membership": membership}
     return {"audit": entries, **beside, "recordings": recordings.summary(auditor.refused), **origins}
 
 
@@ -168,7 +174,7 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
     earlier, experiment = read_earlier(source), resolved.experiment
     last = last_round(earlier, experiment)
     notes = [*notes, *_ended_early(experiment, last, not experiment.patience)]
-    audited = audit(auditor, out, notes, last)
+    audited = audit(auditor, out, notes, last, earlier.get("privacy") or [])
     origins = {name: audited[name] for name in ("weights", "tuned_on")}
     provenance = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
     again = {
@@ -180,6 +186,7 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
         ),
         "notes": notes,
         "audit": audited["audit"],
+        "membership": audited["membership"],
         "inference": audited["inference"],
         "recordings": audited["recordings"],
         "sums": audited["sums"],
@@ -258,8 +265,6 @@ def _write(
     audited: dict[str, Any],
     notes: list[str],
 ) -> None:
-    privacy, privacy_notes = _privacy(resolved, task, training)
-    notes = [*notes, *privacy_notes]
     result = {
         "flfw": flfw.__version__,
         "config": _config(resolved),
@@ -282,8 +287,9 @@ def _write(
         "notes": notes,
         "rounds": training["rounds"],
         "final": finals(resolved.experiment, training),
-        "privacy": privacy,
+        "privacy": audited["privacy"],
         "audit": audited["audit"],
+        "membership": audited["membership"],
         "inference": audited["inference"],
         "recordings": audited["recordings"],
         "sums": audited["sums"],

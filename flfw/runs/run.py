@@ -173,7 +173,8 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
         without = f"split={experiment.split} without; choose another --split, such as sampled"
         raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
     resolved, settled = settle(resolved, task.split)
-    task.check_victims(resolved.experiment)
+    if resolved.attacks:
+        task.check_victims(resolved.experiment)
     return resolved, task, [*_remarks(resolved.experiment, task), *joined, *settled]
 
 

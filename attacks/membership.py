@@ -1,0 +1,113 @@
+"""Membership: scores of examples that a client may have trained on, from what it sent; no search.
+
+Paper       Zhu et al., "FedMIA", CVPR 2025, arXiv 2402.06289 (cosine, fedmia); Li et al., ICLR 2023
+            (gradient_difference); the whitened projection of `flfw.membership.whitening`.
+Needs       real uploads of training: audited rounds after 0.
+Granted     what clients received and sent in the audited rounds, labelled candidates, public data, lr and steps.
+Statistics  cosine, gradient_difference, whitened and loss_drop: means over the rounds. trajectory: sum over rounds of
+            the whitened z-scores. fedmia: the cosine against two other clients or more. label_only and loss_only read
+            no client's message: they are floors.
+Departures  fedmia's null is the other clients of a round that received the same; the rest are ours.
+Not told of a defence or of noise: no statistic adapts to one yet.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+
+from flfw.adversary.attack import NotApplicable
+from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView
+from flfw.adversary.observation import Examples
+from flfw.membership.gradients import compared_gradients
+from flfw.membership.sketch import Sketch
+from flfw.membership.statistics import cosine, excess_loss_drop, fedmia, gradient_difference, label_only, trajectory
+from flfw.membership.whitening import Whitening
+from flfw.nets.net import Tensors, losses
+from flfw.rng import torch_generator
+from flfw.victims.victim import VictimModel
+
+
+@dataclass(frozen=True)
+class MembershipSettings:
+    """Settings of the attack: width of a sketch, and the most public examples and other clients that are used."""
+
+    width: int = 512
+    public: int = 1500
+    others: int = 30
+
+
+@final
+class Membership(MembershipAttack):
+    """Statistics of one client's messages for each candidate."""
+
+    Settings = MembershipSettings
+
+    def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:
+        """Score the candidates by every statistic."""
+        rows = [self._of_round(view, one, rng.initial_seed()) for one in view.rounds]
+        names = [name for name in rows[0] if all(name in row for row in rows)]
+        scores = {name: torch.stack([row[name].double() for row in rows]) for name in names}
+        z = scores["whitened"]
+        z = (z - z.mean(1, keepdim=True)) / z.std(1, keepdim=True).clamp(min=1e-12)
+        labels = view.candidates.labels
+        last = view.model(view.rounds[-1].received)
+        return {name: rounds.mean(0) for name, rounds in scores.items()} | {
+            "trajectory": trajectory(z),
+            "label_only": label_only(labels, labels, view.public.labels),
+            "loss_only": -_losses(last, {}, view.candidates),
+        }
+
+    def _of_round(self, view: MembershipView, one: MembershipRound, seed: int) -> dict[str, Tensor]:
+        victim, candidates = view.model(one.received), view.candidates
+        sent = [one.sent[view.client], *(t for c, t in one.sent.items() if c != view.client)][
+            : 1 + self.settings.others
+        ]
+        seen, constants = zip(*(victim.observed(_update(one, tensors)) for tensors in sent), strict=True)
+        # Where a message has coordinates of its own, those of other clients cannot be compared in them.
+        updates = list(seen[:1] if constants[0] else seen)
+        sketch = Sketch.draw(updates[0], self.settings.width, torch_generator(seed, "sketch", one.round))
+
+        def gradient(x: Tensor, y: Tensor) -> Tensors:
+            return victim.gradient(x, y, victim.unknown, constants[0])
+
+        found = compared_gradients(gradient, sketch, updates, candidates.samples, candidates.labels)
+        places = torch.linspace(
+            0, len(view.public.labels) - 1, min(self.settings.public, len(view.public.labels))
+        ).long()
+        public = view.public.samples[places], view.public.labels[places]
+        theirs = compared_gradients(gradient, sketch, updates[:1], *public)
+        before = _losses(victim, {}, candidates)
+        drops = [_losses(victim, tensors, candidates) for tensors in sent]
+        products = [found.with_update(k, before) for k in range(len(updates))]
+        scores = {
+            "cosine": cosine(products[0]),
+            "gradient_difference": gradient_difference(products[0]),
+            "whitened": Whitening.fit(theirs.sketches).scores(found.sketches, sketch.of(updates[0])),
+            "loss_drop": excess_loss_drop(before, drops[0], torch.stack(drops[1:])) if drops[1:] else before - drops[0],
+        }
+        if len(updates) > 2:
+            others = torch.stack([cosine(other) for other in products[1:]])
+            scores["fedmia"] = fedmia(scores["cosine"][None], others[None])
+        return scores
+
+
+def _update(one: MembershipRound, sent: Tensors) -> Tensors:
+    """Return about the mean gradient behind a message."""
+    both = [name for name, value in sent.items() if name in one.received and value.is_floating_point()]
+    if not both:
+        raise NotApplicable("membership needs tensors that clients receive and send back")
+    return {name: (one.received[name] - sent[name]) / (one.lr * one.steps) for name in both}
+
+
+@torch.no_grad()
+def _losses(victim: VictimModel, sent: Tensors, examples: Examples) -> Tensor:
+    """Return the loss of each example, with the sent tensors in the place of those received."""
+    held = {**victim.known, **victim.unknown}
+    held |= {name: value for name, value in sent.items() if name in held}
+    scores = functional_call(victim.model, held, (victim.inputs.normalise(examples.samples),))
+    return losses(scores, examples.samples, examples.labels)

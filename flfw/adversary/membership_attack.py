@@ -1,0 +1,78 @@
+"""Base of the attacks on membership: scores of candidates, higher for those that a client trained on."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flfw.adversary.attack import Adversary
+from flfw.adversary.observation import Examples
+from flfw.nets.net import Tensors
+from flfw.victims.victim import VictimModel
+
+
+@dataclass(frozen=True)
+class MembershipRound:
+    """One round of training as the server sees it.
+
+    Attributes:
+        round: its number.
+        received: tensors that the target client received, by name; equal ones of several targets are one object.
+        sent: tensors that clients sent after training, by client and name: the target's, and those of other clients
+            that received the same.
+        lr: learning rate of the local steps.
+        steps: number of the target's local steps.
+    """
+
+    round: int
+    received: Tensors
+    sent: Mapping[int, Tensors]
+    lr: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class MembershipView:
+    """All that an attack on one client's membership is granted; nothing in it marks the members.
+
+    Attributes:
+        client: number of the target client.
+        rounds: the audited rounds in which it sent something, ascending; at least one.
+        candidates: labelled examples, half of which the client trained on, in an order without meaning.
+        public: labelled examples of no client.
+        model: builds the attacker's model of a client from received tensors; private tensors are the attacker's guess.
+        adaptive: whether the clients' defence is granted.
+        granted: the same in words, a sentence each, for the report.
+    """
+
+    client: int
+    rounds: tuple[MembershipRound, ...]
+    candidates: Examples
+    public: Examples
+    model: Callable[[Tensors], VictimModel]
+    adaptive: bool = False
+    granted: tuple[str, ...] = ()
+
+
+class MembershipAttack(Adversary):
+    """Base of the attacks on membership; their arguments are those of `Adversary`."""
+
+    @abstractmethod
+    def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:
+        """Score the candidates by one statistic or more.
+
+        Args:
+            view: what is granted about one client.
+            rng: generator on the CPU; it starts from the same state for every client.
+
+        Returns:
+            For each statistic (N,), higher for a member. ``label_only`` and ``loss_only`` are floors: the first reads
+            labels alone, the second the loss at a model that all clients received.
+
+        Raises:
+            NotApplicable: nothing that the client sent can be compared with a gradient.
+        """

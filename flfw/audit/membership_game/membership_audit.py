@@ -1,0 +1,194 @@
+"""Membership game on the trusted side: what is asked of an attack, and the entries that its scores give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+from flfw.audit.membership_entries import MembershipControls, ScoredClient, claim_against, entry
+from flfw.audit.membership_game.candidates import Candidates, permuted
+from flfw.audit.membership_game.game import Game, easy_exchanges
+from flfw.data.splits.on_demand import sizes
+from flfw.errors import require
+from flfw.experiment import Experiment
+from flfw.membership.pairs import Pairs
+from flfw.nets.net import Net, Tensors
+from flfw.recording.format import Line
+from flfw.recording.reader import Recordings
+from flfw.task import Task
+from flfw.victims.victim import PlainVictim
+
+FLOORS = ("label_only", "loss_only")
+"""Statistics that read no client's message; each is a floor of the others."""
+
+Scores: TypeAlias = Mapping[str, Sequence[ScoredClient]]
+"""For each statistic the clients' scores."""
+
+_EASY_BATCH, _EASY_DRAWS, _EASY_LR = 8, 8, 0.1
+
+
+@final
+@dataclass(frozen=True)
+class MembershipRequest:
+    """Scores that are asked of one attack.
+
+    Attributes:
+        attack: its name.
+        game: what it is granted, beside the recordings.
+        rounds: the rounds that it reads; none on the easy rung.
+        lines: the manifest's lines of the uploads of all clients in them.
+        candidates: the trusted side's record of the candidates.
+    """
+
+    attack: str
+    game: Game
+    rounds: tuple[int, ...]
+    lines: tuple[Line, ...]
+    candidates: Candidates
+
+    def scored(self, scores: Sequence[tuple[int, str, Sequence[float]]]) -> dict[str, list[ScoredClient]]:
+        """Sort an attack's scores by statistic and by pair.
+
+        Raises:
+            ValueError: a client has another number of scores than of candidates.
+        """
+        found: dict[str, list[ScoredClient]] = {}
+        for client, statistic, values in scores:
+            found.setdefault(statistic, []).append(self.candidates.scored(client, values))
+        return found
+
+
+@final
+class MembershipAudit:
+    """Membership game of a run.
+
+    Args:
+        experiment: the run, with membership pairs.
+        task: its data, with the pairs.
+        observations: the folder of the server's recordings.
+        put: writes the candidates of a name for the attacks, and returns the file.
+        fresh: builds the network of the easy rung.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        task: Task,
+        observations: Path,
+        put: Callable[[str, Tensors], str],
+        fresh: Callable[[], Net],
+    ) -> None:
+        self._experiment, self._task, self._observations = experiment, task, observations
+        self._put, self._fresh = put, fresh
+
+    def requests(self, attack: str, last: int) -> list[MembershipRequest]:
+        """Return what is asked of an attack: scores on the easy rung, and of the clients' uploads.
+
+        Args:
+            attack: its name.
+            last: the round in which training ended.
+
+        Raises:
+            BadInput: no upload was recorded.
+        """
+        recordings = Recordings(self._observations)
+        rounds = tuple(r for r in self._experiment.audited_by(last) if r)
+        lines = tuple(line for r in rounds for line in recordings.update_lines(r))
+        require(bool(lines), f"recorded uploads of rounds {self._experiment.audit_rounds} for {attack}", uploads=0)
+        clients = sorted({line["client"] for line in lines})[: self._experiment.images]
+        candidates = Candidates.of(self._task, {client: self._pairs[client] for client in clients})
+        steps = tuple(self._steps(client) for client in clients)
+        file = self._put("target", candidates.granted())
+        game = Game(file, len(candidates.labels), tuple(clients), steps, self._experiment.lr)
+        return [self._easy(attack, clients), MembershipRequest(attack, game, rounds, lines, candidates)]
+
+    @cached_property
+    def _pairs(self) -> Sequence[Pairs]:
+        require(self._task.pairs is not None, "membership-pairs for an attack on membership", pairs="none")
+        return self._task.pairs or ()
+
+    def _steps(self, client: int) -> int:
+        """Return the local steps of a client in a round; the server knows its number of examples."""
+        batches = -(-sizes(self._task.split.train)[client] // self._experiment.batch_size)
+        return max(1, self._experiment.local_epochs * batches)
+
+    def _easy(self, attack: str, clients: Sequence[int]) -> MembershipRequest:
+        """Return the easy rung: one step of a fresh, wholly shared and undefended network over few members.
+
+        Each draw is numbered as a client of its own.
+        """
+        groups: list[Pairs] = []
+        for client in clients:
+            own = self._pairs[client]
+            starts = range(0, max(1, len(own.members) // _EASY_BATCH * _EASY_BATCH), _EASY_BATCH)
+            groups += [Pairs(*(part[at : at + _EASY_BATCH] for part in (own.members, own.held_out))) for at in starts]
+        drawn = groups[:_EASY_DRAWS]
+        net = self._fresh()
+        victim = PlainVictim(net, net.state_dict(), ("*",), self._task.inputs)
+        received = {name: value.detach().clone() for name, value in net.state_dict().items()}
+        sent = [self._stepped(victim, received, group) for group in drawn]
+        candidates = Candidates.of(self._task, dict(enumerate(drawn)))
+        file = self._put("easy", candidates.granted() | easy_exchanges(received, sent))
+        numbers = tuple(range(len(drawn)))
+        game = Game(file, len(candidates.labels), numbers, (1,) * len(drawn), _EASY_LR, easy=True)
+        return MembershipRequest(attack, game, (), (), candidates)
+
+    def _stepped(self, victim: PlainVictim, received: Tensors, group: Pairs) -> Tensors:
+        x, y = self._task.examples("train", group.members)
+        gradient = victim.gradient(x, y, {}, {})
+        return {n: value - _EASY_LR * gradient[n].detach() if n in gradient else value for n, value in received.items()}
+
+    def entries(
+        self,
+        asked: MembershipRequest,
+        scores: Scores,
+        easy: Scores,
+        *,
+        defence_of: Callable[[int], str],
+        tests: int,
+        hidden_by: str | None,
+        privacy: Sequence[Mapping[str, Any]],
+    ) -> list[dict[str, Any]]:
+        """Return the items of ``membership`` in result.json: one for each statistic, and for each defence of clients.
+
+        Args:
+            asked: what was asked of the attack.
+            scores: its scores.
+            easy: its scores on the easy rung.
+            defence_of: gives the name of a client's defence, or ``none``.
+            tests: number of statistics and defences that are tried.
+            hidden_by: an operation of the method that hides the data; None: there is none.
+            privacy: the run's claims.
+        """
+        seed, items = self._experiment.seed, []
+        for defence in sorted({defence_of(client) for client in asked.game.clients}, key=lambda name: name == "none"):
+            mine = {name: [one for one in rows if defence_of(one.client) == defence] for name, rows in scores.items()}
+            for statistic, rows in mine.items():
+                if statistic in FLOORS or not rows:
+                    continue
+                clients = {one.client for one in rows}
+                floors = {n: [one for one in mine[n] if one.client in clients] for n in FLOORS if n in mine}
+                items.append(
+                    entry(
+                        statistic,
+                        rows,
+                        rounds=asked.rounds,
+                        defence=defence,
+                        floors=floors,
+                        claim=claim_against(privacy, "server"),
+                        controls=MembershipControls(easy.get(statistic), permuted(rows, seed)),
+                        tests=tests,
+                        hidden_by=hidden_by,
+                        attack=asked.attack,
+                        seed=seed,
+                    )
+                )
+        return items
+
+
+def statistics_of(scores: Scores) -> list[str]:
+    """List the statistics that are no floors."""
+    return [name for name in scores if name not in FLOORS]
