@@ -24,6 +24,9 @@ _MARK = "FLFW_RAY_NODE"  # an environment variable that all processes of a node 
 _STORE = 100_000_000  # bytes
 _START_S = 600.0
 _STARTS = 2  # tries
+# By default each node gives its workers the same ports in the same order, and nodes of one machine take them from each
+# other.
+_ANY_PORT = ("--min-worker-port=0", "--max-worker-port=0")
 _PATIENT = """
 from flfw.engines.ray_start import patience
 from ray.scripts.scripts import main
@@ -88,7 +91,7 @@ class RayNodes:
 
     def _start(self, name: str, words: list[str]) -> None:
         more = {_MARK: self._value(name), "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "1", "RAY_DISABLE_IMPORT_WARNING": "1"}
-        always = ["--node-ip-address=127.0.0.1", f"--object-store-memory={_STORE}", "--disable-usage-stats"]
+        always = ["--node-ip-address=127.0.0.1", f"--object-store-memory={_STORE}", "--disable-usage-stats", *_ANY_PORT]
         command = [sys.executable, "-c", _PATIENT, "start", *words, *always]
         log, code = self._folder / "log", 0
         for _ in range(_STARTS):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
@@ -24,7 +23,7 @@ from flfw.audit.measures import perceptual
 from flfw.audit.measures.feature_error import Extractors
 from flfw.audit.measures.public import Public
 from flfw.audit.measures.sum_conclusion import with_groups_needed
-from flfw.audit.membership_game.membership_audit import MembershipAudit, MembershipRequest, Scores, statistics_of
+from flfw.audit.membership_game.membership_audit import MembershipAudit, MembershipRequest
 from flfw.audit.plan import Plan
 from flfw.audit.probe import ladder_net
 from flfw.audit.queue import Queue
@@ -80,6 +79,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         source: the folder of the recordings.
         refused: unusable recordings, a sentence each.
         inference: after `run`, entries of result.json on what was inferred of the clients' classes.
+        membership: after `run`, entries of result.json on what tells the clients' examples from others.
     """
 
     def __init__(self, resolved: Resolved, task: Task, source: Path, out: Path) -> None:
@@ -89,6 +89,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._perceptual = perceptual.load(experiment.lpips_weights) if experiment.lpips_weights else None
         self.refused: list[str] = []
         self.inference: list[dict[str, Any]] = []
+        self.membership: list[dict[str, Any]] = []
         self._queue = Queue((out / "queue").absolute())
         self._granted: tuple[str, int] | None = None
         self._plan = self._plan_of(resolved)
@@ -162,24 +163,31 @@ class Auditor(AbstractContextManager["Auditor"]):
         """Return the jobs of a ticket whose probes are recorded; see `flfw.audit.plan.Plan.jobs`."""
         return self._plan.jobs(ticket)
 
-    def run(self, last: int | None = None) -> tuple[list[dict[str, Any]], list[ScoreRow]]:
+    def run(
+        self, last: int | None = None, privacy: Sequence[Mapping[str, Any]] = ()
+    ) -> tuple[list[dict[str, Any]], list[ScoreRow]]:
         """Run all jobs that are left; return the audit's entries of result.json, and a row per image.
 
         Args:
             last: the round in which training ended; None: after the requested rounds.
+            privacy: the run's claims, with which what is told of members is compared.
 
         Raises:
             BadInput: there are no recordings.
             RunFailed: the attack server could not go on.
         """
         tickets = self.tickets(last)
-        jobs = [job for ticket in tickets for job in self.jobs(ticket)]
-        for job in jobs:
+        jobs, games = [job for ticket in tickets for job in self.jobs(ticket)], self.membership_jobs(last)
+        for job in (*jobs, *(job for _, job in games)):
             self._queue.put(job)
         self._attacks.close()
         self._scored: list[ScoreRow] = []
-        if not self._named:
-            return [], []
+        entries = self._reconstructed(jobs) if self._named else []
+        self.membership = self._game.play(games, self._attacks.wait, self._note, self._plan, privacy) if games else []
+        return entries, self._scored
+
+    def _reconstructed(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        """Score the jobs of attacks that reconstruct, as they come; return the entries of ``audit``."""
         judge = Judge(self._plan, self._task, self._climb, self._scorer, self._control(), self._settings(jobs))
         entries: list[dict[str, Any]] = []
         inferring: list[tuple[Job, Solution]] = []
@@ -209,7 +217,7 @@ class Auditor(AbstractContextManager["Auditor"]):
                     words = " and ".join(e["verdict"] for e in summaries if e["vantage"] == job.vantage)
                     steps.done(f"{name} at round {job.ticket.round}{_which(job)}: {words}")
         self.inference = judge.inferred(inferring)
-        return with_groups_needed(entries, (*POSITIVE, MALICIOUS)), self._scored
+        return with_groups_needed(entries, (*POSITIVE, MALICIOUS))
 
     def membership_jobs(self, last: int | None = None) -> list[tuple[MembershipRequest, Job]]:
         """Return what is asked of the attacks on membership, each with its job.
@@ -223,41 +231,6 @@ class Auditor(AbstractContextManager["Auditor"]):
         ended, game = self.experiment.rounds if last is None else last, self._game
         asked = [request for name in self._of_membership for request in game.requests(name, ended)]
         return [(request, self._plan.game_job(request)) for request in asked]
-
-    def membership(self, last: int | None, privacy: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Let the attacks on membership score the pairs; return the items of ``membership`` in result.json.
-
-        Args:
-            last: as for `membership_jobs`.
-            privacy: the claims of the run.
-
-        Raises:
-            BadInput: no upload was recorded.
-            RunFailed: the attack server could not go on.
-        """
-        jobs = self.membership_jobs(last)
-        for _, job in jobs:
-            self._queue.put(job)
-        found: dict[str, dict[bool, Scores]] = defaultdict(dict)
-        with Steps("attack", len(jobs)) as steps:
-            for request, job in jobs:
-                solution = self._attacks.wait(job)
-                self._note(solution.refused)
-                found[request.attack][request.game.easy] = request.scored(solution.scores)
-                where = "on the easy rung" if request.game.easy else f"on {len(request.game.clients)} clients"
-                if solution.stopped:
-                    self._note([f"{request.attack} {where} gave no scores: {solution.stopped}."])
-                steps.done(f"{request.attack} {where}: {solution.stopped or f'{solution.seconds:.0f} s'}")
-        targets = [request for request, _ in jobs if not request.game.easy]
-        tests = sum(len(statistics_of(found[one.attack][False])) for one in targets) * len(self._plan.defences()) or 1
-        common = {
-            "defence_of": self._plan.defence_of,
-            "tests": tests,
-            "hidden_by": self._plan.hides,
-            "privacy": privacy,
-        }
-        played = ((one, found[one.attack]) for one in targets)
-        return [item for one, by in played for item in self._game.entries(one, by[False], by[True], **common)]
 
     @cached_property
     def _game(self) -> MembershipAudit:

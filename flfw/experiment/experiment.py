@@ -67,6 +67,8 @@ class Experiment(
         fits = 1 <= self.min_clients <= self.per_round
         require(fits, f"1 <= min-clients <= {self.per_round}, the clients of a round", min_clients=self.min_clients)
         _ = self.audited
+        alone = self.membership_pairs in ("auto", "none") or not self.canaries
+        require(alone, f"canaries=0 with membership-pairs={self.membership_pairs}", canaries=self.canaries)
         if AGGREGATE in self.vantage:
             most = min(self.images, self.clients)
             wanted = f"groups of 1 to {most} clients, as many as are probed"
@@ -79,8 +81,6 @@ class Experiment(
         """Numbers of clients in a sum at the vantage `AGGREGATE`: the target's first, then those of the curve."""
         target = self.group or min(self.images, self.clients)
         return tuple(dict.fromkeys((target, *groups(self.curve))))
-        alone = self.membership_pairs in ("auto", "none") or not self.canaries
-        require(alone, f"canaries=0 with membership-pairs={self.membership_pairs}", canaries=self.canaries)
 
     @property
     def decisive(self) -> dict[str, Scalar]:

@@ -145,8 +145,7 @@ def audit(
         last: the round in which training ended.
         privacy: the run's claims.
     """
-    entries, rows = auditor.run(last)
-    membership = auditor.membership(last, privacy)
+    entries, rows = auditor.run(last, privacy)
     write_rows(rows, out / "audit.csv")
     recordings = Recordings(auditor.source / "observations")
     notes += [*breakdowns(entries), *recordings.remarks(auditor.refused)]
@@ -156,8 +155,8 @@ def audit(
             fresh = resolved.build_model()
         notes += noticed(recordings, sends_one_model(resolved.method), zeros_at_first(fresh))
     origins = {"weights": auditor.weights, "tuned_on": auditor.tuned_on}
-    beside = {"inference": auditor.inference, "sums": sums(resolve(auditor.experiment), recordings, auditor.source)}
-    beside |= {"membership": membership}
+    beside = {"membership": auditor.membership, "inference": auditor.inference}
+    beside |= {"sums": sums(resolve(auditor.experiment), recordings, auditor.source)}
     return {"audit": entries, **beside, "recordings": recordings.summary(auditor.refused), **origins}
 
 

@@ -26,8 +26,9 @@ from flfw.engines import machine, ray_start
 from flfw.experiment import Experiment
 from tests.support.awkward_app import app
 
-pytestmark = [pytest.mark.early, pytest.mark.slow]
+pytestmark = [pytest.mark.early, pytest.mark.slow, pytest.mark.timeout(900)]
 
+COME_S = 600.0  # of a process that died at its start Ray only learns after `flfw.engines.ray_start`'s five minutes
 WORKERS = [(2, 1), (1, 0), (1, 0)]  # cores and GPUs of which they are told
 CLIENTS = 6
 
@@ -63,9 +64,12 @@ def found(replies: Iterable[Message], name: str) -> list[int]:
 
 def pids_of(grid: Any, actors: int) -> set[int]:
     """Processes of the actors, once so many have come."""
-    pids: set[int] = set()
+    pids, until = set[int](), time.monotonic() + COME_S
     while len(pids) < actors:
         pids |= set(found(grid.send_and_receive(messages(seconds=0.05), timeout=240), "pid"))
+        if time.monotonic() > until:
+            alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+            pytest.fail(f"{len(pids)} of {actors} came; nodes alive: {alive}; left: {ray.available_resources()}")
     return pids
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeAlias, final
+from typing import Any, Protocol, TypeAlias, final
 
+from flfw.audit.jobs import Job, Solution
 from flfw.audit.membership_entries import MembershipControls, ScoredClient, claim_against, entry
 from flfw.audit.membership_game.candidates import Candidates, permuted
 from flfw.audit.membership_game.game import Game, easy_exchanges
@@ -19,6 +21,7 @@ from flfw.nets.net import Net, Tensors
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings
 from flfw.task import Task
+from flfw.terminal.progress import Steps
 from flfw.victims.victim import PlainVictim
 
 FLOORS = ("label_only", "loss_only")
@@ -59,6 +62,23 @@ class MembershipRequest:
         for client, statistic, values in scores:
             found.setdefault(statistic, []).append(self.candidates.scored(client, values))
         return found
+
+
+class Clients(Protocol):
+    """What hides the data of a run's clients."""
+
+    @property
+    def hides(self) -> str | None:
+        """Name of the method, if an operation of its own hides the data, such as noise; None: there is none."""
+        ...
+
+    def defences(self) -> list[str]:
+        """List the names of the clients' defences, ``none`` among them."""
+        ...
+
+    def defence_of(self, client: int) -> str:
+        """Return the name of a client's defence, or ``none``."""
+        ...
 
 
 @final
@@ -141,15 +161,50 @@ class MembershipAudit:
         gradient = victim.gradient(x, y, {}, {})
         return {n: value - _EASY_LR * gradient[n].detach() if n in gradient else value for n, value in received.items()}
 
+    def play(
+        self,
+        games: Sequence[tuple[MembershipRequest, Job]],
+        wait: Callable[[Job], Solution],
+        note: Callable[[Sequence[str]], None],
+        clients: Clients,
+        privacy: Sequence[Mapping[str, Any]],
+    ) -> list[dict[str, Any]]:
+        """Take the scores as they come; return the items of ``membership`` in result.json.
+
+        Args:
+            games: what is asked of the attacks, each with its job.
+            wait: returns the solution of a job.
+            note: notes what could not be used.
+            clients: what hides the data of the clients.
+            privacy: the run's claims.
+
+        Raises:
+            RunFailed: the attack server could not go on.
+        """
+        found: dict[str, dict[bool, Scores]] = defaultdict(dict)
+        with Steps("attack", len(games)) as steps:
+            for request, job in games:
+                solution, game = wait(job), request.game
+                note(solution.refused)
+                found[request.attack][game.easy] = request.scored(solution.scores)
+                where = "on the easy rung" if game.easy else f"on {len(game.clients)} clients"
+                if solution.stopped:
+                    note([f"{request.attack} {where} gave no scores: {solution.stopped}."])
+                steps.done(f"{request.attack} {where}: {solution.stopped or f'{solution.seconds:.0f} s'}")
+        targets = [request for request, _ in games if not request.game.easy]
+        tests = sum(len(_statistics(found[one.attack][False])) for one in targets) * len(clients.defences()) or 1
+        played = ((one, found[one.attack]) for one in targets)
+        common = {"clients": clients, "tests": tests, "privacy": privacy}
+        return [item for one, by in played for item in self.entries(one, by[False], by[True], **common)]
+
     def entries(
         self,
         asked: MembershipRequest,
         scores: Scores,
         easy: Scores,
         *,
-        defence_of: Callable[[int], str],
+        clients: Clients,
         tests: int,
-        hidden_by: str | None,
         privacy: Sequence[Mapping[str, Any]],
     ) -> list[dict[str, Any]]:
         """Return the items of ``membership`` in result.json: one for each statistic, and for each defence of clients.
@@ -158,19 +213,18 @@ class MembershipAudit:
             asked: what was asked of the attack.
             scores: its scores.
             easy: its scores on the easy rung.
-            defence_of: gives the name of a client's defence, or ``none``.
+            clients: what hides the data of the clients.
             tests: number of statistics and defences that are tried.
-            hidden_by: an operation of the method that hides the data; None: there is none.
             privacy: the run's claims.
         """
-        seed, items = self._experiment.seed, []
+        seed, items, defence_of = self._experiment.seed, [], clients.defence_of
         for defence in sorted({defence_of(client) for client in asked.game.clients}, key=lambda name: name == "none"):
             mine = {name: [one for one in rows if defence_of(one.client) == defence] for name, rows in scores.items()}
             for statistic, rows in mine.items():
                 if statistic in FLOORS or not rows:
                     continue
-                clients = {one.client for one in rows}
-                floors = {n: [one for one in mine[n] if one.client in clients] for n in FLOORS if n in mine}
+                there = {one.client for one in rows}
+                floors = {n: [one for one in mine[n] if one.client in there] for n in FLOORS if n in mine}
                 items.append(
                     entry(
                         statistic,
@@ -181,7 +235,7 @@ class MembershipAudit:
                         claim=claim_against(privacy, "server"),
                         controls=MembershipControls(easy.get(statistic), permuted(rows, seed)),
                         tests=tests,
-                        hidden_by=hidden_by,
+                        hidden_by=clients.hides,
                         attack=asked.attack,
                         seed=seed,
                     )
@@ -189,6 +243,6 @@ class MembershipAudit:
         return items
 
 
-def statistics_of(scores: Scores) -> list[str]:
+def _statistics(scores: Scores) -> list[str]:
     """List the statistics that are no floors."""
     return [name for name in scores if name not in FLOORS]
