@@ -230,7 +230,7 @@ def attack_fields(name: str) -> frozenset[str]:
 def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
     """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
 
-    ``membership_pairs=auto`` is 300 with an attack on membership, else none.
+    ``membership_pairs=auto`` is 300 with an attack on membership. Without one it stays, and means none.
     ``metrics=auto`` is none for a method with a claim on real clients, whose server sees what they report; else all.
 
     Args:
@@ -247,8 +247,8 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
     if experiment.membership_pairs == "auto":
         kinds = (plugins.find(plugins.ATTACK, name, Adversary) for name in experiment.attacks)
-        asked = any(issubclass(kind, MembershipAttack) for kind in kinds)
-        experiment = dataclasses.replace(experiment, membership_pairs=_PAIRS if asked else "none")
+        if any(issubclass(kind, MembershipAttack) for kind in kinds):
+            experiment = dataclasses.replace(experiment, membership_pairs=_PAIRS)
     if experiment.metrics == "auto" and not methods:
         claims = _method(experiment).mechanism.__func__ is not Method.mechanism.__func__
         silent = claims and experiment.federation is not None

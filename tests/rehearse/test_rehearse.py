@@ -551,8 +551,11 @@ def test_a_ladder_is_a_curve_of_both_sizes() -> None:
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("rungs=1x1", "Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5, got curve=rungs=1x1."),
-        ("ladder", "Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5, got curve=ladder."),
+        (
+            "rungs=1x1",
+            "Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5 or group=1,5, got curve=rungs=1x1.",
+        ),
+        ("ladder", "Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5 or group=1,5, got curve=ladder."),
         ("ladder=4", "Expected rungs as BATCHxSTEPS, such as 4x1, got '4' in curve=ladder=4."),
         ("ladder=1x2x3", "Expected rungs as BATCHxSTEPS, such as 4x1, got '1x2x3' in curve=ladder=1x2x3."),
         ("ladder=1xa", "Expected whole numbers for curve, got '1xa'."),
