@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from flfw import data, nets, plugins
-from flfw.adversary.attack import Adversary, Attack
+from flfw.adversary.attack import Attack, AttackPlugin
 from flfw.adversary.membership_attack import MembershipAttack
 from flfw.client import FederatedClient
 from flfw.defence import Defence
@@ -170,7 +170,7 @@ class Resolved:
     def _attacks(self) -> Mapping[str, tuple[Any, Any]]:
         """Class and settings of each attack; fields of a method or a defence of the same name are ignored."""
         classes: dict[str, Any] = {
-            name: plugins.find(plugins.ATTACK, name, Adversary) for name in self.experiment.attacks
+            name: plugins.find(plugins.ATTACK, name, AttackPlugin) for name in self.experiment.attacks
         }
         others: dict[str, Any] = {plugins.short_name(self.experiment.method): self.method}
         for defence in self.experiment.defences:
@@ -223,7 +223,7 @@ def attack_fields(name: str) -> frozenset[str]:
     Raises:
         BadInput: the attack is unknown.
     """
-    attack: Any = plugins.find(plugins.ATTACK, name, Adversary)
+    attack: Any = plugins.find(plugins.ATTACK, name, AttackPlugin)
     return frozenset(field.name for field in dataclasses.fields(attack.Settings))
 
 
@@ -246,7 +246,7 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
     if experiment.membership_pairs == "auto":
-        kinds = (plugins.find(plugins.ATTACK, name, Adversary) for name in experiment.attacks)
+        kinds = (plugins.find(plugins.ATTACK, name, AttackPlugin) for name in experiment.attacks)
         if any(issubclass(kind, MembershipAttack) for kind in kinds):
             experiment = dataclasses.replace(experiment, membership_pairs=_PAIRS)
     if experiment.metrics == "auto" and not methods:

@@ -60,7 +60,7 @@ class NotApplicable(RuntimeError):
     """Error: the attack cannot work on this network; the report says so, and it counts as a failure."""
 
 
-class Adversary(ABC):
+class AttackPlugin(ABC):
     """Base of all files of attacks/: attacks that reconstruct examples, and attacks that tell who was trained on.
 
     Args:
@@ -79,8 +79,8 @@ class Adversary(ABC):
         self.compute = compute or Compute()
 
 
-class Attack(Adversary):
-    """Base of the attacks that reconstruct examples; their arguments are those of `Adversary`."""
+class Attack(AttackPlugin):
+    """Base of the attacks that reconstruct examples; their arguments are those of `AttackPlugin`."""
 
     against: ClassVar[str] = ""
     """Name of the defence whose recipe the attack is built on; empty: none. It is said among the grants."""
@@ -233,6 +233,6 @@ class Attack(Adversary):
         return [None] * len(uploads)
 
 
-def tuned_on(attacks: Mapping[str, Adversary]) -> list[str]:
+def tuned_on(attacks: Mapping[str, AttackPlugin]) -> list[str]:
     """List the attacks with tuned default settings, each with its data, for the provenance."""
     return [f"{name}: {attack.tuned_on}" for name, attack in attacks.items() if attack.tuned_on]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import Adversary
+from flfw.adversary.attack import AttackPlugin
 from flfw.adversary.observation import Examples
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
@@ -58,8 +58,8 @@ class MembershipView:
     granted: tuple[str, ...] = ()
 
 
-class MembershipAttack(Adversary):
-    """Base of the attacks on membership; their arguments are those of `Adversary`."""
+class MembershipAttack(AttackPlugin):
+    """Base of the attacks on membership; their arguments are those of `AttackPlugin`."""
 
     @abstractmethod
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flfw import data, nets, plugins
-from flfw.adversary.attack import Adversary
+from flfw.adversary.attack import AttackPlugin
 from flfw.data.splits import partition
 from flfw.defence import Defence
 from flfw.errors import BadInput
@@ -17,7 +17,7 @@ from flfw.server.strategy import FederatedStrategy
 _KINDS = {
     "methods": (plugins.METHOD, FederatedStrategy),
     "defences": (plugins.DEFENCE, Defence),
-    "attacks": (plugins.ATTACK, Adversary),
+    "attacks": (plugins.ATTACK, AttackPlugin),
 }
 
 

@@ -14,7 +14,7 @@ import pandas as pd
 
 import flfw
 from flfw.audit.auditor import Auditor
-from flfw.audit.measures.noticed import TAMPERED, noticed
+from flfw.audit.measures.noticed import noticed
 from flfw.client.broadcast_checks import zeros_at_first
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput, RunFailed
@@ -26,21 +26,14 @@ from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved, resolve
 from flfw.rng import initialising
-from flfw.runs.final import drawn_of, finals
+from flfw.runs.final import finals
+from flfw.runs.remarks import notes_on_end, notes_on_training
 from flfw.server.central import sends_one_model
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
 from flfw.sums.figures import sums
 from flfw.task import Task
 
-_SILENT = (
-    "Clients reported no numbers (metrics=none): there is no loss and no accuracy of theirs, and all of them count "
-    "alike in a mean, as their numbers of examples are not known."
-)
-_NOISY = (
-    "Losses, accuracies and numbers of examples that clients reported have noise (metrics=private, metrics-noise={:g}) "
-    "and are cut to their ranges: those of one client may say little. In a mean over clients the noise is smaller."
-)
 _NOTHING = {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
 _TRANSPORT = {
     "ray": "actors on Ray",
@@ -83,13 +76,11 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     assert folder is not None, "the experiment was checked"
     training = read_training(folder)
     last = last_round(training, experiment)
-    reported = {"none": [_SILENT], "private": [_NOISY.format(experiment.metrics_noise)]}.get(experiment.metrics, [])
-    reported += drawn_of(experiment, len(training["final"]))
-    if experiment.metrics == "private" and experiment.finally_asked and not training["final"]:
-        reported.append(f"No final evaluation: asked for again, it would exceed {_budget(experiment)}.")
-    if experiment.tampered_by:
-        reported.append(TAMPERED.format(experiment.tampered_by))
-    notes = [*notes, *reported, *_remarks(training), *_ended_early(experiment, last, training["budget_spent"])]
+    notes = [
+        *notes,
+        *notes_on_training(experiment, training),
+        *notes_on_end(experiment, last, training["budget_spent"]),
+    ]
     audited: dict[str, Any] = {"audit": [], "membership": [], "inference": [], "recordings": None, "sums": None}
     audited |= {"weights": None, "tuned_on": []}
     privacy, privacy_notes = _privacy(resolved, task, training)
@@ -172,7 +163,7 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
     """
     earlier, experiment = read_earlier(source), resolved.experiment
     last = last_round(earlier, experiment)
-    notes = [*notes, *_ended_early(experiment, last, not experiment.patience)]
+    notes = [*notes, *notes_on_end(experiment, last, not experiment.patience)]
     audited = audit(auditor, out, notes, last, earlier.get("privacy") or [])
     origins = {name: audited[name] for name in ("weights", "tuned_on")}
     provenance = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
@@ -216,37 +207,6 @@ def _publish(folder: Path, result: dict[str, Any]) -> None:
 
     write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
     write_report(folder)
-
-
-def _remarks(training: dict[str, Any]) -> list[str]:
-    rounds = [row for row in training["rounds"] if row["failures"]]
-    dropped = sum(row["failures"] for row in rounds)
-    notes = [f"Updates dropped: {dropped}, in {len(rounds)} of the rounds; failures.csv says why."] if dropped else []
-    later = [*(entry["code"] for entry in training["resumed"]), code_hash()]
-    codes = list(dict.fromkeys(code for code in later if code != training["code"]))
-    if codes:
-        notes.append(f"The code changed while this run lasted: {training['code']}, then {', '.join(codes)}.")
-    if training["without_gpu"]:
-        notes.append("Clients were given shares of a GPU and see none: they computed on the CPU.")
-    if training["probes"]:
-        notes.append(f"Probes without a usable answer: {len(training['probes'])}; failures.csv says why.")
-    return notes + [f"Client {f['client']} has no final accuracy: {f['reason']}." for f in training["final_failed"]]
-
-
-def _budget(experiment: Experiment) -> str:
-    return f"--epsilon-budget {experiment.epsilon_budget:g}"
-
-
-def _ended_early(experiment: Experiment, last: int, spent: bool) -> list[str]:
-    if last == experiment.rounds:
-        return []
-    why = f"no client's validation accuracy had risen above its best for {experiment.patience} rounds"
-    if spent:
-        why = f"rounds were asked for again, and another would exceed {_budget(experiment)}"
-    notes = [f"Training ended after round {last} of {experiment.rounds}: {why}."]
-    words = experiment.audit_rounds.split(",") if experiment.attacks else []
-    missed = sorted({int(word) for word in words if word != "last" and int(word) > last})
-    return [*notes, f"Never came, and so were not audited: rounds {', '.join(map(str, missed))}."] if missed else notes
 
 
 def _failures(training: dict[str, Any]) -> list[dict[str, Any]]:

@@ -1,0 +1,74 @@
+"""Notes of a result on what happened in training."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flfw.audit.measures.noticed import TAMPERED
+from flfw.experiment import Experiment
+from flfw.runs.final import drawn_of
+from flfw.storage.provenance import code_hash
+
+_SILENT = (
+    "Clients reported no numbers (metrics=none): there is no loss and no accuracy of theirs, and all of them count "
+    "alike in a mean, as their numbers of examples are not known."
+)
+_NOISY = (
+    "Losses, accuracies and numbers of examples that clients reported have noise (metrics=private, metrics-noise={:g}) "
+    "and are cut to their ranges: those of one client may say little. In a mean over clients the noise is smaller."
+)
+
+
+def notes_on_training(experiment: Experiment, training: Mapping[str, Any]) -> list[str]:
+    """List notes on what clients reported, what was dropped, and what changed meanwhile.
+
+    Args:
+        experiment: of the run.
+        training: content of ``training.json``.
+    """
+    notes = {"none": [_SILENT], "private": [_NOISY.format(experiment.metrics_noise)]}.get(experiment.metrics, [])
+    notes += drawn_of(experiment, len(training["final"]))
+    if experiment.metrics == "private" and experiment.finally_asked and not training["final"]:
+        notes.append(f"No final evaluation: asked for again, it would exceed {_budget(experiment)}.")
+    if experiment.tampered_by:
+        notes.append(TAMPERED.format(experiment.tampered_by))
+    return [*notes, *_of_rounds(training)]
+
+
+def notes_on_end(experiment: Experiment, last: int, spent: bool) -> list[str]:
+    """List notes on a training that ended before its last round; empty for any other.
+
+    Args:
+        experiment: of the run.
+        last: the round in which training ended.
+        spent: whether it ended because of the budget of epsilon, and not for want of progress.
+    """
+    if last == experiment.rounds:
+        return []
+    why = f"no client's validation accuracy had risen above its best for {experiment.patience} rounds"
+    if spent:
+        why = f"rounds were asked for again, and another would exceed {_budget(experiment)}"
+    notes = [f"Training ended after round {last} of {experiment.rounds}: {why}."]
+    words = experiment.audit_rounds.split(",") if experiment.attacks else []
+    missed = sorted({int(word) for word in words if word != "last" and int(word) > last})
+    return [*notes, f"Never came, and so were not audited: rounds {', '.join(map(str, missed))}."] if missed else notes
+
+
+def _of_rounds(training: Mapping[str, Any]) -> list[str]:
+    rounds = [row for row in training["rounds"] if row["failures"]]
+    dropped = sum(row["failures"] for row in rounds)
+    notes = [f"Updates dropped: {dropped}, in {len(rounds)} of the rounds; failures.csv says why."] if dropped else []
+    later = [*(entry["code"] for entry in training["resumed"]), code_hash()]
+    codes = list(dict.fromkeys(code for code in later if code != training["code"]))
+    if codes:
+        notes.append(f"The code changed while this run lasted: {training['code']}, then {', '.join(codes)}.")
+    if training["without_gpu"]:
+        notes.append("Clients were given shares of a GPU and see none: they computed on the CPU.")
+    if training["probes"]:
+        notes.append(f"Probes without a usable answer: {len(training['probes'])}; failures.csv says why.")
+    return notes + [f"Client {f['client']} has no final accuracy: {f['reason']}." for f in training["final_failed"]]
+
+
+def _budget(experiment: Experiment) -> str:
+    return f"--epsilon-budget {experiment.epsilon_budget:g}"
