@@ -75,7 +75,7 @@ class Membership(MembershipAttack):
         def gradient(x: Tensor, y: Tensor) -> Tensors:
             return victim.gradient(x, y, victim.unknown, constants[0])
 
-        found = compared_gradients(gradient, sketch, updates, candidates.samples, candidates.labels)
+        ours = compared_gradients(gradient, sketch, updates, candidates.samples, candidates.labels)
         places = torch.linspace(
             0, len(view.public.labels) - 1, min(self.settings.public, len(view.public.labels))
         ).long()
@@ -83,11 +83,11 @@ class Membership(MembershipAttack):
         theirs = compared_gradients(gradient, sketch, updates[:1], *public)
         before = _losses(victim, {}, candidates)
         drops = [_losses(victim, tensors, candidates) for tensors in sent]
-        products = [found.with_update(k, before) for k in range(len(updates))]
+        products = [ours.with_update(k, before) for k in range(len(updates))]
         scores = {
             "cosine": cosine(products[0]),
             "gradient_difference": gradient_difference(products[0]),
-            "whitened": Whitening.fit(theirs.sketches).scores(found.sketches, sketch.of(updates[0])),
+            "whitened": Whitening.fit(theirs.sketches).scores(ours.sketches, sketch.of(updates[0])),
             "loss_drop": excess_loss_drop(before, drops[0], torch.stack(drops[1:])) if drops[1:] else before - drops[0],
         }
         if len(updates) > 2:

@@ -17,7 +17,7 @@ from flfw.victims.victim import VictimModel
 
 @dataclass(frozen=True)
 class MembershipRound:
-    """One round of training as the server sees it.
+    """Round of training as the server sees it.
 
     Attributes:
         round: its number.
@@ -37,7 +37,7 @@ class MembershipRound:
 
 @dataclass(frozen=True)
 class MembershipView:
-    """All that an attack on one client's membership is granted; nothing in it marks the members.
+    """Grants of an attack on one client's membership, all of them; nothing in it marks the members.
 
     Attributes:
         client: number of the target client.

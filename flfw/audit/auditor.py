@@ -183,7 +183,9 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._attacks.close()
         self._scored: list[ScoreRow] = []
         entries = self._reconstructed(jobs) if self._named else []
-        self.membership = self._game.play(games, self._attacks.wait, self._note, self._plan, privacy) if games else []
+        answers = (self._attacks.wait(job) for _, job in games)
+        asked = [request for request, _ in games]
+        self.membership = self._game.play(asked, answers, self._note, self._plan, privacy) if games else []
         return entries, self._scored
 
     def _reconstructed(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
@@ -220,7 +222,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         return with_groups_needed(entries, (*POSITIVE, MALICIOUS))
 
     def membership_jobs(self, last: int | None = None) -> list[tuple[MembershipRequest, Job]]:
-        """Return what is asked of the attacks on membership, each with its job.
+        """Return the requests to the attacks on membership, each with its job.
 
         Args:
             last: the round in which training ended; None: after the requested rounds.

@@ -154,8 +154,8 @@ class Plan:
     def hides(self) -> str | None:
         """Name of the method, if an operation of its own hides the data, such as noise; None: there is none."""
         mechanism = self.resolved.method.mechanism
-        own = mechanism.__func__ is not Method.mechanism.__func__  # type: ignore[attr-defined]
-        return self._experiment.method if own else None
+        is_its_own = mechanism.__func__ is not Method.mechanism.__func__  # type: ignore[attr-defined]
+        return self._experiment.method if is_its_own else None
 
     def game_job(self, asked: MembershipRequest) -> Job:
         """Return the job of a membership game: the uploads of all clients, the candidates and public data."""

@@ -116,7 +116,7 @@ def sketched_gradients(
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedGradients:
     """Gradients of N candidates against K updates.
 
     Attributes:
@@ -138,7 +138,7 @@ class Compared:
 
 def compared_gradients(
     gradient: Gradient, sketch: Sketch, updates: Sequence[Tensors], x: Tensor, y: Tensor, chunk: int = CHUNK
-) -> Compared:
+) -> ComparedGradients:
     """Compare the candidates' gradients with several updates, while ``chunk`` of the gradients are in memory.
 
     For more than a few updates this costs less than a pass of forward mode for each.
@@ -161,13 +161,13 @@ def compared_gradients(
     stacked = {name: torch.stack([update[name].flatten() for update in updates]) for name in updates[0]}
 
     def one(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        found = gradient(a.unsqueeze(0), b.unsqueeze(0))
-        products = torch.stack([stacked[name] @ found[name].flatten() for name in stacked]).sum(0)
-        return sketch.of(found), norm(found), products
+        single = gradient(a.unsqueeze(0), b.unsqueeze(0))
+        products = torch.stack([stacked[name] @ single[name].flatten() for name in stacked]).sum(0)
+        return sketch.of(single), norm(single), products
 
     parts = [vmap(one)(a, b) for a, b in zip(x.split(chunk), y.split(chunk), strict=True)]
     sketches, norms, products = (torch.cat([part[i] for part in parts]).detach() for i in range(3))
-    return Compared(sketches, norms, products, torch.stack([norm(update) for update in updates]))
+    return ComparedGradients(sketches, norms, products, torch.stack([norm(update) for update in updates]))
 
 
 def norm(tensors: Tensors) -> Tensor:

@@ -173,7 +173,7 @@ def game(train: Sequence[np.ndarray], labels: np.ndarray, seed: int, most: int |
 
 def without_held_out(train: Sequence[np.ndarray], pairs: Sequence[Pairs]) -> tuple[np.ndarray, ...]:
     """Return every client's places without those that are held out; the rest stays, in the same order."""
-    return tuple(places[~np.isin(places, own.held_out)] for places, own in zip(train, pairs, strict=True))
+    return tuple(places[~np.isin(places, drawn.held_out)] for places, drawn in zip(train, pairs, strict=True))
 
 
 def correct_pairs(members: np.ndarray, held_out: np.ndarray, guesses: int) -> int:

@@ -21,7 +21,7 @@ _NOISY = (
 
 
 def notes_on_training(experiment: Experiment, training: Mapping[str, Any]) -> list[str]:
-    """List notes on what clients reported, what was dropped, and what changed meanwhile.
+    """List notes on the clients' numbers, on dropped updates and on changes meanwhile.
 
     Args:
         experiment: of the run.

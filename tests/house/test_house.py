@@ -32,8 +32,8 @@ METHOD_CARD = ("Paper", "Down", "Up", "Private", "Client", "A probe", "Departure
 MOST_FUNCTION_LINES, MOST_FILE_LINES = 70, 320
 SEEDING = re.compile(r"(.*\.)?(manual_seed(_all)?|default_rng|RandomState|SeedSequence)|((np|numpy)\.)?random\.seed")
 
-OTHER_MEANINGS = {"clip", "mean", "median", "noise", "sgd", "sign", "topk"}
-"""Words that the core uses for something else (an optimiser, a bound, a floor of a score): plug-ins may bear them."""
+OTHER_MEANINGS = {"clip", "mean", "median", "membership", "noise", "sgd", "sign", "topk"}
+"""Words that the core uses for something else (an optimiser, a bound, a part of a result): plug-ins may bear them."""
 
 Checker = Callable[[Path], list[str]]
 

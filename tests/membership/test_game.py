@@ -14,7 +14,7 @@ def test_nobody_trains_on_what_is_held_out() -> None:
     train = (np.array([0, 1, 4, 5]), np.array([2, 3, 6, 7]))
     pairs = game(train, labels, 0, None)
     left = without_held_out(train, pairs)
-    assert [sorted(own) for own in left] == [sorted(one.members) for one in pairs]
+    assert [sorted(places) for places in left] == [sorted(one.members) for one in pairs]
     assert all((labels[one.members] == labels[one.held_out]).all() for one in pairs)
 
 

@@ -19,7 +19,7 @@ from flfw.task import Task
 
 @final
 @dataclass(frozen=True)
-class Candidates:
+class GameCandidates:
     """Candidates of some clients; only the trusted side has the places.
 
     Attributes:
@@ -35,7 +35,7 @@ class Candidates:
     places: Tensor
 
     @classmethod
-    def of(cls, task: Task, pairs: Mapping[int, Pairs]) -> Candidates:
+    def of(cls, task: Task, pairs: Mapping[int, Pairs]) -> GameCandidates:
         """Gather the candidates of some clients, ordered by a digest of each example.
 
         The order is the same whichever of a pair is the member, so that it tells nothing, even with the run's seed.
@@ -44,11 +44,11 @@ class Candidates:
             task: source of the examples.
             pairs: of each client.
         """
-        parts = [_of_client(task, client, own) for client, own in pairs.items()]
+        parts = [_of_client(task, client, drawn) for client, drawn in pairs.items()]
         return cls(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
     def granted(self) -> dict[str, Tensor]:
-        """Return what an attack may see of them."""
+        """Return the tensors that an attack may see of them."""
         return {"samples": self.samples, "labels": self.labels, "clients": self.clients}
 
     def scored(self, client: int, scores: Sequence[float]) -> ScoredClient:

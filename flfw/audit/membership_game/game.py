@@ -67,10 +67,10 @@ def views(
     device = public.samples.device
     for client, steps in zip(game.clients, game.steps, strict=True):
         rounds = tuple(
-            MembershipRound(number, own.received, _sent_with(own, by_round[number]), game.lr, steps)
+            MembershipRound(number, target.received, _sent_with(target, by_round[number]), game.lr, steps)
             for number in sorted(by_round)
-            for own in by_round[number]
-            if own.client == client
+            for target in by_round[number]
+            if target.client == client
         )
         mine = held["clients"] == client
         candidates = Examples(held["samples"][mine].to(device), held["labels"][mine].to(device))
@@ -78,10 +78,10 @@ def views(
             yield MembershipView(client, rounds, candidates, public, model, **granted)
 
 
-def _sent_with(own: Observation, others: Sequence[Observation]) -> dict[int, Tensors]:
-    """Return what clients sent that received the same as one of them, its own first; equal tensors are one object."""
-    alike = [other for other in others if other.received is own.received and other.client != own.client]
-    return {one.client: one.sent for one in (own, *alike)}
+def _sent_with(target: Observation, others: Sequence[Observation]) -> dict[int, Tensors]:
+    """Return the messages of clients that received the same as the target, its own first; equal are one object."""
+    alike = [other for other in others if other.received is target.received and other.client != target.client]
+    return {one.client: one.sent for one in (target, *alike)}
 
 
 def easy_exchanges(received: Tensors, sent: Sequence[Tensors]) -> Tensors:

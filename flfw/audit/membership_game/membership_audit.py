@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias, final
 
-from flfw.audit.jobs import Job, Solution
 from flfw.audit.membership_entries import MembershipControls, ScoredClient, claim_against, entry
-from flfw.audit.membership_game.candidates import Candidates, permuted
+from flfw.audit.membership_game.candidates import GameCandidates, permuted
 from flfw.audit.membership_game.game import Game, easy_exchanges
 from flfw.data.splits.on_demand import sizes
 from flfw.errors import require
@@ -50,7 +49,7 @@ class MembershipRequest:
     game: Game
     rounds: tuple[int, ...]
     lines: tuple[Line, ...]
-    candidates: Candidates
+    candidates: GameCandidates
 
     def scored(self, scores: Sequence[tuple[int, str, Sequence[float]]]) -> dict[str, list[ScoredClient]]:
         """Sort an attack's scores by statistic and by pair.
@@ -58,14 +57,38 @@ class MembershipRequest:
         Raises:
             ValueError: a client has another number of scores than of candidates.
         """
-        found: dict[str, list[ScoredClient]] = {}
+        by_statistic: dict[str, list[ScoredClient]] = {}
         for client, statistic, values in scores:
-            found.setdefault(statistic, []).append(self.candidates.scored(client, values))
-        return found
+            by_statistic.setdefault(statistic, []).append(self.candidates.scored(client, values))
+        return by_statistic
+
+
+class GameAnswer(Protocol):
+    """Answer of an attack to a request."""
+
+    @property
+    def scores(self) -> Sequence[tuple[int, str, Sequence[float]]]:
+        """Scores: a client's number, a statistic, and the score of each of the client's candidates."""
+        ...
+
+    @property
+    def refused(self) -> Sequence[str]:
+        """Unusable recordings, a sentence each."""
+        ...
+
+    @property
+    def stopped(self) -> str | None:
+        """Reason why there are no scores; None: there are."""
+        ...
+
+    @property
+    def seconds(self) -> float:
+        """Seconds that the attack took."""
+        ...
 
 
 class Clients(Protocol):
-    """What hides the data of a run's clients."""
+    """Defences of a run's clients, and the method's own operation."""
 
     @property
     def hides(self) -> str | None:
@@ -105,7 +128,7 @@ class MembershipAudit:
         self._put, self._fresh = put, fresh
 
     def requests(self, attack: str, last: int) -> list[MembershipRequest]:
-        """Return what is asked of an attack: scores on the easy rung, and of the clients' uploads.
+        """Return the requests to an attack: scores on the easy rung, and of the clients' uploads.
 
         Args:
             attack: its name.
@@ -119,7 +142,7 @@ class MembershipAudit:
         lines = tuple(line for r in rounds for line in recordings.update_lines(r))
         require(bool(lines), f"recorded uploads of rounds {self._experiment.audit_rounds} for {attack}", uploads=0)
         clients = sorted({line["client"] for line in lines})[: self._experiment.images]
-        candidates = Candidates.of(self._task, {client: self._pairs[client] for client in clients})
+        candidates = GameCandidates.of(self._task, {client: self._pairs[client] for client in clients})
         steps = tuple(self._steps(client) for client in clients)
         file = self._put("target", candidates.granted())
         game = Game(file, len(candidates.labels), tuple(clients), steps, self._experiment.lr)
@@ -142,18 +165,19 @@ class MembershipAudit:
         """
         groups: list[Pairs] = []
         for client in clients:
-            own = self._pairs[client]
-            starts = range(0, max(1, len(own.members) // _EASY_BATCH * _EASY_BATCH), _EASY_BATCH)
-            groups += [Pairs(*(part[at : at + _EASY_BATCH] for part in (own.members, own.held_out))) for at in starts]
-        drawn = groups[:_EASY_DRAWS]
+            drawn = self._pairs[client]
+            starts = range(0, max(1, len(drawn.members) // _EASY_BATCH * _EASY_BATCH), _EASY_BATCH)
+            both = drawn.members, drawn.held_out
+            groups += [Pairs(*(part[at : at + _EASY_BATCH] for part in both)) for at in starts]
+        groups = groups[:_EASY_DRAWS]
         net = self._fresh()
         victim = PlainVictim(net, net.state_dict(), ("*",), self._task.inputs)
         received = {name: value.detach().clone() for name, value in net.state_dict().items()}
-        sent = [self._stepped(victim, received, group) for group in drawn]
-        candidates = Candidates.of(self._task, dict(enumerate(drawn)))
+        sent = [self._stepped(victim, received, group) for group in groups]
+        candidates = GameCandidates.of(self._task, dict(enumerate(groups)))
         file = self._put("easy", candidates.granted() | easy_exchanges(received, sent))
-        numbers = tuple(range(len(drawn)))
-        game = Game(file, len(candidates.labels), numbers, (1,) * len(drawn), _EASY_LR, easy=True)
+        numbers = tuple(range(len(groups)))
+        game = Game(file, len(candidates.labels), numbers, (1,) * len(groups), _EASY_LR, easy=True)
         return MembershipRequest(attack, game, (), (), candidates)
 
     def _stepped(self, victim: PlainVictim, received: Tensors, group: Pairs) -> Tensors:
@@ -163,8 +187,8 @@ class MembershipAudit:
 
     def play(
         self,
-        games: Sequence[tuple[MembershipRequest, Job]],
-        wait: Callable[[Job], Solution],
+        requests: Sequence[MembershipRequest],
+        answers: Iterable[GameAnswer],
         note: Callable[[Sequence[str]], None],
         clients: Clients,
         privacy: Sequence[Mapping[str, Any]],
@@ -172,8 +196,8 @@ class MembershipAudit:
         """Take the scores as they come; return the items of ``membership`` in result.json.
 
         Args:
-            games: what is asked of the attacks, each with its job.
-            wait: returns the solution of a job.
+            requests: what is asked of the attacks.
+            answers: their answers, in the same order, as they come.
             note: notes what could not be used.
             clients: what hides the data of the clients.
             privacy: the run's claims.
@@ -181,19 +205,19 @@ class MembershipAudit:
         Raises:
             RunFailed: the attack server could not go on.
         """
-        found: dict[str, dict[bool, Scores]] = defaultdict(dict)
-        with Steps("attack", len(games)) as steps:
-            for request, job in games:
-                solution, game = wait(job), request.game
-                note(solution.refused)
-                found[request.attack][game.easy] = request.scored(solution.scores)
+        scores: dict[str, dict[bool, Scores]] = defaultdict(dict)
+        with Steps("attack", len(requests)) as steps:
+            for request, answer in zip(requests, answers, strict=True):
+                game = request.game
+                note(answer.refused)
+                scores[request.attack][game.easy] = request.scored(answer.scores)
                 where = "on the easy rung" if game.easy else f"on {len(game.clients)} clients"
-                if solution.stopped:
-                    note([f"{request.attack} {where} gave no scores: {solution.stopped}."])
-                steps.done(f"{request.attack} {where}: {solution.stopped or f'{solution.seconds:.0f} s'}")
-        targets = [request for request, _ in games if not request.game.easy]
-        tests = sum(len(_statistics(found[one.attack][False])) for one in targets) * len(clients.defences()) or 1
-        played = ((one, found[one.attack]) for one in targets)
+                if answer.stopped:
+                    note([f"{request.attack} {where} gave no scores: {answer.stopped}."])
+                steps.done(f"{request.attack} {where}: {answer.stopped or f'{answer.seconds:.0f} s'}")
+        targets = [request for request in requests if not request.game.easy]
+        tests = sum(len(_statistics(scores[one.attack][False])) for one in targets) * len(clients.defences()) or 1
+        played = ((one, scores[one.attack]) for one in targets)
         common = {"clients": clients, "tests": tests, "privacy": privacy}
         return [item for one, by in played for item in self.entries(one, by[False], by[True], **common)]
 
