@@ -83,6 +83,17 @@ def _require_game(resolved: Resolved) -> None:
         require(attack.tokens or not vocabulary, f"attacks that read tokens with net={experiment.net}", attack=name)
 
 
+def refuse_membership(resolved: Resolved, where: str) -> None:
+    """Refuse attacks on membership where only reconstructions are counted.
+
+    Args:
+        resolved: the experiment.
+        where: the place in words, such as ``in a matrix``.
+    """
+    for name in resolved.membership:
+        require(False, f"attacks that reconstruct examples {where}, which plays no game of membership", attack=name)
+
+
 def _require_tokens(resolved: Resolved) -> None:
     """Refuse a network for text on other data, and, as tokens have no gradient, attacks and defences that need one."""
     experiment, card = resolved.experiment, nets.card(resolved.experiment.net)

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, final
 
 from flfw import nets
+from flfw.combinations import refuse_membership
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.formats.result_file import read_result
 from flfw.matrix import tables
 from flfw.matrix.question import Matrix, MatrixCell, require_same_question
 from flfw.matrix.record import read_matrix
-from flfw.resolve import without_auto
+from flfw.resolve import resolve, without_auto
 from flfw.runs import engine
 from flfw.runs import run as whole
 from flfw.storage.checkpoint import is_complete, locked, stored_experiment
@@ -92,6 +93,7 @@ def _check(cell: MatrixCell) -> None:
         BadInput: the message names the cell.
     """
     try:
+        refuse_membership(resolve(cell.experiment), "in a matrix")
         checked = whole.check(cell.experiment, new=False)[0].experiment
         engine.check_resources(checked)
         if sealed(cell.folder / "checkpoint", "experiment"):

@@ -40,7 +40,9 @@ LIMITS = """\
 <section id="limits" aria-labelledby="limits-title">
 <h2 id="limits-title">What this does not show</h2>
 <ul class="plainlist">
-{% if not settings %}<li>Anything about leakage. High accuracy and little traffic are not privacy; run the audit to learn more.</li>
+{% if told %}<li>That no stronger attack tells who was there. Only {{ membership|map(attribute='attack')|unique|join(', ') }} tried, {{ told|where_told }}. Members that were told are proof; that none were told is only the absence of one.</li>{% endif %}
+{% if not settings and told %}<li>Whether training {{ scope.unit }} can be rebuilt from what clients send: no attack tried.</li>
+{% elif not settings %}<li>Anything about leakage. High accuracy and little traffic are not privacy; run the audit to learn more.</li>
 {% else %}
 <li>That stronger attacks fail. Only {{ settings|map(attribute='name')|unique|join(', ') }} ran, with the budget above. A leak that was found is proof; a leak that was not found is only the absence of one.</li>
 {% if settings|selectattr('entry.verdict', 'equalto', 'no leak found')|list %}<li>That “no leak found” means no leak. It was shown that the attack works without the protection and through its mildest form. Between that form and the real one nothing was shown: an attack may cope with little of a protection and fail at more, where a better one does not. Its objective may also be the wrong one: what it minimises need not be smallest at the true {{ scope.unit }}.</li>{% endif %}

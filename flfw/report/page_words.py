@@ -109,7 +109,7 @@ WORDS = """\
 {% if worst.entry.iterations == 0 %}<li>It needs no steps of search that could be limited.</li>{% elif worst.entry.iterations is number %}<li>For each attempt it was allowed {{ worst.entry.iterations }} step{{ 's' if worst.entry.iterations != 1 }}{% if worst.entry.restarts is number and worst.entry.restarts > 1 %} in each of {{ worst.entry.restarts }} searches{% else %} of search{% endif %}.</li>{% endif %}
 </ul>
 {% endif %}
-{% if told %}<p>It was tested whether it can be told that single {{ scope.unit }} were in the training data: {{ told.pairs }} pairs of {{ told.clients }} client{{ 's' if told.clients != 1 }}, {{ told|where_told }}.</p>{% endif %}
+{% if told %}<p>It was tested whether it can be told that single {{ scope.unit }} were in the training data: {{ told.pairs }} pairs of {{ told.clients }} client{{ 's' if told.clients != 1 }}, {{ told|where_told }}. The attack knew both of each pair with their class, public data, and how the clients train. It did not know which of the two was trained on.</p>{% endif %}
 <h3>What came out</h3>
 {% if told %}<p>{{ membership_words(told)|trim }}</p>{% endif %}
 {% if not worst and told %}
@@ -149,13 +149,16 @@ WORDS = """\
 </ul>
 <h3>What the verdicts mean</h3>
 <dl class="sentences">
-<div><dt>Leaks</dt><dd>At least one training {{ one }} was rebuilt. That is proof.</dd></div>
+{% if told %}<div><dt>Leaks, of membership</dt><dd>Those who were there are told from others more often than a coin explains. That is proof.</dd></div>
+<div><dt>No leak found, of membership</dt><dd>They are told no better than by a coin, by a statistic that is able to tell them. That is not proof of safety.</dd></div>
+<div><dt>Inconclusive, of membership</dt><dd>There were too few pairs, the statistic is not shown to work here, or it tells a little more than a coin and less than a leak.</dd></div>{% endif %}
+{% if worst or not told %}<div><dt>Leaks</dt><dd>At least one training {{ one }} was rebuilt. That is proof.</dd></div>
 <div><dt>Identifies</dt><dd>Nothing was rebuilt, but the true {{ one }} can be told from look-alikes more often than by chance. That is a leak, too, of less than the whole {{ one }}.</dd></div>
 {% if config.tampered_by %}<div><dt>Malicious server only</dt><dd>As “leaks” or “identifies”, but in a network that the server had changed against the rules. No verdict on an honest server.</dd></div>{% endif %}
 <div><dt>No leak found</dt><dd>Nothing was rebuilt by an attack that knew the protection, and that works on the same clients without it and at its mildest. That is not proof of safety.</dd></div>
 <div><dt>Static only</dt><dd>Nothing was rebuilt, but the attack did not reckon with all of the protection.</dd></div>
 <div><dt>Inconclusive</dt><dd>Nothing was rebuilt, but the attack is too weak, is not shown to work here, or gave too few results to mean anything. Where nothing protects the data, a failed attack is always this.</dd></div>
-<div><dt>Attack broken</dt><dd>The check of the measurement failed, or the messages are not what the test takes them for. The result is void.</dd></div>
+<div><dt>Attack broken</dt><dd>The check of the measurement failed, or the messages are not what the test takes them for. The result is void.</dd></div>{% endif %}
 {% if not worst and not told %}<div><dt>Not audited</dt><dd>No attack was run.</dd></div>{% endif %}
 </dl>
 <h3>What this page is not</h3>

@@ -144,7 +144,7 @@ def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     asked = "Can somebody tell that it was there?", f"membership of single {unit}"
     row = decisive(membership)
     if row is None:
-        nobody = "Nobody tried to tell members from others; no attack of this version does."
+        nobody = "No attack tried to tell members from others."
         return PageQuestion(*asked, _UNTRIED, nobody)
     verdict = str(row["verdict"])
     beside = f", one of {len(membership)} statistics" if len(membership) > 1 else ""

@@ -51,11 +51,11 @@ _FLAGS = {
     "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "rounds",
     "sampling", "local_epochs", "batch_size", "lr", "seed", "target_epsilon", "epsilon_budget", "delta", "accountant",
     "accounting", "patient_examples", "patient_clients", "canaries", "defended", "defence", "attack", "audit_rounds",
-    "victim_batch", "victim_steps", "images", "curve", "group", "vantage", "adaptation", "pictures",
+    "victim_batch", "victim_steps", "images", "curve", "group", "vantage", "adaptation", "pictures", "membership_pairs",
 }  # fmt: skip
 _SAID_IF_CHANGED = {
     "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
-    "patient_examples", "patient_clients", "canaries",
+    "patient_examples", "patient_clients", "canaries", "group",
 }  # fmt: skip
 _AXES = {
     GROUP: "clients in a sum",
@@ -296,4 +296,6 @@ def command(config: Mapping[str, Any]) -> str:
 
 
 def _is_usual(key: str, value: Any) -> bool:
+    if key == "membership_pairs":  # a result has no auto: without an attack on membership it says none
+        return value == "none"
     return key in _SAID_IF_CHANGED and value == getattr(Experiment(), key)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.analytic import Analytic
+from attacks.membership import Membership
 from flfw.adversary.attack import Attack, Budget
 from flfw.adversary.observation import Observation, Reconstruction, Truth, Vantage, mean_gradient
 from flfw.audit.foreign import knowledge, named
@@ -321,6 +322,7 @@ def one_truth(**changed: Tensor) -> Callable[[int], Truth]:
         ({"truth": one_truth(samples=torch.zeros(1, 6, 6))}, r"^Expected inputs of client 1 in \(1, 6, 6\), got"),
         ({"net": Convolutional}, r"^Expected tensors of Convolutional \(stem.weight, .*got 1.bias;"),
         ({"attacks": {}}, "^Expected at least one attack"),
+        ({"attacks": {"told": Membership()}}, "^Expected attacks that reconstruct examples: .* got attack=told"),
         ({"steps": 0}, "^Expected steps >= 1, got steps=0"),
         ({"public": Public.from_arrays(numpy_generator(0, "p").random((4, 5)),
                                  numpy_generator(0, "p").integers(2, size=4))},

@@ -57,7 +57,36 @@ def test_a_run_with_membership_alone_is_no_run_without_an_audit(
     assert page.heading.strip().startswith(opens)
     assert words in page.text and "The reason of whitened." in page.text
     assert "Not audited" not in page.text and "Nothing was tested for leaks" not in page.text
+    assert "Leaks, of membership" in page.text and "At least one training" not in page.text
+    assert "Anything about leakage" not in page.text and "no attack tried" in page.text
     assert "Can somebody see it? training samples rebuilt from what clients send Not tested" in page.text
+
+
+def test_what_is_the_same_for_all_statistics_is_said_once(tmp_path: Path) -> None:
+    rows = row("whitened", "leaks"), row("cosine", "inconclusive")
+    page = read(tmp_path / "run", *rows)
+    assert "It sees what the server sees in rounds 1 to 2. 2 results" in page.text
+    assert "Seen by" not in page.text and "whitened: leaks" in page.text
+    apart = read(tmp_path / "other", rows[0], row("cosine", "inconclusive", vantage="peer", rounds=[2]))
+    assert "Seen by" in apart.text and "It sees what" not in apart.text
+    assert "cosine, peer, in round 2: inconclusive" in apart.text
+
+
+FIGURES = {
+    "rounds": [],
+    "same_for_all": True,
+    "participation": {
+        "rounds": 2, "clients": 4, "smallest_group": 4, "rank": 1, "smallest_singular": 0.0, "separable": 0,
+        "noise": [], "isolated": 0, "isolating": [], "recorded_only": False,
+    },
+    "peer": {"smallest": 4, "round": 1, "left": 3, "verdict": "inconclusive", "why": "Three are left.", "check": None},
+}  # fmt: skip
+
+
+def test_figures_of_sums_leave_the_words_on_membership_as_they_are(tmp_path: Path) -> None:
+    page = read(tmp_path / "run", row("whitened", "leaks"), attacks=(), sums=FIGURES)
+    assert page.text.index("What a sum would hide") < page.text.index("That no stronger attack tells who was there")
+    assert "tried, in rounds 1 to 2." in page.text
 
 
 def test_an_epsilon_stands_beside_the_claim(tmp_path: Path) -> None:

@@ -59,6 +59,9 @@ class ForeignCase:
             BadInput: there is no attack, one needs a changed network, or the network has a malicious server's module.
         """
         require(bool(attacks), "at least one attack", attacks=list(attacks))
+        for name, attack in attacks.items():
+            wanted = "attacks that reconstruct examples: of these recordings, no coin drew members for a game"
+            require(isinstance(attack, Attack), wanted, attack=name)
         if self.tampered_by:
             return
         changing = [name for name, attack in attacks.items() if isinstance(attack, Tampering)]
