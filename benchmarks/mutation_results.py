@@ -67,7 +67,7 @@ def results(scratch: Path) -> list[Subject]:
 
     def again(place: Path) -> object:
         before = stored(place)
-        require_recorded(replace(before, out=None), before, place)
+        require_recorded(resolve(replace(before, out=None)), before, place)
         return len(before.attacks)
 
     training = Folder(scratch / "trained", {"training.json": _training()})

@@ -227,6 +227,16 @@ def attack_fields(name: str) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(attack.Settings))
 
 
+def needs_pairs(experiment: Experiment) -> bool:
+    """Return whether an attack of the experiment is on membership, for which pairs must have been drawn.
+
+    Raises:
+        BadInput: an attack is unknown.
+    """
+    named = (name for name in experiment.attacks if name != "auto")
+    return any(issubclass(plugins.find(plugins.ATTACK, name, AttackPlugin), MembershipAttack) for name in named)
+
+
 def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
     """Replace every ``auto``: by the entry of the data set's card, or by the attack with the method's name.
 
@@ -246,8 +256,7 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
     if experiment.membership_pairs == "auto":
-        kinds = (plugins.find(plugins.ATTACK, name, AttackPlugin) for name in experiment.attacks)
-        if any(issubclass(kind, MembershipAttack) for kind in kinds):
+        if needs_pairs(experiment):
             experiment = dataclasses.replace(experiment, membership_pairs=_PAIRS)
     if experiment.metrics == "auto" and not methods:
         claims = _method(experiment).mechanism.__func__ is not Method.mechanism.__func__

@@ -11,6 +11,7 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
 from flfw.recording.reader import Recordings, is_recorded
+from flfw.resolve import Resolved, needs_pairs
 
 _OF_AN_AUDIT = (
     "attack", "audit-rounds", "audit-source", "images", "curve", "group", "vantage", "adaptation",
@@ -25,17 +26,37 @@ def without_other_attacks(experiment: Experiment, earlier: Experiment) -> Experi
     return dataclasses.replace(experiment, set=kept)
 
 
-def require_recorded(experiment: Experiment, earlier: Experiment, source: Path) -> None:
+def require_pairs(experiment: Experiment, earlier: Experiment, source: Path) -> None:
+    """Refuse an attack on membership where the earlier run trained on all examples: nobody was held out to compare with.
+
+    Args:
+        experiment: the experiment asked for; fields may be ``auto``.
+        earlier: the experiment that was run.
+        source: the folder of that run.
+
+    Raises:
+        BadInput: naming the way to train for such an attack.
+    """
+    if needs_pairs(experiment) and earlier.membership_pairs == "none":
+        raise BadInput(
+            f"Expected a run with --membership-pairs for an attack on membership, got {source}, which held no example "
+            f"out; train it anew with --attack {' '.join(experiment.attacks)}, or on real clients with "
+            "--membership-pairs 300 --record."
+        )
+
+
+def require_recorded(resolved: Resolved, earlier: Experiment, source: Path) -> None:
     """Refuse an audit of something that the earlier run did not record.
 
     Args:
-        experiment: the experiment asked for.
+        resolved: the experiment asked for, with the rounds that came.
         earlier: the experiment that was run.
         source: the folder of that run.
 
     Raises:
         BadInput: naming the setting that differs, or the recording that is missing.
     """
+    experiment = resolved.experiment
     for name, value in earlier.decisive.items():
         got = experiment.decisive[name]
         if got != value and name not in _OF_AN_AUDIT:
@@ -47,6 +68,10 @@ def require_recorded(experiment: Experiment, earlier: Experiment, source: Path) 
         )
     if not experiment.audited:
         raise BadInput("Expected --attack with --from, got none; name the attacks to run.")
+    if resolved.membership:
+        _require_uploads(experiment, source)
+    if not resolved.attacks:
+        return  # uploads and pairs are all that the rest needs
     if not (source / "truth").is_dir():
         raise BadInput(f"Expected {source / 'truth'} to score against, got none; it was purged or never kept.")
     most = earlier.images
@@ -76,14 +101,28 @@ def _require_probes(experiment: Experiment, source: Path) -> None:
     if not all(recordings.probe_lines(rung, 0) for rung in ("control", "easy")):
         raise BadInput(f"Expected the ladder of the audit in {source}, got none; --keep-observations removed it.")
     for server_round in experiment.audited:
-        if is_audited(experiment, server_round) and not recordings.update_lines(server_round):
-            what = f"recorded uploads of round {server_round}"
-            raise BadInput(f"Expected {what} in {source}, got none; only --audit-source update records them.")
+        if is_audited(experiment, server_round):
+            _require_upload(recordings, server_round, source)
         for point in experiment.points if experiment.audit_source != "update" else ():
             if not recordings.probe_lines("target", server_round, point=point.name):
                 have = ", ".join(_recorded_targets(recordings)) or "nothing"
                 what = f"recordings of {point.name} at round {server_round}"
                 raise BadInput(f"Expected {what} in {source}, got none; there are: {have}.")
+
+
+def _require_uploads(experiment: Experiment, source: Path) -> None:
+    """Refuse an attack on membership without what clients sent in the audited rounds of training."""
+    recordings = Recordings(source / "observations")
+    for server_round in filter(None, experiment.audited):
+        _require_upload(recordings, server_round, source)
+
+
+def _require_upload(recordings: Recordings, server_round: int, source: Path) -> None:
+    if not recordings.update_lines(server_round):
+        have = ", ".join(str(r) for r in sorted({line["round"] for line in recordings.lines if line["type"] == "train"}))
+        what = f"recorded uploads of round {server_round} in {source}"
+        ways = "only --record, --audit-source update or an attack on uploads records them"
+        raise BadInput(f"Expected {what}, got those of {have or 'no round'}; {ways}, of the audited rounds.")
 
 
 def _require_examples(experiment: Experiment, source: Path) -> None:

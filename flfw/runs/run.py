@@ -102,6 +102,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     source = source.absolute()
     out = experiment.out or next(p for n in count(1) if not (p := source / f"audit-{n}").exists())
     experiment = recorded.without_other_attacks(experiment, earlier)
+    recorded.require_pairs(experiment, earlier, source)
     resolved, task, notes = check(dataclasses.replace(experiment, out=out))
     experiment = resolved.experiment
     last = results.last_round(results.read_earlier(source), earlier)
@@ -110,7 +111,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
         asked = f"audit-rounds={experiment.audit_rounds}"
         raise BadInput(f"Expected audit-rounds <= {last}, after which the training in {source} ended, got {asked}.")
     rounds = ",".join(map(str, came)) or experiment.audit_rounds
-    recorded.require_recorded(dataclasses.replace(experiment, audit_rounds=rounds), earlier, source)
+    recorded.require_recorded(resolved.replaced(audit_rounds=rounds), earlier, source)
     require_same_data(source, task.dataset.digest)
     audit = auditing(resolved, task, out, source)
     with locked(source / "checkpoint" / ".run"):
