@@ -22,6 +22,7 @@ from flfw.matrix.cells import settled
 from flfw.matrix.question import Matrix
 from flfw.matrix.rows import read
 from flfw.report.report import write_report
+from flfw.resolve import resolve
 from flfw.runs.audit_again import require_recorded
 from flfw.runs.results import last_round, read_earlier
 from flfw.runs.run import stored

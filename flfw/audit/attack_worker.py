@@ -22,7 +22,7 @@ from flfw.adversary.observation import Observation, Reconstruction
 from flfw.adversary.sums import Protocol, summed
 from flfw.audit.jobs import Job, Solution, alone, solved
 from flfw.audit.knowledge import MOST_SEARCHED, game_views, grant, granted_uploads, observed, protocol, restored
-from flfw.audit.membership_game.game import Game, as_scores
+from flfw.audit.membership_game.game import Game, as_scores, unusable
 from flfw.audit.queue import Queue
 from flfw.curves import GROUP
 from flfw.errors import BadInput, require
@@ -112,21 +112,32 @@ def _solve(job: Job, resolved: Resolved, drawn: Protocol | None = None) -> Solut
 def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
     """Let an attack score the candidates of a membership game."""
     attack, recordings = resolved.membership[job.attack], Recordings(job.recordings)
-    ids = [exchange.id for exchange in job.exchanges]
-    seen = [] if game.easy else recordings.observations(ids)
+    ids, refused = [exchange.id for exchange in job.exchanges], list[str]()
+    read = [] if game.easy else recordings.observations(ids)
+    reasons = ["" if one is None else unusable(one) for one in read]
+    refused += [f"{id_} was left out: {why}." for id_, why in zip(ids, reasons, strict=True) if why]
+    seen = [one for one, why in zip(read, reasons, strict=True) if one is not None and not why]
     seed, started = resolved.experiment.seed, time.monotonic()
     scores: list[tuple[int, str, tuple[float, ...]]] = []
     stopped = None
     try:
-        for view in game_views(job, game, resolved, [one for one in seen if one is not None]):
-            scores += as_scores(view.client, attack.scores(view, torch_generator(seed, f"attack {job.attack}")))
+        for view in game_views(job, game, resolved, seen):
+            try:
+                found = attack.scores(view, torch_generator(seed, f"attack {job.attack}"))
+            except BadInput as error:  # it would be the same if tried again; other clients may have sent what fits
+                stopped = stopped or f"not possible: {error}"
+                refused.append(f"Client {view.client} has no scores: {error}")
+            else:
+                scores += as_scores(view.client, found)
     except NotApplicable as error:
         stopped, scores = f"not applicable: {error}", []
-    except BadInput as error:  # it would be the same if tried again
+    except BadInput as error:
         stopped, scores = f"not possible: {error}", []
-    if not scores and stopped is None:
+    if scores:
+        stopped = None
+    elif stopped is None:
         stopped = "none of its recordings could be used"
-    extra: dict[str, Any] = {"refused": tuple(recordings.refused), "scores": tuple(scores), "stopped": stopped}
+    extra: dict[str, Any] = {"refused": (*recordings.refused, *refused), "scores": tuple(scores), "stopped": stopped}
     return solved(job, [None] * len(ids), time.monotonic() - started, **extra)
 
 

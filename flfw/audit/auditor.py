@@ -80,6 +80,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         refused: unusable recordings, a sentence each.
         inference: after `run`, entries of result.json on what was inferred of the clients' classes.
         membership: after `run`, entries of result.json on what tells the clients' examples from others.
+        remarks: after `run`, what attacks on membership say nothing about, a sentence each.
     """
 
     def __init__(self, resolved: Resolved, task: Task, source: Path, out: Path) -> None:
@@ -90,6 +91,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self.refused: list[str] = []
         self.inference: list[dict[str, Any]] = []
         self.membership: list[dict[str, Any]] = []
+        self.remarks: list[str] = []
         self._queue = Queue((out / "queue").absolute())
         self._granted: tuple[str, int] | None = None
         self._plan = self._plan_of(resolved)
@@ -186,6 +188,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         answers = (self._attacks.wait(job) for _, job in games)
         asked = [request for request, _ in games]
         self.membership = self._game.play(asked, answers, self._note, self._plan, privacy) if games else []
+        self.remarks = self._game.remarks if games else []
         return entries, self._scored
 
     def _reconstructed(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ def cosine(products: Products) -> Tensor:
     class's other examples, not 0.
     """
     lengths = products.norms * products.length
-    return torch.where(lengths > 0, products.products / lengths.clamp(min=torch.finfo(lengths.dtype).tiny), 0.0)
+    return torch.where(lengths == 0, 0.0, products.products / lengths.clamp(min=torch.finfo(lengths.dtype).tiny))
 
 
 def gradient_difference(products: Products) -> Tensor:

@@ -27,7 +27,7 @@ def without_other_attacks(experiment: Experiment, earlier: Experiment) -> Experi
 
 
 def require_pairs(experiment: Experiment, earlier: Experiment, source: Path) -> None:
-    """Refuse an attack on membership where the earlier run trained on all examples: nobody was held out to compare with.
+    """Refuse an attack on membership where the earlier run trained on all examples, so that none was held out.
 
     Args:
         experiment: the experiment asked for; fields may be ``auto``.
@@ -119,7 +119,8 @@ def _require_uploads(experiment: Experiment, source: Path) -> None:
 
 def _require_upload(recordings: Recordings, server_round: int, source: Path) -> None:
     if not recordings.update_lines(server_round):
-        have = ", ".join(str(r) for r in sorted({line["round"] for line in recordings.lines if line["type"] == "train"}))
+        rounds = sorted({line["round"] for line in recordings.lines if line["type"] == "train"})
+        have = ", ".join(map(str, rounds))
         what = f"recorded uploads of round {server_round} in {source}"
         ways = "only --record, --audit-source update or an attack on uploads records them"
         raise BadInput(f"Expected {what}, got those of {have or 'no round'}; {ways}, of the audited rounds.")

@@ -139,7 +139,7 @@ def audit(
     entries, rows = auditor.run(last, privacy)
     write_rows(rows, out / "audit.csv")
     recordings = Recordings(auditor.source / "observations")
-    notes += [*breakdowns(entries), *recordings.remarks(auditor.refused)]
+    notes += [*breakdowns(entries), *auditor.remarks, *recordings.remarks(auditor.refused)]
     if auditor.experiment.tampered_by:
         resolved = resolve(auditor.experiment)
         with initialising(auditor.experiment.seed, "model"):

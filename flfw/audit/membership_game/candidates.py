@@ -65,6 +65,11 @@ class GameCandidates:
         half = len(places) // 2
         return ScoredClient(client, by_place[:half], by_place[half:])
 
+    def unscored(self, client: int) -> ScoredClient:
+        """Return scores of NaN for all pairs of a client."""
+        pairs = int((self.clients == client).sum()) // 2
+        return ScoredClient(client, np.full(pairs, np.nan), np.full(pairs, np.nan))
+
 
 def permuted(scored: Sequence[ScoredClient], seed: int) -> list[ScoredClient]:
     """Return the scores with the two of each pair in a random order: nothing may be told from them."""

@@ -78,6 +78,15 @@ def views(
             yield MembershipView(client, rounds, candidates, public, model, **granted)
 
 
+def unusable(one: Observation) -> str:
+    """Say what makes a readable upload unfit for a comparison with gradients; empty: nothing."""
+    for name, value in one.sent.items():
+        if name in one.received and value.shape != one.received[name].shape:
+            got, sent = tuple(value.shape), tuple(one.received[name].shape)
+            return f"{name} has the shape {got}, and the client received {sent}"
+    return ""
+
+
 def _sent_with(target: Observation, others: Sequence[Observation]) -> dict[int, Tensors]:
     """Return the messages of clients that received the same as the target, its own first; equal are one object."""
     alike = [other for other in others if other.received is target.received and other.client != target.client]

@@ -52,7 +52,9 @@ class MembershipRequest:
     candidates: GameCandidates
 
     def scored(self, scores: Sequence[tuple[int, str, Sequence[float]]]) -> dict[str, list[ScoredClient]]:
-        """Sort an attack's scores by statistic and by pair.
+        """Sort an attack's scores by statistic and by pair; a client to which it gave none has scores of NaN.
+
+        So its pairs count as failed: nothing is known of them, and they are no evidence of protection.
 
         Raises:
             ValueError: a client has another number of scores than of candidates.
@@ -60,6 +62,10 @@ class MembershipRequest:
         by_statistic: dict[str, list[ScoredClient]] = {}
         for client, statistic, values in scores:
             by_statistic.setdefault(statistic, []).append(self.candidates.scored(client, values))
+        for rows in by_statistic.values():
+            there = {one.client for one in rows}
+            rows += [self.candidates.unscored(client) for client in self.game.clients if client not in there]
+            rows.sort(key=lambda one: one.client)
         return by_statistic
 
 
@@ -114,6 +120,9 @@ class MembershipAudit:
         observations: the folder of the server's recordings.
         put: writes the candidates of a name for the attacks, and returns the file.
         fresh: builds the network of the easy rung.
+
+    Attributes:
+        remarks: what the audit says nothing about, a sentence each.
     """
 
     def __init__(
@@ -126,6 +135,7 @@ class MembershipAudit:
     ) -> None:
         self._experiment, self._task, self._observations = experiment, task, observations
         self._put, self._fresh = put, fresh
+        self.remarks: list[str] = []
 
     def requests(self, attack: str, last: int) -> list[MembershipRequest]:
         """Return the requests to an attack: scores on the easy rung, and of the clients' uploads.
@@ -141,12 +151,22 @@ class MembershipAudit:
         rounds = tuple(r for r in self._experiment.audited_by(last) if r)
         lines = tuple(line for r in rounds for line in recordings.update_lines(r))
         require(bool(lines), f"recorded uploads of rounds {self._experiment.audit_rounds} for {attack}", uploads=0)
-        clients = sorted({line["client"] for line in lines})[: self._experiment.images]
+        took_part = sorted({line["client"] for line in lines})
+        clients = took_part[: self._experiment.images]
+        self._say_who_is_missing(attack, len(took_part), len(clients))
         candidates = GameCandidates.of(self._task, {client: self._pairs[client] for client in clients})
         steps = tuple(self._steps(client) for client in clients)
         file = self._put("target", candidates.granted())
         game = Game(file, len(candidates.labels), tuple(clients), steps, self._experiment.lr)
         return [self._easy(attack, clients), MembershipRequest(attack, game, rounds, lines, candidates)]
+
+    def _say_who_is_missing(self, attack: str, took_part: int, scored: int) -> None:
+        every, images = self._experiment.clients, self._experiment.images
+        if scored < every:
+            absent = [f"{every - took_part} sent nothing in its rounds"] * (took_part < every)
+            absent += [f"{took_part - scored} are beyond --images {images}"] * (scored < took_part)
+            why = ", ".join(absent)
+            self.remarks.append(f"{attack} says nothing about {every - scored} of {every} clients: {why}.")
 
     @cached_property
     def _pairs(self) -> Sequence[Pairs]:
@@ -213,7 +233,9 @@ class MembershipAudit:
                 scores[request.attack][game.easy] = request.scored(answer.scores)
                 where = "on the easy rung" if game.easy else f"on {len(game.clients)} clients"
                 if answer.stopped:
-                    note([f"{request.attack} {where} gave no scores: {answer.stopped}."])
+                    end = "" if answer.stopped.endswith(".") else "."
+                    unknown = f"{request.attack} {where} gave no scores: {answer.stopped}{end}"
+                    self.remarks.append(f"{unknown} Whether members can be told is not known.")
                 steps.done(f"{request.attack} {where}: {answer.stopped or f'{answer.seconds:.0f} s'}")
         targets = [request for request in requests if not request.game.easy]
         tests = sum(len(_statistics(scores[one.attack][False])) for one in targets) * len(clients.defences()) or 1

@@ -1,0 +1,127 @@
+"""Clients and uploads of which an attack on membership has nothing: each is said, and none of it is protection."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import sim
+from flfw.adversary.attack import NotApplicable
+from flfw.adversary.membership_attack import MembershipAttack, MembershipView
+from flfw.adversary.observation import Observation, Vantage
+from flfw.audit.membership_game.candidates import Candidates
+from flfw.audit.membership_game.game import Game, unusable
+from flfw.audit.membership_game.membership_audit import MembershipRequest
+from flfw.defence import Defence
+from flfw.errors import BadInput
+from flfw.membership.gradients import Products
+from flfw.membership.statistics import cosine
+from flfw.nets.net import Tensors
+from tests.support.small_runs import plug_in
+
+RUN = "--dataset digits --net linear --engine inproc --rounds 1 --audit-rounds 1 --membership-pairs 5"
+SMALL = "--set membership.public=20 membership.width=8"
+
+
+def result_of(folder: Path, flags: str) -> dict[str, Any]:
+    assert sim.main([*f"{RUN} {flags}".split(), "--out", str(folder)]) == 0
+    return json.loads((folder / "result.json").read_text())
+
+
+def upload(sent: Tensors, received: Tensors) -> Observation:
+    return Observation(Vantage.SERVER, "update", "target", 1, 0, 0, sent, received)
+
+
+def test_what_makes_an_upload_unfit_for_a_comparison() -> None:
+    received = {"w": torch.zeros(2)}
+    assert unusable(upload({"w": torch.ones(2), "more": torch.ones(3)}, received)) == ""
+    assert unusable(upload({"w": torch.tensor([1.0, torch.nan])}, received)) == "w has NaN or infinite values"
+    assert unusable(upload({"w": torch.ones(3)}, received)) == "w has the shape (3,), and the client received (2,)"
+
+
+def test_a_client_without_scores_has_pairs_that_failed() -> None:
+    """Clients 4 and 7 with one pair each; the attack scores the second alone."""
+    clients, places = torch.tensor([4, 4, 7, 7]), torch.tensor([0, 1, 1, 0])
+    candidates = Candidates(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), clients, places)
+    asked = MembershipRequest("a", Game("file", 4, (4, 7), (1, 1), 0.1), (1,), (), candidates)
+    first, second = asked.scored([(7, "cosine", (0.2, 0.9))])["cosine"]
+    assert (first.client, second.client) == (4, 7)
+    assert np.isnan(first.members).all() and np.isnan(first.held_out).all() and len(first.members) == 1
+    assert (second.members.tolist(), second.held_out.tolist()) == ([0.9], [0.2])
+    assert asked.scored([]) == {}
+
+
+def test_a_cosine_of_nothing_is_no_evidence_and_of_zeros_is_zero() -> None:
+    values = Products(torch.zeros(2), torch.tensor([torch.nan, 0.0]), torch.tensor([1.0, 0.0]), 1.0)
+    assert cosine(values).isnan().tolist() == [True, False] and cosine(values)[1] == 0
+
+
+def test_clients_that_sent_nothing_or_are_beyond_the_images_are_said(tmp_path: Path) -> None:
+    result = result_of(
+        tmp_path / "run", f"--method fedavg --clients 4 --sample 3 --images 2 --attack membership {SMALL}"
+    )
+    words = "membership says nothing about 2 of 4 clients: 1 sent nothing in its rounds, 1 are beyond --images 2."
+    assert words in result["notes"]
+    assert {(item["clients"], item["pairs"]) for item in result["membership"]} == {(2, 10)}
+
+
+def test_a_method_that_sends_nothing_leaves_nothing_to_attack(tmp_path: Path) -> None:
+    result = result_of(tmp_path / "run", f"--method local_only --clients 2 --attack membership {SMALL}")
+    assert result["membership"] == []
+    assert "local_only sends nothing, so there was nothing to attack." in result["notes"]
+
+
+class Silent(MembershipAttack):
+    """Attack that no message suits."""
+
+    def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, torch.Tensor]:
+        """Refuse."""
+        raise NotApplicable("nothing fits")
+
+
+class Choosy(MembershipAttack):
+    """Attack that cannot use the message of client 0."""
+
+    def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, torch.Tensor]:
+        """Score by the brightness."""
+        if view.client == 0 and view.rounds[0].round:  # the easy rung has round 0
+            raise BadInput("Expected another message, got this one.")
+        count = len(view.candidates.labels)
+        return {"brightness": view.candidates.samples.view(count, -1).mean(1), "label_only": torch.zeros(count)}
+
+
+def test_an_attack_that_does_not_apply_gives_no_item_and_a_sentence(tmp_path: Path) -> None:
+    result = result_of(tmp_path / "run", f"--method fedavg --clients 2 --attack {plug_in(Silent)}")
+    where = f"{plug_in(Silent)} on 2 clients gave no scores: not applicable: nothing fits."
+    assert f"{where} Whether members can be told is not known." in result["notes"]
+    assert result["membership"] == [] and result["recordings"]["refused"] == []
+
+
+def test_one_client_whose_message_does_not_fit_does_not_silence_the_others(tmp_path: Path) -> None:
+    result = result_of(tmp_path / "run", f"--method fedavg --clients 3 --attack {plug_in(Choosy)}")
+    (item,) = result["membership"]
+    assert (item["clients"], item["pairs"], item["failed"]) == (3, 15, 5) and item["verdict"] != "no leak found"
+    assert result["recordings"]["refused"] == ["Client 0 has no scores: Expected another message, got this one."]
+
+
+class Diverges(Defence):
+    """Sends NaN."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        """Replace all numbers."""
+        return {name: torch.full_like(value, torch.nan) for name, value in update.items()}
+
+
+def test_an_upload_of_nan_is_left_out_and_the_other_clients_are_scored(tmp_path: Path) -> None:
+    flags = f"--defence {plug_in(Diverges)} --defended 1 --on-client-failure drop --min-clients 2"
+    result = result_of(tmp_path / "run", f"--method fedavg --clients 3 {flags} --attack membership {SMALL}")
+    (sentence,) = result["recordings"]["refused"]
+    assert "was left out" in sentence and "NaN or infinite values" in sentence
+    by_defence = {(item["defence"], item["statistic"]): item for item in result["membership"]}
+    silent, heard = (by_defence[name, "cosine"] for name in (plug_in(Diverges), "none"))
+    assert (silent["pairs"], silent["failed"], silent["right"]["guesses"], silent["clients"]) == (5, 5, 0, 1)
+    assert silent["verdict"] == "inconclusive" and (heard["failed"], heard["clients"]) == (0, 2)
