@@ -19,7 +19,7 @@ from flfw.data.splits import partition
 from flfw.defence import DefendedData
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
-from flfw.membership.pairs import Pairs, game, without_held_out
+from flfw.membership.pairs import Pairs, PatientGame, game, patient_game, without_held_out
 from flfw.nets.inputs import Inputs
 from flfw.pipeline import build_net, plain_net
 from flfw.plugins import settings, short_name
@@ -66,7 +66,7 @@ class Task:
     data_root: Path | None = None
     init: nets.Init = "torch"
     experiment: Experiment | None = None
-    pairs: tuple[Pairs, ...] | None = None
+    pairs: tuple[Pairs | PatientGame, ...] | None = None
 
     @classmethod
     def load(cls, experiment: Experiment, data_root: Path | None) -> Task:
@@ -283,11 +283,15 @@ def _with_pairs(
     seed: int,
     test: partition.TestParts,
     most: str,
-) -> tuple[partition.Split, tuple[Pairs, ...]]:
-    """Return the split without the held-out examples of the membership game, and its pairs."""
+) -> tuple[partition.Split, tuple[Pairs | PatientGame, ...]]:
+    """Return the split without the held-out examples of the membership game, and its pairs, of patients if known."""
     dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed, test)
     require(not dataset.is_generated, f"membership-pairs=none for {name}, generated for each client", pairs=most)
-    pairs = game(split.train, dataset.train_y, seed, None if most == "all" else int(most))
+    drawn = seed, None if most == "all" else int(most)
+    if split.patients is None:
+        pairs: tuple[Pairs | PatientGame, ...] = game(split.train, dataset.train_y, *drawn)
+    else:
+        pairs = patient_game(split.train, dataset.train_y, split.patients, *drawn)
     return dataclasses.replace(split, train=without_held_out(split.train, pairs)), pairs
 
 

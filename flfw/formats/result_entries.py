@@ -268,6 +268,7 @@ class MembershipFields(TypedDict):
     why: str
     cause: NotRequired[str | None]
     hidden_by: NotRequired[str | None]
+    unit: NotRequired[str]
     failed: NotRequired[int | None]
     unlike: NotRequired[int | None]
     tests: NotRequired[int | None]

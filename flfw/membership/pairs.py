@@ -35,6 +35,15 @@ class Pairs:
     members: np.ndarray
     held_out: np.ndarray
 
+    @property
+    def count(self) -> int:
+        """Number of pairs."""
+        return len(self.members)
+
+    def part(self, start: int, stop: int) -> Pairs:
+        """Return the pairs from one place to before another."""
+        return Pairs(self.members[start:stop], self.held_out[start:stop])
+
 
 def draw_pairs(places: np.ndarray, labels: np.ndarray, rng: np.random.Generator, most: int | None = None) -> Pairs:
     """Pair a client's examples within classes in a random order: which of a pair comes first is its coin.
@@ -114,6 +123,44 @@ def draw_patient_pairs(
     return PatientPairs(chosen[:, 0], chosen[:, 1], unlike[kept])
 
 
+@final
+@dataclass(frozen=True)
+class PatientGame:
+    """Pairs of one client's patients, with the places of all of their examples.
+
+    Attributes:
+        pairs: the pairs.
+        places: (n,) distinct places of the examples of all patients in them.
+        patients: (n,) the patient of each.
+    """
+
+    pairs: PatientPairs
+    places: np.ndarray
+    patients: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """Number of pairs."""
+        return len(self.pairs.members)
+
+    @property
+    def members(self) -> np.ndarray:
+        """Places of the examples of the patients that are trained on."""
+        return self.places[np.isin(self.patients, self.pairs.members)]
+
+    @property
+    def held_out(self) -> np.ndarray:
+        """Places of the examples of their counterparts, which nobody trains on."""
+        return self.places[np.isin(self.patients, self.pairs.held_out)]
+
+    def part(self, start: int, stop: int) -> PatientGame:
+        """Return the pairs from one place to before another, with their examples alone."""
+        each = (self.pairs.members, self.pairs.held_out, self.pairs.unlike)
+        pairs = PatientPairs(*(column[start:stop] for column in each))
+        kept = np.isin(self.patients, np.concatenate([pairs.members, pairs.held_out]))
+        return PatientGame(pairs, self.places[kept], self.patients[kept])
+
+
 def patient_scores(scores: np.ndarray, labels: np.ndarray, patients: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Compute a score for each patient: the mean of its examples' z-scores.
 
@@ -171,7 +218,41 @@ def game(train: Sequence[np.ndarray], labels: np.ndarray, seed: int, most: int |
     return tuple(pairs)
 
 
-def without_held_out(train: Sequence[np.ndarray], pairs: Sequence[Pairs]) -> tuple[np.ndarray, ...]:
+def patient_game(
+    train: Sequence[np.ndarray], labels: np.ndarray, patients: np.ndarray, seed: int, most: int | None
+) -> tuple[PatientGame, ...]:
+    """Draw the pairs of every client's patients, each with a generator of its own, which no attack is granted.
+
+    Args:
+        train: for each client the places of its training examples.
+        labels: (N,) classes of all training examples.
+        patients: (N,) their patients.
+        seed: of the experiment.
+        most: largest number of pairs of a client; None: as many as there are.
+
+    Raises:
+        BadInput: very many clients, a patient at two of them, or a client with fewer than `FEWEST` pairs.
+    """
+    few = f"at most {MOST_CLIENTS:,} clients with membership-pairs"
+    require(len(train) <= MOST_CLIENTS, few, clients=len(train))
+    _, owners = np.unique(np.concatenate([np.unique(patients[places]) for places in train]), return_counts=True)
+    apart = "each patient at one client for membership-pairs, as with another --split"
+    require(bool((owners == 1).all()), apart, shared=int((owners > 1).sum()))
+    games = []
+    for client, places in enumerate(train):
+        own = patients[places]
+        drawn = draw_patient_pairs(labels[places], own, numpy_generator(seed, "membership pairs", client), most)
+        if len(drawn.members) < FEWEST:
+            raise BadInput(
+                f"Expected {2 * FEWEST} patients or more at each client for --membership-pairs, got "
+                f"{len(np.unique(own))} at client {client}; take fewer --clients or another --split."
+            )
+        kept = np.isin(own, np.concatenate([drawn.members, drawn.held_out]))
+        games.append(PatientGame(drawn, places[kept], own[kept]))
+    return tuple(games)
+
+
+def without_held_out(train: Sequence[np.ndarray], pairs: Sequence[Pairs | PatientGame]) -> tuple[np.ndarray, ...]:
     """Return every client's places without those that are held out; the rest stays, in the same order."""
     return tuple(places[~np.isin(places, drawn.held_out)] for places, drawn in zip(train, pairs, strict=True))
 

@@ -39,7 +39,6 @@ def upload(sent: Tensors, received: Tensors) -> Observation:
 def test_what_makes_an_upload_unfit_for_a_comparison() -> None:
     received = {"w": torch.zeros(2)}
     assert unusable(upload({"w": torch.ones(2), "more": torch.ones(3)}, received)) == ""
-    assert unusable(upload({"w": torch.tensor([1.0, torch.nan])}, received)) == "w has NaN or infinite values"
     assert unusable(upload({"w": torch.ones(3)}, received)) == "w has the shape (3,), and the client received (2,)"
 
 
@@ -120,7 +119,7 @@ def test_an_upload_of_nan_is_left_out_and_the_other_clients_are_scored(tmp_path:
     flags = f"--defence {plug_in(Diverges)} --defended 1 --on-client-failure drop --min-clients 2"
     result = result_of(tmp_path / "run", f"--method fedavg --clients 3 {flags} --attack membership {SMALL}")
     (sentence,) = result["recordings"]["refused"]
-    assert "was left out" in sentence and "NaN or infinite values" in sentence
+    assert "was left out" in sentence and "holds NaN or infinity" in sentence
     by_defence = {(item["defence"], item["statistic"]): item for item in result["membership"]}
     silent, heard = (by_defence[name, "cosine"] for name in (plug_in(Diverges), "none"))
     assert (silent["pairs"], silent["failed"], silent["right"]["guesses"], silent["clients"]) == (5, 5, 0, 1)

@@ -47,7 +47,8 @@ class MembershipFacts:
         unlike: number of pairs that labels alone tell apart; None: the label-only floor is not known.
         adaptive: whether the statistic takes account of all that stands between the data and what is seen.
         hidden_by: what hides the data, in words; empty: nothing does.
-        claimed: claimed epsilon for one example more or less; None: there is no claim.
+        claimed: claimed epsilon for one example, or patient, more or less; None: there is no claim.
+        unit: whose membership it is: ``example`` or ``patient``.
     """
 
     easy_auc: float | None
@@ -57,6 +58,7 @@ class MembershipFacts:
     adaptive: bool = False
     hidden_by: str = ""
     claimed: float | None = None
+    unit: str = "example"
 
 
 def conclude(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion:
@@ -131,8 +133,8 @@ def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipCo
         return MembershipConclusion(
             LEAKS,
             "claim",
-            f"The guesses show an epsilon of {at_least(evidence.epsilon_low)} or more for one example, above the "
-            f"claimed {facts.claimed:.3g}: the claim does not hold.",
+            f"The guesses show an epsilon of {at_least(evidence.epsilon_low)} or more for one {facts.unit}, above "
+            f"the claimed {facts.claimed:.3g}: the claim does not hold.",
         )
     if guessed.high < 1 - RIGHT:
         return MembershipConclusion(

@@ -62,6 +62,7 @@ def entry(
     hidden_by: str | None = None,
     accuracy_gap: float | None = None,
     attack: str = "membership",
+    unit: str = "example",
     seed: int = 0,
 ) -> dict[str, Any]:
     """Return a statistic's item of ``membership`` in result.json.
@@ -80,6 +81,7 @@ def entry(
         hidden_by: what hides the data, if it is not the defence: an operation of the method.
         accuracy_gap: accuracy on training data less that on held-out data.
         attack: name of the attack.
+        unit: whose membership the pairs are about: ``example``, or ``patient`` with all of its examples.
         seed: of the draws of the bootstrap.
 
     Raises:
@@ -94,11 +96,12 @@ def entry(
     hidden = hidden_by or ("" if defence == "none" else defence)
     counted = {"failed": failed, "unlike": None if labels is None else unlike}
     known = None if easy is None else easy.auc
-    facts = MembershipFacts(known, null, **counted, adaptive=adaptive, hidden_by=hidden, claimed=claimed)
+    facts = MembershipFacts(known, null, **counted, adaptive=adaptive, hidden_by=hidden, claimed=claimed, unit=unit)
     asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence, "hidden_by": hidden_by}
     return {
         **asked,
         "adaptive": adaptive,
+        "unit": unit,
         "rounds": list(rounds),
         "clients": len(scored),
         "pairs": sum(len(one.members) for one in scored),
@@ -116,19 +119,25 @@ def entry(
     }
 
 
-def claim_against(privacy: Sequence[Mapping[str, Any]], vantage: str) -> tuple[float, float] | None:
+def claim_against(
+    privacy: Sequence[Mapping[str, Any]], vantage: str, unit: str = "example"
+) -> tuple[float, float] | None:
     """Return the smallest epsilon that a run claims against a vantage, with its delta; None: there is no claim.
 
-    A claim for a patient or a client covers one example as well. A client's own machine is claimed nothing against.
+    A claim for a patient or a client covers one example as well, and one for an example covers no patient. A client's
+    own machine is claimed nothing against.
 
     Args:
         privacy: ``privacy`` of result.json.
         vantage: what the adversary sees.
+        unit: ``example`` or ``patient``.
     """
     against = [
         (float(line["epsilon"]), float(line["delta"]))
         for line in privacy
-        if line["adversary"] == _ADVERSARIES.get(vantage) and line["counted"] != "as published"
+        if line["adversary"] == _ADVERSARIES.get(vantage)
+        and line["counted"] != "as published"
+        and (unit == "example" or line["unit"] in (unit, "client"))
     ]
     return min((claim for claim in against if np.isfinite(claim[0])), default=None)
 

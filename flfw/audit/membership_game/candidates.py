@@ -51,8 +51,8 @@ class GameCandidates:
         """Return the tensors that an attack may see of them."""
         return {"samples": self.samples, "labels": self.labels, "clients": self.clients}
 
-    def scored(self, client: int, scores: Sequence[float]) -> ScoredClient:
-        """Sort one client's scores, which are in the candidates' order, by pair.
+    def scored(self, client: int, scores: Sequence[float], statistic: str = "") -> ScoredClient:
+        """Sort one client's scores, which are in the candidates' order, by pair; those of all statistics alike.
 
         Raises:
             ValueError: another number of scores than of candidates.

@@ -12,10 +12,11 @@ from typing import Any, Protocol, TypeAlias, final
 from flfw.audit.membership_entries import MembershipControls, ScoredClient, claim_against, entry
 from flfw.audit.membership_game.candidates import GameCandidates, permuted
 from flfw.audit.membership_game.game import Game, easy_exchanges
+from flfw.audit.membership_game.patient_candidates import PatientCandidates, candidates_of
 from flfw.data.splits.on_demand import sizes
 from flfw.errors import require
 from flfw.experiment import Experiment
-from flfw.membership.pairs import Pairs
+from flfw.membership.pairs import Pairs, PatientGame
 from flfw.nets.net import Net, Tensors
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings
@@ -49,7 +50,7 @@ class MembershipRequest:
     game: Game
     rounds: tuple[int, ...]
     lines: tuple[Line, ...]
-    candidates: GameCandidates
+    candidates: GameCandidates | PatientCandidates
 
     def scored(self, scores: Sequence[tuple[int, str, Sequence[float]]]) -> dict[str, list[ScoredClient]]:
         """Sort an attack's scores by statistic and by pair; a client to which it gave none has scores of NaN.
@@ -61,7 +62,7 @@ class MembershipRequest:
         """
         by_statistic: dict[str, list[ScoredClient]] = {}
         for client, statistic, values in scores:
-            by_statistic.setdefault(statistic, []).append(self.candidates.scored(client, values))
+            by_statistic.setdefault(statistic, []).append(self.candidates.scored(client, values, statistic))
         for rows in by_statistic.values():
             there = {one.client for one in rows}
             rows += [self.candidates.unscored(client) for client in self.game.clients if client not in there]
@@ -154,7 +155,7 @@ class MembershipAudit:
         took_part = sorted({line["client"] for line in lines})
         clients = took_part[: self._experiment.images]
         self._say_who_is_missing(attack, len(took_part), len(clients))
-        candidates = GameCandidates.of(self._task, {client: self._pairs[client] for client in clients})
+        candidates = candidates_of(self._task, {client: self._pairs[client] for client in clients})
         steps = tuple(self._steps(client) for client in clients)
         file = self._put("target", candidates.granted())
         game = Game(file, len(candidates.labels), tuple(clients), steps, self._experiment.lr)
@@ -169,7 +170,7 @@ class MembershipAudit:
             self.remarks.append(f"{attack} says nothing about {every - scored} of {every} clients: {why}.")
 
     @cached_property
-    def _pairs(self) -> Sequence[Pairs]:
+    def _pairs(self) -> Sequence[Pairs | PatientGame]:
         require(self._task.pairs is not None, "membership-pairs for an attack on membership", pairs="none")
         return self._task.pairs or ()
 
@@ -183,24 +184,23 @@ class MembershipAudit:
 
         Each draw is numbered as a client of its own.
         """
-        groups: list[Pairs] = []
+        groups: list[Pairs | PatientGame] = []
         for client in clients:
             drawn = self._pairs[client]
-            starts = range(0, max(1, len(drawn.members) // _EASY_BATCH * _EASY_BATCH), _EASY_BATCH)
-            both = drawn.members, drawn.held_out
-            groups += [Pairs(*(part[at : at + _EASY_BATCH] for part in both)) for at in starts]
+            starts = range(0, max(1, drawn.count // _EASY_BATCH * _EASY_BATCH), _EASY_BATCH)
+            groups += [drawn.part(at, at + _EASY_BATCH) for at in starts]
         groups = groups[:_EASY_DRAWS]
         net = self._fresh()
         victim = PlainVictim(net, net.state_dict(), ("*",), self._task.inputs)
         received = {name: value.detach().clone() for name, value in net.state_dict().items()}
         sent = [self._stepped(victim, received, group) for group in groups]
-        candidates = GameCandidates.of(self._task, dict(enumerate(groups)))
+        candidates = candidates_of(self._task, dict(enumerate(groups)))
         file = self._put("easy", candidates.granted() | easy_exchanges(received, sent))
         numbers = tuple(range(len(groups)))
         game = Game(file, len(candidates.labels), numbers, (1,) * len(groups), _EASY_LR, easy=True)
         return MembershipRequest(attack, game, (), (), candidates)
 
-    def _stepped(self, victim: PlainVictim, received: Tensors, group: Pairs) -> Tensors:
+    def _stepped(self, victim: PlainVictim, received: Tensors, group: Pairs | PatientGame) -> Tensors:
         x, y = self._task.examples("train", group.members)
         gradient = victim.gradient(x, y, {}, {})
         return {n: value - _EASY_LR * gradient[n].detach() if n in gradient else value for n, value in received.items()}
@@ -264,6 +264,7 @@ class MembershipAudit:
             privacy: the run's claims.
         """
         seed, items, defence_of = self._experiment.seed, [], clients.defence_of
+        unit = "example" if self._task.split.patients is None else "patient"
         for defence in sorted({defence_of(client) for client in asked.game.clients}, key=lambda name: name == "none"):
             mine = {name: [one for one in rows if defence_of(one.client) == defence] for name, rows in scores.items()}
             for statistic, rows in mine.items():
@@ -278,7 +279,8 @@ class MembershipAudit:
                         rounds=asked.rounds,
                         defence=defence,
                         floors=floors,
-                        claim=claim_against(privacy, "server"),
+                        claim=claim_against(privacy, "server", unit),
+                        unit=unit,
                         controls=MembershipControls(easy.get(statistic), permuted(rows, seed)),
                         tests=tests,
                         hidden_by=clients.hides,

@@ -1,0 +1,111 @@
+"""The membership game with patients: whole ones are held out, and each has one score."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import sim
+from flfw.audit.membership_entries import claim_against
+from flfw.audit.membership_game.patient_candidates import PatientCandidates
+from flfw.errors import BadInput
+from flfw.membership.pairs import PatientPairs, patient_game, without_held_out
+from flfw.runs.run import stored
+from flfw.task import Task
+from tests.support.pictures import noise, save
+
+# six patients with two examples each at two clients; patient 5 has an example of class 1
+LABELS = np.array([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0])
+PATIENTS = np.array([0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7])
+TRAIN = (np.arange(8), np.arange(8, 16))
+
+
+def test_patients_are_held_out_whole() -> None:
+    games = patient_game(TRAIN, LABELS, PATIENTS, 0, None)
+    left = without_held_out(TRAIN, games)
+    for own, places in zip(games, left, strict=True):
+        assert own.count == 2 and len(own.places) == 8
+        assert sorted(set(PATIENTS[places])) == sorted(own.pairs.members)
+        assert sorted(places) == sorted(own.members) and len(places) == 4
+        assert not set(own.members) & set(own.held_out)
+    first = games[0].part(0, 1)
+    assert first.count == 1 and set(PATIENTS[first.places]) == {games[0].pairs.members[0], games[0].pairs.held_out[0]}
+
+
+def test_too_few_patients_and_patients_at_two_clients_are_refused() -> None:
+    with pytest.raises(BadInput, match=r"Expected 4 patients or more at each client .* got 3 at client 0"):
+        patient_game((np.arange(6),), LABELS, PATIENTS, 0, None)
+    with pytest.raises(BadInput, match="each patient at one client"):
+        patient_game((np.arange(0, 9), np.arange(9, 16)), LABELS, PATIENTS, 0, None)
+
+
+def candidates() -> PatientCandidates:
+    """Patients 4 (0, 0), 5 (0, 1), 6 (0, 0) and 7 (0) of client 3, the pairs 4 with 6 and 7 with 5."""
+    labels, patients = torch.tensor([0, 0, 0, 1, 0, 0, 0]), torch.tensor([4, 4, 5, 5, 6, 6, 7])
+    pairs = PatientPairs(np.array([4, 7]), np.array([6, 5]), np.array([0, 2]))
+    return PatientCandidates(torch.zeros(7, 1), labels, torch.full((7,), 3), patients, {3: pairs})
+
+
+def test_a_patient_has_the_mean_of_its_examples_z_scores() -> None:
+    """Class 0 has the mean 2 and class 1 its only score; the deviation is sqrt(4 / 7)."""
+    found = candidates().scored(3, [3.0, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0], "cosine")
+    assert (found.members * np.sqrt(4 / 7)).tolist() == pytest.approx([1.0, 0.0])
+    assert (found.held_out * np.sqrt(4 / 7)).tolist() == pytest.approx([-0.5, -0.5])
+
+
+def test_mixes_of_classes_that_labels_tell_apart_differ_by_labels_alone() -> None:
+    """The share of class 0 is 0.6 and of class 1 0.4: patients 4, 6 and 7 are alike, of one or two examples."""
+    found = candidates().scored(3, [0.6, 0.6, 0.6, 0.4, 0.6, 0.6, 0.6], "label_only")
+    assert (found.members.tolist(), found.held_out.tolist()) == ([0.6, 0.6], [0.6, 0.5])
+
+
+def test_a_patient_with_a_score_that_is_none_has_none() -> None:
+    found = candidates().scored(3, [np.nan, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0], "cosine")
+    assert np.isnan(found.members).tolist() == [True, False] and np.isfinite(found.held_out).all()
+    with pytest.raises(ValueError, match="1 scores for 7 candidates of client 3"):
+        candidates().scored(3, [0.0])
+
+
+def test_a_claim_for_an_example_covers_no_patient() -> None:
+    common = {"adversary": "server", "counted": "exact", "delta": 1e-5}
+    claims = [
+        {"unit": "example", "epsilon": 1.0},
+        {"unit": "patient", "epsilon": 5.0},
+        {"unit": "client", "epsilon": 7},
+    ]
+    privacy = [common | claim for claim in claims]
+    assert claim_against(privacy, "server") == (1.0, 1e-5)
+    assert claim_against(privacy, "server", "patient") == (5.0, 1e-5)
+
+
+@pytest.fixture(scope="module")
+def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twelve patients of two classes, three images each, one of the first class with an image of the second."""
+    folder = tmp_path_factory.mktemp("scans")
+    for patient in range(12):
+        for image in range(3):
+            kind = "b" if patient % 2 or (patient, image) == (0, 0) else "a"
+            save(folder / kind / f"p{patient}" / f"{image}.png", np.roll(noise(8, 8), 5 * patient + image))
+    return folder
+
+
+def test_a_run_with_patients_compares_patients(scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    run = f"--method fedavg --dataset folder:{scans}@patient --split iid --net linear --engine inproc --clients 2"
+    flags = f"{run} --rounds 1 --audit-rounds 1 --attack membership --set membership.public=6 membership.width=8"
+    assert sim.main([*flags.split(), "--out", str(tmp_path / "run")]) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert {(item["unit"], item["clients"]) for item in result["membership"]} == {("patient", 2)}
+    task = Task.load(stored(tmp_path / "run"), None)
+    assert task.pairs is not None and task.split.patients is not None
+    held_out = {int(one) for own in task.pairs for one in task.split.patients[own.held_out]}
+    trained = {int(one) for places in task.split.train for one in task.split.patients[places]}
+    assert held_out and not held_out & trained
+    counts = {item["pairs"] for item in result["membership"]}
+    assert counts == {sum(own.count for own in task.pairs)}
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "Pairs of patients of one client" in page and "one client and one class" not in page
