@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flfw.audit.membership_entries import ScoredClient
 from flfw.audit.membership_entries.entry import LABELS
-from flfw.audit.membership_game.candidates import Candidates, ordered
+from flfw.audit.membership_game.candidates import GameCandidates, ordered
 from flfw.membership.pairs import Pairs, PatientGame, PatientPairs, patient_scores
 from flfw.task import Task
 
@@ -40,7 +40,7 @@ class PatientCandidates:
 
     @classmethod
     def of(cls, task: Task, games: Mapping[int, PatientGame]) -> PatientCandidates:
-        """Gather the candidates of some clients in an order that tells nothing, as `Candidates.of` does.
+        """Gather the candidates of some clients in an order that tells nothing, as `GameCandidates.of` does.
 
         Args:
             task: source of the examples.
@@ -93,8 +93,8 @@ class PatientCandidates:
         return ScoredClient(client, np.full(pairs, np.nan), np.full(pairs, np.nan))
 
 
-def candidates_of(task: Task, pairs: Mapping[int, Pairs | PatientGame]) -> Candidates | PatientCandidates:
+def candidates_of(task: Task, pairs: Mapping[int, Pairs | PatientGame]) -> GameCandidates | PatientCandidates:
     """Gather the candidates of some clients: of single examples, or of patients where these are in the pairs."""
     patients = {client: own for client, own in pairs.items() if isinstance(own, PatientGame)}
     examples = {client: own for client, own in pairs.items() if isinstance(own, Pairs)}
-    return PatientCandidates.of(task, patients) if patients else Candidates.of(task, examples)
+    return PatientCandidates.of(task, patients) if patients else GameCandidates.of(task, examples)
