@@ -13,8 +13,9 @@ Not told of a defence or of noise: no statistic adapts to one yet.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -23,6 +24,7 @@ from torch.func import functional_call
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
+from flfw.inversion.compute import Compute
 from flfw.membership.gradients import compared_gradients
 from flfw.membership.sketch import Sketch
 from flfw.membership.statistics import cosine, excess_loss_drop, fedmia, gradient_difference, label_only, trajectory
@@ -46,6 +48,10 @@ class Membership(MembershipAttack):
     """Statistics of one client's messages for each candidate."""
 
     Settings = MembershipSettings
+
+    def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:
+        super().__init__(settings, compute)
+        self._of_public: dict[int, tuple[Tensors, Whitening]] = {}
 
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:
         """Score the candidates by every statistic."""
@@ -76,24 +82,34 @@ class Membership(MembershipAttack):
             return victim.gradient(x, y, victim.unknown, constants[0])
 
         ours = compared_gradients(gradient, sketch, updates, candidates.samples, candidates.labels)
-        places = torch.linspace(
-            0, len(view.public.labels) - 1, min(self.settings.public, len(view.public.labels))
-        ).long()
-        public = view.public.samples[places], view.public.labels[places]
-        theirs = compared_gradients(gradient, sketch, updates[:1], *public)
+        whitening = self._fitted(
+            view, one, bool(constants[0]), lambda x, y: compared_gradients(gradient, sketch, updates[:1], x, y).sketches
+        )
         before = _losses(victim, {}, candidates)
         drops = [_losses(victim, tensors, candidates) for tensors in sent]
         products = [ours.with_update(k, before) for k in range(len(updates))]
         scores = {
             "cosine": cosine(products[0]),
             "gradient_difference": gradient_difference(products[0]),
-            "whitened": Whitening.fit(theirs.sketches).scores(ours.sketches, sketch.of(updates[0])),
+            "whitened": whitening.scores(ours.sketches, sketch.of(updates[0])),
             "loss_drop": excess_loss_drop(before, drops[0], torch.stack(drops[1:])) if drops[1:] else before - drops[0],
         }
         if len(updates) > 2:
             others = torch.stack([cosine(other) for other in products[1:]])
             scores["fedmia"] = fedmia(scores["cosine"][None], others[None])
         return scores
+
+    def _fitted(
+        self, view: MembershipView, one: MembershipRound, own: bool, sketched: Callable[[Tensor, Tensor], Tensor]
+    ) -> Whitening:
+        """Fit on public examples' sketched gradients, once for all that received the same, unless each has its own."""
+        received, fitted = self._of_public.get(one.round, (None, None))
+        if own or fitted is None or received is not one.received:
+            count = len(view.public.labels)
+            places = torch.linspace(0, count - 1, min(self.settings.public, count)).long()
+            fitted = Whitening.fit(sketched(view.public.samples[places], view.public.labels[places]))
+            self._of_public[one.round] = one.received, fitted
+        return fitted
 
 
 def _update(one: MembershipRound, sent: Tensors) -> Tensors:

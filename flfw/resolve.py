@@ -255,9 +255,8 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         named = [name for word in experiment.attack for name in (written if word == "auto" else [word])]
         require(bool(named), "an attack beside auto, since none bears the method's name", attack="auto")
         experiment = dataclasses.replace(experiment, attack=tuple(dict.fromkeys(named)))
-    if experiment.membership_pairs == "auto":
-        if needs_pairs(experiment):
-            experiment = dataclasses.replace(experiment, membership_pairs=_PAIRS)
+    if experiment.membership_pairs == "auto" and needs_pairs(experiment):
+        experiment = dataclasses.replace(experiment, membership_pairs=_PAIRS)
     if experiment.metrics == "auto" and not methods:
         claims = _method(experiment).mechanism.__func__ is not Method.mechanism.__func__
         silent = claims and experiment.federation is not None

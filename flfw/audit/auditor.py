@@ -23,7 +23,8 @@ from flfw.audit.measures import perceptual
 from flfw.audit.measures.feature_error import Extractors
 from flfw.audit.measures.public import Public
 from flfw.audit.measures.sum_conclusion import with_groups_needed
-from flfw.audit.membership_game.membership_audit import MembershipAudit, MembershipRequest
+from flfw.audit.membership_game.membership_audit import MembershipAudit
+from flfw.audit.membership_game.request import MembershipRequest
 from flfw.audit.plan import Plan
 from flfw.audit.probe import ladder_net
 from flfw.audit.queue import Queue
@@ -33,10 +34,13 @@ from flfw.audit.uploads import truth_keys
 from flfw.audit.verdict import Rung
 from flfw.curves import GROUP, Point
 from flfw.errors import BadInput
+from flfw.nets.net import Tensors
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved
+from flfw.rng import initialising
 from flfw.task import Task
 from flfw.terminal.progress import Steps
+from flfw.victims.victim import VictimModel
 
 AuditContext = AbstractContextManager["Auditor | None"]
 
@@ -241,7 +245,15 @@ class Auditor(AbstractContextManager["Auditor"]):
     def _game(self) -> MembershipAudit:
         fresh = lambda: ladder_net("easy", self.experiment, self._resolved.build_net)  # noqa: E731
         folder = self.source / "observations"
-        return MembershipAudit(self.experiment, self._task, folder, self._queue.put_candidates, fresh)
+        put, inputs = self._queue.put_candidates, self._task.inputs
+
+        def held(received: Tensors) -> VictimModel:
+            resolved = self._resolved
+            with initialising(self.experiment.seed, "attacker"):  # what is not received stays unknown
+                built = resolved.build_model()
+            return resolved.method.victim_model(built, received, inputs, resolved.settings)
+
+        return MembershipAudit(self.experiment, self._task, folder, put, fresh, held)
 
     def _settings(self, jobs: Sequence[Job]) -> int:
         """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""

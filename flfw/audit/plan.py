@@ -14,7 +14,7 @@ from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import EASY, UPLOAD, Exchange, Job, Ticket, tickets_of
 from flfw.audit.knowledge import hidden
-from flfw.audit.membership_game.membership_audit import MembershipRequest
+from flfw.audit.membership_game.request import TARGET, MembershipRequest
 from flfw.audit.scorer import read_truth
 from flfw.audit.uploads import is_audited, ticket_of_uploads, upload_key
 from flfw.curves import GROUP
@@ -159,7 +159,7 @@ class Plan:
 
     def game_job(self, asked: MembershipRequest) -> Job:
         """Return the job of a membership game: the uploads of all clients, the candidates and public data."""
-        point = "membership-easy" if asked.game.easy else "membership"
+        point = "membership" if asked.kind == TARGET else f"membership-{asked.kind.replace('_', '-')}"
         ticket = Ticket("easy" if asked.game.easy else "target", max(asked.rounds, default=0), "", 1, 1, point)
         exchanges = tuple(Exchange(line["id"], line["client"], slot, None) for slot, line in enumerate(asked.lines))
         return self._common(asked.attack, ticket, exchanges, game=asked.game, public=self._public())

@@ -251,6 +251,7 @@ class MembershipControlFigures(TypedDict, total=False):
 
     easy: AreaFigures
     null: RightFigures
+    one_step: AreaFigures
 
 
 class MembershipFields(TypedDict):

@@ -13,9 +13,9 @@ import sim
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
 from flfw.adversary.observation import Observation, Vantage
-from flfw.audit.membership_game.candidates import Candidates
+from flfw.audit.membership_game.candidates import GameCandidates
 from flfw.audit.membership_game.game import Game, unusable
-from flfw.audit.membership_game.membership_audit import MembershipRequest
+from flfw.audit.membership_game.request import MembershipRequest
 from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.membership.gradients import Products
@@ -45,13 +45,13 @@ def test_what_makes_an_upload_unfit_for_a_comparison() -> None:
 def test_a_client_without_scores_has_pairs_that_failed() -> None:
     """Clients 4 and 7 with one pair each; the attack scores the second alone."""
     clients, places = torch.tensor([4, 4, 7, 7]), torch.tensor([0, 1, 1, 0])
-    candidates = Candidates(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), clients, places)
+    candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), clients, places, {4: 1, 7: 1})
     asked = MembershipRequest("a", Game("file", 4, (4, 7), (1, 1), 0.1), (1,), (), candidates)
-    first, second = asked.scored([(7, "cosine", (0.2, 0.9))])["cosine"]
+    first, second = asked.scored([(7, "cosine", (0.2, 0.9))])["target"]["cosine"]
     assert (first.client, second.client) == (4, 7)
     assert np.isnan(first.members).all() and np.isnan(first.held_out).all() and len(first.members) == 1
     assert (second.members.tolist(), second.held_out.tolist()) == ([0.9], [0.2])
-    assert asked.scored([]) == {}
+    assert asked.scored([]) == {"target": {}, "null": {}}
 
 
 def test_a_cosine_of_nothing_is_no_evidence_and_of_zeros_is_zero() -> None:

@@ -47,24 +47,24 @@ def candidates() -> PatientCandidates:
     """Patients 4 (0, 0), 5 (0, 1), 6 (0, 0) and 7 (0) of client 3, the pairs 4 with 6 and 7 with 5."""
     labels, patients = torch.tensor([0, 0, 0, 1, 0, 0, 0]), torch.tensor([4, 4, 5, 5, 6, 6, 7])
     pairs = PatientPairs(np.array([4, 7]), np.array([6, 5]), np.array([0, 2]))
-    return PatientCandidates(torch.zeros(7, 1), labels, torch.full((7,), 3), patients, {3: pairs})
+    return PatientCandidates(torch.zeros(7, 1), labels, torch.full((7,), 3), patients, {3: pairs}, {})
 
 
 def test_a_patient_has_the_mean_of_its_examples_z_scores() -> None:
     """Class 0 has the mean 2 and class 1 its only score; the deviation is sqrt(4 / 7)."""
-    found = candidates().scored(3, [3.0, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0], "cosine")
+    found, _ = candidates().scored(3, [3.0, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0], "cosine")
     assert (found.members * np.sqrt(4 / 7)).tolist() == pytest.approx([1.0, 0.0])
     assert (found.held_out * np.sqrt(4 / 7)).tolist() == pytest.approx([-0.5, -0.5])
 
 
 def test_mixes_of_classes_that_labels_tell_apart_differ_by_labels_alone() -> None:
     """The share of class 0 is 0.6 and of class 1 0.4: patients 4, 6 and 7 are alike, of one or two examples."""
-    found = candidates().scored(3, [0.6, 0.6, 0.6, 0.4, 0.6, 0.6, 0.6], "label_only")
+    found, _ = candidates().scored(3, [0.6, 0.6, 0.6, 0.4, 0.6, 0.6, 0.6], "label_only")
     assert (found.members.tolist(), found.held_out.tolist()) == ([0.6, 0.6], [0.6, 0.5])
 
 
 def test_a_patient_with_a_score_that_is_none_has_none() -> None:
-    found = candidates().scored(3, [np.nan, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0], "cosine")
+    found, _ = candidates().scored(3, [np.nan, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0], "cosine")
     assert np.isnan(found.members).tolist() == [True, False] and np.isfinite(found.held_out).all()
     with pytest.raises(ValueError, match="1 scores for 7 candidates of client 3"):
         candidates().scored(3, [0.0])

@@ -19,6 +19,7 @@ PAIRS = 1000  # guesses that "no leak found" needs
 FAILED_SHARE, FEW_FAILED = 0.5, 0.05
 EASY_AUC, EASY_PAIRS = 0.9, 8
 NULL_PAIRS = 100
+NULL_LEVEL = 0.001  # share of sound runs that the null control may call faulty: what is faulty tells far more than that
 
 
 class MembershipConclusion(NamedTuple):
@@ -49,6 +50,7 @@ class MembershipFacts:
         hidden_by: what hides the data, in words; empty: nothing does.
         claimed: claimed epsilon for one example, or patient, more or less; None: there is no claim.
         unit: whose membership it is: ``example`` or ``patient``.
+        step_auc: area under the curve where a client takes a single step on one member; None: it was not tried.
     """
 
     easy_auc: float | None
@@ -59,6 +61,7 @@ class MembershipFacts:
     hidden_by: str = ""
     claimed: float | None = None
     unit: str = "example"
+    step_auc: float | None = None
 
 
 def conclude(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion:
@@ -73,7 +76,7 @@ def conclude(evidence: MembershipEvidence, facts: MembershipFacts) -> Membership
 
 
 def finds_members(auc: float | None) -> bool | None:
-    """Return whether a statistic passes the easy rung; None: it was not tried."""
+    """Return whether a statistic finds the members where all able ones must; None: it was not tried."""
     return None if auc is None else auc > EASY_AUC
 
 
@@ -163,11 +166,19 @@ def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
             f"The statistic does not even find the members of an overfitted client (AUC {facts.easy_auc:.2f}, where "
             f"more than {EASY_AUC:g} is needed): that it finds none here means nothing.",
         )
+    if finds_members(facts.step_auc) is False:
+        return MembershipConclusion(
+            OPEN,
+            "easy",
+            f"The statistic does not even find the one example behind a single step (AUC {facts.step_auc:.2f}, where "
+            f"more than {EASY_AUC:g} is needed): that it finds none here means nothing.",
+        )
     if facts.null is None:
         return MembershipConclusion(
             OPEN,
             "null",
-            "It was not tried whether the measurement finds nothing where there is nothing: it may be faulty.",
+            "It was not tried whether the measurement finds nothing where there is nothing, on at least "
+            f"{NULL_PAIRS} pairs of held-out examples with different scores: it may be faulty.",
         )
     if facts.hidden_by and not facts.adaptive:
         return MembershipConclusion(

@@ -10,6 +10,7 @@ import numpy as np
 
 from flfw.audit.membership_entries.conclusion import (
     EASY_PAIRS,
+    NULL_LEVEL,
     NULL_PAIRS,
     MembershipFacts,
     conclude,
@@ -24,7 +25,7 @@ from flfw.audit.membership_entries.evidence import (
     weigh,
 )
 from flfw.audit.membership_entries.scored import ScoredClient, comparable
-from flfw.membership.operating_points import Area, area, corrected
+from flfw.membership.operating_points import Area, area
 from flfw.rng import numpy_generator
 
 LABELS = "label_only"
@@ -41,10 +42,12 @@ class MembershipControls:
     Attributes:
         easy: pairs of an overfitted client, which must be told apart; None: it was not tried.
         null: pairs of examples that are both held out, of which a coin calls one a member; None: it was not tried.
+        one_step: pairs of clients that take a single step on one member; None: it was not tried.
     """
 
     easy: Sequence[ScoredClient] | None = None
     null: Sequence[ScoredClient] | None = None
+    one_step: Sequence[ScoredClient] | None = None
 
 
 def entry(
@@ -92,11 +95,13 @@ def entry(
     kept, failed, unlike = comparable(scored, labels)
     claimed, delta = claim or (None, 0.0)
     evidence = weigh(kept, tests, delta)
-    easy, null = _easy(controls.easy, seed), _null(controls.null, corrected(tests))
+    easy, single = _easy(controls.easy, seed, "easy"), _easy(controls.one_step, seed, "one step")
+    null = _null(controls.null, 1 - NULL_LEVEL / tests)
     hidden = hidden_by or ("" if defence == "none" else defence)
     counted = {"failed": failed, "unlike": None if labels is None else unlike}
-    known = None if easy is None else easy.auc
-    facts = MembershipFacts(known, null, **counted, adaptive=adaptive, hidden_by=hidden, claimed=claimed, unit=unit)
+    known = {"easy_auc": None if easy is None else easy.auc, "step_auc": None if single is None else single.auc}
+    counted |= {"adaptive": adaptive, "hidden_by": hidden, "claimed": claimed, "unit": unit}
+    facts = MembershipFacts(**known, null=null, **counted)
     asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence, "hidden_by": hidden_by}
     return {
         **asked,
@@ -114,7 +119,7 @@ def entry(
         "accuracy_gap": accuracy_gap,
         "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},
         "worst_client": _as_client(evidence.worst, kept, seed),
-        "controls": _as_controls(easy, null),
+        "controls": _as_controls(easy, single, null),
         **conclude(evidence, facts)._asdict(),
     }
 
@@ -142,15 +147,15 @@ def claim_against(
     return min((claim for claim in against if np.isfinite(claim[0])), default=None)
 
 
-def _easy(scored: Sequence[ScoredClient] | None, seed: int) -> Area | None:
-    """Return the area at the easy rung; None: too few of its pairs have scores."""
-    enough = scored is not None and sum(len(one.members) for one in _finite(scored)) >= EASY_PAIRS
-    return _area(_finite(scored), seed, "easy") if scored is not None and enough else None
+def _easy(scored: Sequence[ScoredClient] | None, seed: int, name: str) -> Area | None:
+    """Return the area where members must be found; None: too few of the pairs have scores."""
+    kept = _finite(scored) if scored else []
+    return _area(kept, seed, name) if sum(len(one.members) for one in kept) >= EASY_PAIRS else None
 
 
 def _null(scored: Sequence[ScoredClient] | None, confidence: float) -> PairGuesses | None:
     """Return the guesses of the null control; None: too few for it to fail."""
-    guessed = None if scored is None else pair_guesses(_finite(scored), confidence)
+    guessed = pair_guesses(_finite(scored), confidence) if scored else None
     return guessed if guessed and guessed.guesses >= NULL_PAIRS else None
 
 
@@ -188,9 +193,12 @@ def _as_evidence(evidence: MembershipEvidence) -> dict[str, Any]:
     return {"right": _as_right(evidence.guessed), **tail, "epsilon_low": evidence.epsilon_low}
 
 
-def _as_controls(easy: Area | None, null: PairGuesses | None) -> dict[str, Any]:
-    passed = finds_members(None if easy is None else easy.auc), finds_none(null)
-    return {"easy": {**_as_figures(easy), "passed": passed[0]}, "null": {**_as_right(null), "passed": passed[1]}}
+def _as_controls(easy: Area | None, single: Area | None, null: PairGuesses | None) -> dict[str, Any]:
+    finding = {
+        name: {**_as_figures(found), "passed": finds_members(None if found is None else found.auc)}
+        for name, found in (("easy", easy), ("one_step", single))
+    }
+    return {**finding, "null": {**_as_right(null), "passed": finds_none(null)}}
 
 
 def _as_tail(point: Mapping[str, float]) -> dict[str, float | None]:

@@ -12,9 +12,11 @@ import torch
 from torch import Tensor
 
 from flfw.audit.membership_entries import ScoredClient
-from flfw.membership.pairs import Pairs
+from flfw.membership.pairs import Pairs, PatientGame, draw_pairs, draw_patient_pairs
 from flfw.rng import numpy_generator
 from flfw.task import Task
+
+_UNTRAINED = 200  # pairs of the null control, over all clients
 
 
 @final
@@ -27,15 +29,17 @@ class GameCandidates:
         labels: (N,).
         clients: (N,) the client of each.
         places: (N,) place of each among its own client's: its pair, and the number of pairs more if it is held out.
+        played: for each client the number of pairs of the game; later pairs are those of the null control.
     """
 
     samples: Tensor
     labels: Tensor
     clients: Tensor
     places: Tensor
+    played: Mapping[int, int]
 
     @classmethod
-    def of(cls, task: Task, pairs: Mapping[int, Pairs]) -> GameCandidates:
+    def of(cls, task: Task, pairs: Mapping[int, Pairs], null: Mapping[int, Pairs] | None = None) -> GameCandidates:
         """Gather the candidates of some clients, ordered by a digest of each example.
 
         The order is the same whichever of a pair is the member, so that it tells nothing, even with the run's seed.
@@ -43,16 +47,23 @@ class GameCandidates:
         Args:
             task: source of the examples.
             pairs: of each client.
+            null: pairs of the null control that are mixed with them, for each client; None: none.
         """
-        parts = [_of_client(task, client, drawn) for client, drawn in pairs.items()]
-        return cls(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+        null = null or {}
+        both = {client: _joined(drawn, null.get(client)) for client, drawn in pairs.items()}
+        parts = [_of_client(task, client, drawn) for client, drawn in both.items()]
+        played = {client: len(drawn.members) for client, drawn in pairs.items()}
+        return cls(*(torch.cat(columns) for columns in zip(*parts, strict=True)), played=played)
 
     def granted(self) -> dict[str, Tensor]:
         """Return the tensors that an attack may see of them."""
         return {"samples": self.samples, "labels": self.labels, "clients": self.clients}
 
-    def scored(self, client: int, scores: Sequence[float], statistic: str = "") -> ScoredClient:
+    def scored(self, client: int, scores: Sequence[float], statistic: str = "") -> tuple[ScoredClient, ScoredClient]:
         """Sort one client's scores, which are in the candidates' order, by pair; those of all statistics alike.
+
+        Returns:
+            Those of the game, and those of the null control.
 
         Raises:
             ValueError: another number of scores than of candidates.
@@ -62,25 +73,68 @@ class GameCandidates:
             raise ValueError(f"{len(scores)} scores for {len(places)} candidates of client {client}")
         by_place = np.empty(len(places))
         by_place[places] = scores
-        half = len(places) // 2
-        return ScoredClient(client, by_place[:half], by_place[half:])
+        return self._sorted(client, by_place)
 
-    def unscored(self, client: int) -> ScoredClient:
-        """Return scores of NaN for all pairs of a client."""
-        pairs = int((self.clients == client).sum()) // 2
-        return ScoredClient(client, np.full(pairs, np.nan), np.full(pairs, np.nan))
+    def unscored(self, client: int) -> tuple[ScoredClient, ScoredClient]:
+        """Return scores of NaN for all pairs of a client: of the game, and of the null control."""
+        return self._sorted(client, np.full(int((self.clients == client).sum()), np.nan))
 
-
-def permuted(scored: Sequence[ScoredClient], seed: int) -> list[ScoredClient]:
-    """Return the scores with the two of each pair in a random order: nothing may be told from them."""
-    result = []
-    for one in scored:
-        swapped = numpy_generator(seed, "null control of membership", one.client).random(len(one.members)) < 0.5
-        members, others = (
-            np.where(swapped, *ends) for ends in ((one.held_out, one.members), (one.members, one.held_out))
+    def _sorted(self, client: int, by_place: np.ndarray) -> tuple[ScoredClient, ScoredClient]:
+        first, second = np.split(by_place, 2)
+        played = self.played[client]
+        return (
+            ScoredClient(client, first[:played], second[:played]),
+            ScoredClient(client, first[played:], second[played:]),
         )
-        result.append(ScoredClient(one.client, members, others))
-    return result
+
+
+def untrained_pairs(
+    pairs: Sequence[Pairs | PatientGame], clients: Sequence[int], labels: np.ndarray, seed: int
+) -> dict[int, Pairs | PatientGame]:
+    """Draw the pairs of the null control: examples on which nobody trained, in the way of the game's own pairs.
+
+    They are examples that other clients hold out; where there are none, those of the client itself. As the game's own,
+    they get their coin before they are candidates: an order or a label that marks members would mark its winners.
+
+    Args:
+        pairs: of every client of the run.
+        clients: those that are attacked.
+        labels: (N,) classes of all training examples.
+        seed: of the experiment.
+
+    Returns:
+        For each client its pairs, of examples or of patients; few or none where little is held out.
+    """
+    each, drawn = -(-_UNTRAINED // max(1, len(clients))), dict[int, Pairs | PatientGame]()
+    for client in clients:
+        others = [one for number, one in enumerate(pairs) if number != client] or [pairs[client]]
+        pool = np.concatenate([one.held_out for one in others])
+        rng = numpy_generator(seed, "null control of membership", client)
+        games = [one for one in others if isinstance(one, PatientGame)]
+        if games:
+            patients = np.concatenate([one.patients[np.isin(one.patients, one.pairs.held_out)] for one in games])
+            drawn[client] = _of_patients(pool, patients, labels, rng, each)
+        else:
+            drawn[client] = draw_pairs(pool, labels[pool], rng, each)
+    return drawn
+
+
+def _of_patients(
+    pool: np.ndarray, patients: np.ndarray, labels: np.ndarray, rng: np.random.Generator, most: int
+) -> PatientGame:
+    """Draw pairs of patients that are held out, with the places of all of their examples."""
+    paired = draw_patient_pairs(labels[pool], patients, rng, most)
+    kept = np.isin(patients, np.concatenate([paired.members, paired.held_out]))
+    return PatientGame(paired, pool[kept], patients[kept])
+
+
+def _joined(pairs: Pairs, more: Pairs | None) -> Pairs:
+    if more is None:
+        return pairs
+    members, held_out = (
+        np.concatenate(parts) for parts in ((pairs.members, more.members), (pairs.held_out, more.held_out))
+    )
+    return Pairs(members, held_out)
 
 
 def _of_client(task: Task, client: int, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:

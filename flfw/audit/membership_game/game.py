@@ -23,12 +23,12 @@ class Game:
     """Membership game of a job.
 
     Attributes:
-        file: the file of the candidates, each with its client; on the easy rung it holds the exchanges as well.
+        file: the file of the candidates, each with its client; in a control it holds the exchanges as well.
         candidates: their number.
         clients: the target clients.
         steps: number of local steps of each of them in a round.
         lr: learning rate of these steps.
-        easy: whether the exchanges are those of the easy rung, see `easy_exchanges`.
+        easy: whether the exchanges are those of a control on a fresh network, see `own_exchanges`.
     """
 
     file: str
@@ -62,7 +62,7 @@ def views(
         granted: further grants of `MembershipView`.
     """
     by_round: dict[int, list[Observation]] = defaultdict(list)
-    for one in _of_the_easy_rung(game, held) if game.easy else seen:
+    for one in _of_a_control(game, held) if game.easy else seen:
         by_round[one.round].append(one)
     device = public.samples.device
     for client, steps in zip(game.clients, game.steps, strict=True):
@@ -93,13 +93,13 @@ def _sent_with(target: Observation, others: Sequence[Observation]) -> dict[int, 
     return {one.client: one.sent for one in (target, *alike)}
 
 
-def easy_exchanges(received: Tensors, sent: Sequence[Tensors]) -> Tensors:
-    """Name the tensors of the easy rung for its file: those that all clients received, and those that each sent."""
+def own_exchanges(received: Tensors, sent: Sequence[Tensors]) -> Tensors:
+    """Name the tensors of a control for its file: those that all clients received, and those that each sent."""
     both = {f"{_RECEIVED}/{name}": value for name, value in received.items()}
     return both | {f"{_SENT}/{k}/{name}": value for k, one in enumerate(sent) for name, value in one.items()}
 
 
-def _of_the_easy_rung(game: Game, held: Tensors) -> list[Observation]:
+def _of_a_control(game: Game, held: Tensors) -> list[Observation]:
     received = _under(f"{_RECEIVED}/", held)
     return [
         Observation(Vantage.SERVER, "update", "easy", 0, client, k, _under(f"{_SENT}/{k}/", held), received)

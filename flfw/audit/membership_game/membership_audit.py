@@ -3,95 +3,45 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, Protocol, final
 
-from flfw.audit.membership_entries import MembershipControls, ScoredClient, claim_against, entry
-from flfw.audit.membership_game.candidates import GameCandidates, permuted
-from flfw.audit.membership_game.game import Game, easy_exchanges
-from flfw.audit.membership_game.patient_candidates import PatientCandidates, candidates_of
+import numpy as np
+import torch
+from torch.func import functional_call
+
+from flfw.adversary.observation import Observation
+from flfw.audit.membership_entries import MembershipControls, claim_against, entry
+from flfw.audit.membership_game.candidates import untrained_pairs
+from flfw.audit.membership_game.controls import Controls
+from flfw.audit.membership_game.game import Game
+from flfw.audit.membership_game.patient_candidates import candidates_of
+from flfw.audit.membership_game.request import (
+    NULL,
+    ONE_STEP,
+    OVERFITTED,
+    TARGET,
+    GameAnswer,
+    MembershipRequest,
+    Scores,
+)
 from flfw.data.splits.on_demand import sizes
 from flfw.errors import require
 from flfw.experiment import Experiment
 from flfw.membership.pairs import Pairs, PatientGame
-from flfw.nets.net import Net, Tensors
-from flfw.recording.format import Line
+from flfw.nets.net import Net, Tensors, hits
 from flfw.recording.reader import Recordings
 from flfw.task import Task
 from flfw.terminal.progress import Steps
-from flfw.victims.victim import PlainVictim
+from flfw.victims.victim import VictimModel
 
 FLOORS = ("label_only", "loss_only")
 """Statistics that read no client's message; each is a floor of the others."""
 
-Scores: TypeAlias = Mapping[str, Sequence[ScoredClient]]
-"""For each statistic the clients' scores."""
-
-_EASY_BATCH, _EASY_DRAWS, _EASY_LR = 8, 8, 0.1
-
-
-@final
-@dataclass(frozen=True)
-class MembershipRequest:
-    """Scores that are asked of one attack.
-
-    Attributes:
-        attack: its name.
-        game: what it is granted, beside the recordings.
-        rounds: the rounds that it reads; none on the easy rung.
-        lines: the manifest's lines of the uploads of all clients in them.
-        candidates: the trusted side's record of the candidates.
-    """
-
-    attack: str
-    game: Game
-    rounds: tuple[int, ...]
-    lines: tuple[Line, ...]
-    candidates: GameCandidates | PatientCandidates
-
-    def scored(self, scores: Sequence[tuple[int, str, Sequence[float]]]) -> dict[str, list[ScoredClient]]:
-        """Sort an attack's scores by statistic and by pair; a client to which it gave none has scores of NaN.
-
-        So its pairs count as failed: nothing is known of them, and they are no evidence of protection.
-
-        Raises:
-            ValueError: a client has another number of scores than of candidates.
-        """
-        by_statistic: dict[str, list[ScoredClient]] = {}
-        for client, statistic, values in scores:
-            by_statistic.setdefault(statistic, []).append(self.candidates.scored(client, values, statistic))
-        for rows in by_statistic.values():
-            there = {one.client for one in rows}
-            rows += [self.candidates.unscored(client) for client in self.game.clients if client not in there]
-            rows.sort(key=lambda one: one.client)
-        return by_statistic
-
-
-class GameAnswer(Protocol):
-    """Answer of an attack to a request."""
-
-    @property
-    def scores(self) -> Sequence[tuple[int, str, Sequence[float]]]:
-        """Scores: a client's number, a statistic, and the score of each of the client's candidates."""
-        ...
-
-    @property
-    def refused(self) -> Sequence[str]:
-        """Unusable recordings, a sentence each."""
-        ...
-
-    @property
-    def stopped(self) -> str | None:
-        """Reason why there are no scores; None: there are."""
-        ...
-
-    @property
-    def seconds(self) -> float:
-        """Seconds that the attack took."""
-        ...
+_WHERE = {OVERFITTED: "on examples learnt by heart", ONE_STEP: "on single steps"}
+_AT_ONCE = 500  # examples of one pass
 
 
 class Clients(Protocol):
@@ -120,7 +70,8 @@ class MembershipAudit:
         task: its data, with the pairs.
         observations: the folder of the server's recordings.
         put: writes the candidates of a name for the attacks, and returns the file.
-        fresh: builds the network of the easy rung.
+        fresh: builds the network of the controls.
+        model: builds the model of a client from what it received.
 
     Attributes:
         remarks: what the audit says nothing about, a sentence each.
@@ -133,13 +84,15 @@ class MembershipAudit:
         observations: Path,
         put: Callable[[str, Tensors], str],
         fresh: Callable[[], Net],
+        model: Callable[[Tensors], VictimModel],
     ) -> None:
         self._experiment, self._task, self._observations = experiment, task, observations
-        self._put, self._fresh = put, fresh
+        self._put, self._fresh, self._model = put, fresh, model
+        self._controls: dict[tuple[int, ...], Controls] = {}
         self.remarks: list[str] = []
 
     def requests(self, attack: str, last: int) -> list[MembershipRequest]:
-        """Return the requests to an attack: scores on the easy rung, and of the clients' uploads.
+        """Return the requests to an attack: scores in the controls, and of the clients' uploads.
 
         Args:
             attack: its name.
@@ -155,11 +108,16 @@ class MembershipAudit:
         took_part = sorted({line["client"] for line in lines})
         clients = took_part[: self._experiment.images]
         self._say_who_is_missing(attack, len(took_part), len(clients))
-        candidates = candidates_of(self._task, {client: self._pairs[client] for client in clients})
+        pairs, labels = self._pairs, np.asarray(self._task.dataset.train_y)
+        null = untrained_pairs(pairs, clients, labels, self._experiment.seed)
+        candidates = candidates_of(self._task, {client: pairs[client] for client in clients}, null)
         steps = tuple(self._steps(client) for client in clients)
         file = self._put("target", candidates.granted())
         game = Game(file, len(candidates.labels), tuple(clients), steps, self._experiment.lr)
-        return [self._easy(attack, clients), MembershipRequest(attack, game, rounds, lines, candidates)]
+        return [
+            *self._controls_of(tuple(clients)).requests(attack),
+            MembershipRequest(attack, game, rounds, lines, candidates),
+        ]
 
     def _say_who_is_missing(self, attack: str, took_part: int, scored: int) -> None:
         every, images = self._experiment.clients, self._experiment.images
@@ -168,6 +126,13 @@ class MembershipAudit:
             absent += [f"{took_part - scored} are beyond --images {images}"] * (scored < took_part)
             why = ", ".join(absent)
             self.remarks.append(f"{attack} says nothing about {every - scored} of {every} clients: {why}.")
+
+    def _controls_of(self, clients: tuple[int, ...]) -> Controls:
+        """Return the controls, which all attacks share."""
+        if clients not in self._controls:
+            pairs = [self._pairs[client] for client in clients]
+            self._controls[clients] = Controls(self._task, pairs, self._fresh, self._put, self._experiment.seed)
+        return self._controls[clients]
 
     @cached_property
     def _pairs(self) -> Sequence[Pairs | PatientGame]:
@@ -178,32 +143,6 @@ class MembershipAudit:
         """Return the local steps of a client in a round; the server knows its number of examples."""
         batches = -(-sizes(self._task.split.train)[client] // self._experiment.batch_size)
         return max(1, self._experiment.local_epochs * batches)
-
-    def _easy(self, attack: str, clients: Sequence[int]) -> MembershipRequest:
-        """Return the easy rung: one step of a fresh, wholly shared and undefended network over few members.
-
-        Each draw is numbered as a client of its own.
-        """
-        groups: list[Pairs | PatientGame] = []
-        for client in clients:
-            drawn = self._pairs[client]
-            starts = range(0, max(1, drawn.count // _EASY_BATCH * _EASY_BATCH), _EASY_BATCH)
-            groups += [drawn.part(at, at + _EASY_BATCH) for at in starts]
-        groups = groups[:_EASY_DRAWS]
-        net = self._fresh()
-        victim = PlainVictim(net, net.state_dict(), ("*",), self._task.inputs)
-        received = {name: value.detach().clone() for name, value in net.state_dict().items()}
-        sent = [self._stepped(victim, received, group) for group in groups]
-        candidates = candidates_of(self._task, dict(enumerate(groups)))
-        file = self._put("easy", candidates.granted() | easy_exchanges(received, sent))
-        numbers = tuple(range(len(groups)))
-        game = Game(file, len(candidates.labels), numbers, (1,) * len(groups), _EASY_LR, easy=True)
-        return MembershipRequest(attack, game, (), (), candidates)
-
-    def _stepped(self, victim: PlainVictim, received: Tensors, group: Pairs | PatientGame) -> Tensors:
-        x, y = self._task.examples("train", group.members)
-        gradient = victim.gradient(x, y, {}, {})
-        return {n: value - _EASY_LR * gradient[n].detach() if n in gradient else value for n, value in received.items()}
 
     def play(
         self,
@@ -225,29 +164,26 @@ class MembershipAudit:
         Raises:
             RunFailed: the attack server could not go on.
         """
-        scores: dict[str, dict[bool, Scores]] = defaultdict(dict)
+        scores: dict[str, dict[str, Scores]] = defaultdict(dict)
         with Steps("attack", len(requests)) as steps:
             for request, answer in zip(requests, answers, strict=True):
-                game = request.game
                 note(answer.refused)
-                scores[request.attack][game.easy] = request.scored(answer.scores)
-                where = "on the easy rung" if game.easy else f"on {len(game.clients)} clients"
+                scores[request.attack] |= request.scored(answer.scores)
+                where = _WHERE.get(request.kind, f"on {len(request.game.clients)} clients")
                 if answer.stopped:
                     end = "" if answer.stopped.endswith(".") else "."
                     unknown = f"{request.attack} {where} gave no scores: {answer.stopped}{end}"
                     self.remarks.append(f"{unknown} Whether members can be told is not known.")
                 steps.done(f"{request.attack} {where}: {answer.stopped or f'{answer.seconds:.0f} s'}")
-        targets = [request for request in requests if not request.game.easy]
-        tests = sum(len(_statistics(scores[one.attack][False])) for one in targets) * len(clients.defences()) or 1
-        played = ((one, scores[one.attack]) for one in targets)
+        targets = [request for request in requests if request.kind == TARGET]
+        tests = sum(len(_statistics(scores[one.attack][TARGET])) for one in targets) * len(clients.defences()) or 1
         common = {"clients": clients, "tests": tests, "privacy": privacy}
-        return [item for one, by in played for item in self.entries(one, by[False], by[True], **common)]
+        return [item for one in targets for item in self.entries(one, scores[one.attack], **common)]
 
     def entries(
         self,
         asked: MembershipRequest,
-        scores: Scores,
-        easy: Scores,
+        scores: Mapping[str, Scores],
         *,
         clients: Clients,
         tests: int,
@@ -257,21 +193,23 @@ class MembershipAudit:
 
         Args:
             asked: what was asked of the attack.
-            scores: its scores.
-            easy: its scores on the easy rung.
+            scores: its scores for each kind of game.
             clients: what hides the data of the clients.
             tests: number of statistics and defences that are tried.
             privacy: the run's claims.
         """
         seed, items, defence_of = self._experiment.seed, [], clients.defence_of
         unit = "example" if self._task.split.patients is None else "patient"
+        easy, one_step, null = (scores.get(kind, {}) for kind in (OVERFITTED, ONE_STEP, NULL))
         for defence in sorted({defence_of(client) for client in asked.game.clients}, key=lambda name: name == "none"):
-            mine = {name: [one for one in rows if defence_of(one.client) == defence] for name, rows in scores.items()}
+            targets = scores[TARGET].items()
+            mine = {name: [one for one in rows if defence_of(one.client) == defence] for name, rows in targets}
             for statistic, rows in mine.items():
                 if statistic in FLOORS or not rows:
                     continue
                 there = {one.client for one in rows}
                 floors = {n: [one for one in mine[n] if one.client in there] for n in FLOORS if n in mine}
+                untrained = [one for one in null.get(statistic, ()) if one.client in there]
                 items.append(
                     entry(
                         statistic,
@@ -281,14 +219,48 @@ class MembershipAudit:
                         floors=floors,
                         claim=claim_against(privacy, "server", unit),
                         unit=unit,
-                        controls=MembershipControls(easy.get(statistic), permuted(rows, seed)),
+                        controls=MembershipControls(easy.get(statistic), untrained, one_step.get(statistic)),
                         tests=tests,
                         hidden_by=clients.hides,
+                        accuracy_gap=self._accuracy_gap(asked, there),
                         attack=asked.attack,
                         seed=seed,
                     )
                 )
         return items
+
+    def _accuracy_gap(self, asked: MembershipRequest, clients: Collection[int]) -> float | None:
+        """Return how much more often the models that clients received are right on members than on held-out examples.
+
+        Returns:
+            The difference in the last round, over all pairs of the clients; None: none of these models is known, as
+            clients keep a part of theirs.
+        """
+        ids = [line["id"] for line in asked.lines if line["round"] == asked.rounds[-1] and line["client"] in clients]
+        seen = [one for one in Recordings(self._observations).observations(ids) if one is not None]
+        hits = [both for one in seen if (both := self._hits(one)) is not None]
+        if not hits:
+            return None
+        members, held_out = (np.concatenate(side) for side in zip(*hits, strict=True))
+        return float(members.mean() - held_out.mean())
+
+    def _hits(self, seen: Observation) -> tuple[np.ndarray, np.ndarray] | None:
+        """Return the hits on a client's members, and those on its held-out examples."""
+        pairs, victim = self._pairs[seen.client], self._model(seen.received)
+        if victim.unknown:
+            return None
+        return hits_of(victim, self._task, pairs.members), hits_of(victim, self._task, pairs.held_out)
+
+
+@torch.no_grad()
+def hits_of(victim: VictimModel, task: Task, places: np.ndarray) -> np.ndarray:
+    """Return for each training example (N,) whether the known model is right on it, of a text the share of places."""
+    parts = []
+    for some in np.array_split(places, -(-len(places) // _AT_ONCE)):
+        x, y = task.examples("train", some)
+        scores = functional_call(victim.model, victim.known, (victim.inputs.normalise(x),))
+        parts.append(hits(scores, x, y).numpy())
+    return np.concatenate(parts)
 
 
 def _statistics(scores: Scores) -> list[str]:

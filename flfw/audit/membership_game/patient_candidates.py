@@ -30,6 +30,7 @@ class PatientCandidates:
         clients: (N,) the client of each.
         patients: (N,) the patient of each.
         pairs: of each client.
+        null: of the null control for each client; none where there is no such control.
     """
 
     samples: Tensor
@@ -37,33 +38,41 @@ class PatientCandidates:
     clients: Tensor
     patients: Tensor
     pairs: Mapping[int, PatientPairs]
+    null: Mapping[int, PatientPairs]
 
     @classmethod
-    def of(cls, task: Task, games: Mapping[int, PatientGame]) -> PatientCandidates:
+    def of(
+        cls, task: Task, games: Mapping[int, PatientGame], null: Mapping[int, PatientGame] | None = None
+    ) -> PatientCandidates:
         """Gather the candidates of some clients in an order that tells nothing, as `GameCandidates.of` does.
 
         Args:
             task: source of the examples.
             games: of each client.
+            null: those of the null control that are mixed with them; None: none.
         """
-        parts = []
-        for client, own in games.items():
-            samples, labels = task.examples("train", own.places)
+        parts, null = [], null or {}
+        for client, played in games.items():
+            mixed = [played, *([null[client]] if client in null else [])]
+            samples, labels = task.examples("train", np.concatenate([one.places for one in mixed]))
             order = torch.tensor(ordered(samples, labels))
-            whose = torch.from_numpy(np.asarray(own.patients, np.int64))[order]
+            patients = np.concatenate([one.patients for one in mixed])
+            whose = torch.from_numpy(np.asarray(patients, np.int64))[order]
             parts.append((samples[order], labels[order], torch.full((len(order),), client), whose))
         samples, labels, clients, whose = (torch.cat(column) for column in zip(*parts, strict=True))
-        return cls(samples, labels, clients, whose, {client: own.pairs for client, own in games.items()})
+        pairs, untrained = ({client: one.pairs for client, one in side.items()} for side in (games, null))
+        return cls(samples, labels, clients, whose, pairs, untrained)
 
     def granted(self) -> dict[str, Tensor]:
         """Return what an attack may see of them."""
         return {"samples": self.samples, "labels": self.labels, "clients": self.clients}
 
-    def scored(self, client: int, scores: Sequence[float], statistic: str = "") -> ScoredClient:
-        """Return the scores of one client's patients, by pair, from those of its examples in the candidates' order.
+    def scored(self, client: int, scores: Sequence[float], statistic: str = "") -> tuple[ScoredClient, ScoredClient]:
+        """Return the scores of one client's patients by pair: those of the game, and those of the null control.
 
-        A patient with a score that is not finite has none. What labels alone say of a patient is the plain mean: a
-        score within classes could not tell two mixes of classes apart.
+        The scores of its examples come in the candidates' order. A patient with a score that is not finite has none.
+        What labels alone say of a patient is the plain mean: a score within classes could not tell two mixes of
+        classes apart.
 
         Raises:
             ValueError: another number of scores than of candidates.
@@ -77,24 +86,47 @@ class PatientCandidates:
         values, labels, patients = values[finite], labels[finite], patients[finite]
         if statistic == LABELS:
             each, row = np.unique(patients, return_inverse=True)
-            found = (np.bincount(row, values, len(each)) / np.bincount(row, minlength=len(each))).round(_DIGITS)
+            means = (np.bincount(row, values, len(each)) / np.bincount(row, minlength=len(each))).round(_DIGITS)
         else:
-            each, found = patient_scores(values, labels, patients)
-        by_patient = dict(zip(each.tolist(), found.tolist(), strict=True))
-        own = self.pairs[client]
-        members, held_out = (
-            np.array([by_patient.get(one, np.nan) for one in side.tolist()]) for side in (own.members, own.held_out)
-        )
-        return ScoredClient(client, members, held_out)
+            each, means = patient_scores(values, labels, patients)
+        return self._sorted(client, dict(zip(each.tolist(), means.tolist(), strict=True)))
 
-    def unscored(self, client: int) -> ScoredClient:
-        """Return scores of NaN for all pairs of a client."""
-        pairs = len(self.pairs[client].members)
-        return ScoredClient(client, np.full(pairs, np.nan), np.full(pairs, np.nan))
+    def unscored(self, client: int) -> tuple[ScoredClient, ScoredClient]:
+        """Return scores of NaN for all pairs of a client: of the game, and of the null control."""
+        return self._sorted(client, {})
+
+    def _sorted(self, client: int, by_patient: Mapping[int, float]) -> tuple[ScoredClient, ScoredClient]:
+        nobody = np.zeros(0, np.int64)
+        null = self.null.get(client, PatientPairs(nobody, nobody, nobody))
+        return _by_pair(client, self.pairs[client], by_patient), _by_pair(client, null, by_patient)
 
 
-def candidates_of(task: Task, pairs: Mapping[int, Pairs | PatientGame]) -> GameCandidates | PatientCandidates:
-    """Gather the candidates of some clients: of single examples, or of patients where these are in the pairs."""
-    patients = {client: own for client, own in pairs.items() if isinstance(own, PatientGame)}
-    examples = {client: own for client, own in pairs.items() if isinstance(own, Pairs)}
-    return PatientCandidates.of(task, patients) if patients else GameCandidates.of(task, examples)
+def _by_pair(client: int, pairs: PatientPairs, by_patient: Mapping[int, float]) -> ScoredClient:
+    members, held_out = (
+        np.array([by_patient.get(one, np.nan) for one in side.tolist()], np.float64)
+        for side in (pairs.members, pairs.held_out)
+    )
+    return ScoredClient(client, members, held_out)
+
+
+def candidates_of(
+    task: Task,
+    pairs: Mapping[int, Pairs | PatientGame],
+    null: Mapping[int, Pairs | PatientGame],
+) -> GameCandidates | PatientCandidates:
+    """Gather the candidates of some clients: of single examples, or of patients where these are in the pairs.
+
+    Args:
+        task: source of the examples.
+        pairs: of each client.
+        null: those of the null control that are mixed with them.
+    """
+    patients, untrained = (
+        {client: one for client, one in side.items() if isinstance(one, PatientGame)} for side in (pairs, null)
+    )
+    if patients:
+        return PatientCandidates.of(task, patients, untrained)
+    examples, others = (
+        {client: one for client, one in side.items() if isinstance(one, Pairs)} for side in (pairs, null)
+    )
+    return GameCandidates.of(task, examples, others)
