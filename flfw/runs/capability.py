@@ -17,21 +17,15 @@ this machine whose path the attack has.
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
-
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.attack_server import AttackServer
@@ -41,20 +35,14 @@ from flfw.audit.queue import PUBLIC, Queue
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
-from flfw.recording.format import MANIFEST, Line
-from flfw.recording.manifest import HEAD, rewrite
-from flfw.recording.reader import Recordings, is_recorded, places
 from flfw.runs import run as whole
+from flfw.runs.poison import poisoner
 from flfw.storage.checkpoint import locked
 from flfw.storage.sealed import write_whole
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
 
 _PURPOSE = "Find out whether an attack reads more than it is granted."
-_POISON = "poisoned"
-_READ_BY_JOBS = ("rung", "slot", "point")  # the keys of a probe's message that jobs read
-_RECORDINGS = ("observations", "examples")
-_SIDES = ("sent_to_client", "sent_by_client")
 
 Solutions = dict[str, Solution]
 
@@ -66,7 +54,8 @@ class Capability:
 
     Attributes:
         attack: the attack's name.
-        compared: number of results: exchanges with a reconstruction, and clients whose classes were inferred.
+        compared: number of results: exchanges with a reconstruction, clients whose classes were inferred, and
+            statistics of a client's candidates.
         changed: those of them that are different, or missing, with poison.
         repeats: whether the attack gives the same again without poison; tested only where something changed.
     """
@@ -112,15 +101,16 @@ def check(folder: Path, attacks: Sequence[str], assignments: Sequence[str] = ())
     with _copy(folder) as copy:
         jobs = _jobs(experiment, copy)
         public = next((Path(job.public[0]).read_bytes() for job in jobs if job.public), b"")
-        clean = _done(experiment, copy, jobs, public)
+        candidates = {job.name: Path(job.game.file).read_bytes() for job in jobs if job.game}
+        clean = _done(experiment, copy, jobs, public, candidates)
     with _copy(folder) as copy, _cache_at(copy / "cache"):
-        poisoned = _done(experiment, copy, jobs[::-1], public, _poisoner(folder, copy))
+        poisoned = _done(experiment, copy, jobs[::-1], public, candidates, poisoner(folder, copy))
     results = [_compared(name, [job for job in jobs if job.attack == name], clean, poisoned) for name in attacks]
     doubtful = [job for job in jobs if any(job.attack == one.attack and one.changed for one in results)]
     if not doubtful:
         return tuple(results)
     with _copy(folder) as copy:
-        again = _done(experiment, copy, doubtful, public)
+        again = _done(experiment, copy, doubtful, public, candidates)
     for i, one in enumerate(results):
         repeated = _compared(one.attack, [job for job in doubtful if job.attack == one.attack], clean, again)
         results[i] = dataclasses.replace(one, repeats=repeated.same)
@@ -140,6 +130,7 @@ def _jobs(experiment: Experiment, copy: Path) -> list[Job]:
     resolved, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
     auditor = Auditor(resolved, task, copy, copy)
     jobs = [job for ticket in auditor.tickets() for job in auditor.jobs(ticket) if job.exchanges or job.uploads]
+    jobs += [job for _, job in auditor.membership_jobs()]
     if not jobs:
         raise BadInput(f"Expected recorded probes with their truth for {', '.join(experiment.attacks)}, got none.")
     return jobs
@@ -173,11 +164,12 @@ def _done(
     copy: Path,
     jobs: Iterable[Job],
     public: bytes,
+    candidates: Mapping[str, bytes],
     before_each: Callable[[Job], None] | None = None,
 ) -> Solutions:
     """Run jobs one after the other on a copy's recordings, in the attack server's own process.
 
-    The file with the public data is in the queue only during a job that grants it.
+    The files with the public data and with the candidates are in the queue only during a job that grants them.
     """
     queue = Queue(copy / "queue")
     queue.folder.mkdir(0o700, exist_ok=True)  # a job's public data may be put there before the first job
@@ -194,6 +186,10 @@ def _done(
             if job.public:
                 write_whole(queue.folder / PUBLIC, public, 0o600)
                 moved = dataclasses.replace(moved, public=(str(queue.folder / PUBLIC), job.public[1]))
+            if job.game:
+                place = queue.folder / Path(job.game.file).name
+                write_whole(place, candidates[job.name], 0o600)
+                moved = dataclasses.replace(moved, game=dataclasses.replace(job.game, file=str(place)))
             queue.put(moved)
             solutions[job.name] = server.wait(moved)
     finally:
@@ -209,18 +205,20 @@ def _compared(attack: str, jobs: Sequence[Job], one: Solutions, other: Solutions
             compared += before is not None
             if not _equal(before, after):
                 changed.append(f"{exchange.id} of {job.ticket.name}")
-        before, after = (_inferred(solutions[job.name]) for solutions in (one, other))
+        before, after = (_answers(solutions[job.name]) for solutions in (one, other))
         compared += len(before)
-        clients = sorted(client for client in before.keys() | after.keys() if before.get(client) != after.get(client))
-        changed += [f"the classes of client {client} of {job.ticket.name}" for client in clients]
+        different = sorted(what for what in before.keys() | after.keys() if before.get(what) != after.get(what))
+        changed += [f"{what} of {job.ticket.name}" for what in different]
     return Capability(attack, compared, tuple(changed))
 
 
-def _inferred(solution: Solution) -> dict[int, list[str]]:
-    """Return the classes inferred for each client, written out, as NaN is equal to itself in words."""
-    answers: dict[int, list[str]] = {}
+def _answers(solution: Solution) -> dict[str, list[str]]:
+    """Return classes and scores of each client, written out, as NaN is equal to itself in words."""
+    answers: dict[str, list[str]] = {}
     for client, answer in (*solution.present, *solution.shares):
-        answers.setdefault(client, []).append(repr(answer))
+        answers.setdefault(f"the classes of client {client}", []).append(repr(answer))
+    for client, statistic, scores in solution.scores:
+        answers.setdefault(f"{statistic} for client {client}", []).append(repr(scores))
     return answers
 
 
@@ -231,66 +229,6 @@ def _equal(one: Reconstruction | None, other: Reconstruction | None) -> bool:
     bits = [each.samples.contiguous().numpy().tobytes() for each in (one, other)]
     metadata = [(each.samples.shape, repr(each.matching_loss), each.iterations) for each in (one, other)]
     return bits[0] == bits[1] and metadata[0] == metadata[1]
-
-
-# --- poison ---
-
-
-def _poisoner(folder: Path, copy: Path) -> Callable[[Job], None]:
-    """Poison a whole copy; return a function that, called before a job, restores only the recordings of that job."""
-    for path in sorted(copy.rglob("*")):
-        if path.is_file():
-            _poison(path)
-    recorded = {name: Recordings(folder / name) for name in _RECORDINGS if is_recorded(folder / name)}
-    healed: list[Path] = []
-
-    def heal(job: Job) -> None:
-        for path in [*healed, *(copy / "queue").glob("*.safetensors")]:
-            _poison(path)
-        healed.clear()
-        name = job.recordings.name
-        granted = {exchange.id for exchange in job.exchanges} | set(job.uploads) | set(job.earlier)
-        lines = [line for line in recorded[name].lines if line["id"] in granted]
-        for file in {f"{line['place']}{line[side]['file']}" for line in lines for side in _SIDES}:
-            shutil.copyfile(folder / name / file, copy / name / file)
-            healed.append(copy / name / file)
-        for place in places(folder / name):
-            header = json.loads((place / MANIFEST).read_bytes().partition(b"\n")[0])
-            there = "" if place == folder / name else f"{place.name}/"
-            lines = [_without_grants(line) for line in recorded[name].lines if line["place"] == there]
-            rewrite(copy / name / there, [header, *lines])
-            healed.extend(copy / name / there / file for file in (MANIFEST, HEAD))
-
-    return heal
-
-
-def _poison(path: Path) -> None:
-    """Replace a file; tensors become NaN or -1, so that an attack that reads them does not fail."""
-    data = f"{_POISON}\n".encode()
-    if path.suffix == ".safetensors":
-        with suppress(SafetensorError):  # a damaged file holds no tensors
-            data = save({name: _sentinels(value) for name, value in load(path.read_bytes()).items()})
-    path.unlink()  # not overwritten: tensors that were read from it before may still use the old file
-    path.write_bytes(data)
-
-
-def _sentinels(value: Tensor) -> Tensor:
-    if value.is_floating_point():
-        return torch.full_like(value, torch.nan)
-    return torch.zeros_like(value) if value.dtype is torch.bool else torch.zeros_like(value) - 1
-
-
-def _without_grants(line: Line) -> Line:
-    """Return a manifest's line with poison in all entries that are not needed to read the exchange."""
-    config = {key: value if key in _READ_BY_JOBS else _POISON for key, value in line["config"].items()}
-    others = {key: _POISON for key in ("node", "group") if key in line}
-    metrics = dict.fromkeys(line.get("metrics", {}), _POISON)
-    return {
-        **{key: value for key, value in line.items() if key not in ("id", "place")},
-        **others,
-        "config": config,
-        "metrics": metrics,
-    }
 
 
 def main(arguments: list[str]) -> int:

@@ -19,7 +19,7 @@ from attacks.imprint import Imprint
 from attacks.loki import Loki
 from attacks.spear import SPEAR
 from flfw import nets, plugins
-from flfw.adversary.attack import Attack, Budget, NotApplicable
+from flfw.adversary.attack import Attack, AttackPlugin, Budget, NotApplicable
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth, Vantage
 from flfw.errors import BadInput
 from flfw.nets.hypernetwork import GeneratedNet
@@ -365,7 +365,8 @@ def with_few_steps(name: str) -> Attack:
         raise AssertionError(breach(name, str(error).rstrip("."), way)) from error
 
 
-RECONSTRUCTING = [n for n in plugins.names(plugins.ATTACK) if plugins.find(plugins.ATTACK, n, Attack).reconstructs]
+CLASSES = {name: plugins.find(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)}
+RECONSTRUCTING = [name for name, cls in CLASSES.items() if issubclass(cls, Attack) and cls.reconstructs]
 every_attack = pytest.mark.parametrize("name", RECONSTRUCTING)
 
 

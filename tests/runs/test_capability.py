@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from flfw import plugins
-from flfw.adversary.attack import Attack, NotApplicable, Uses
+from flfw.adversary.attack import AttackPlugin, NotApplicable, Uses
+from flfw.adversary.membership_attack import MembershipAttack, MembershipView
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.adversary.upload import Upload
 from flfw.errors import BadInput
@@ -152,12 +153,21 @@ class InfersFromTruth(ByGuess):
         return [torch.cat(labels).double().mean().expand(10) for _ in uploads]
 
 
+class TellsByTheResult(MembershipAttack):
+    """Lets how well an earlier audit told members into its scores."""
+
+    def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:
+        result = json.loads((above() / "result.json").read_text())
+        right = result["membership"][0]["right"]["right"]
+        return {"cosine": view.candidates.labels.double() * right}
+
+
 FAST = (Honest, OpensTruthAbove, ReadsMetrics)
 SLOW = (OpensTruthOfArguments, ReadsResults, ReadsCheckpoints, ReadsTheControl, ReadsOtherResults, Remembers, Fickle)
-TAMPERING = [
-    name for name in plugins.names(plugins.ATTACK) if issubclass(plugins.find(plugins.ATTACK, name, Attack), Tampering)
-]
-DISCOVERED = [name for name in plugins.names(plugins.ATTACK) if name not in TAMPERING]
+KINDS = {name: plugins.find(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)}
+TAMPERING = [name for name, kind in KINDS.items() if issubclass(kind, Tampering)]
+TELLING = [name for name, kind in KINDS.items() if issubclass(kind, MembershipAttack)]
+DISCOVERED = [name for name in KINDS if name not in (*TAMPERING, *TELLING)]
 
 
 def named(cls: type) -> str:
@@ -260,6 +270,16 @@ def test_what_is_inferred_of_clients_is_compared_too(tmp_path: Path) -> None:
     one, other = check(folder, ["label_distribution", named(InfersFromTruth)])
     assert one.same and one.compared > 0
     assert len(other.changed) == other.compared > 0 and other.repeats and "the classes of client" in str(other)
+
+
+@pytest.mark.slow
+def test_an_attack_on_membership_reads_no_truth_and_no_result(tmp_path: Path) -> None:
+    game = {"split": "iid", "audit_rounds": "1", "membership_pairs": "8", "dataset": "digits"}
+    folder = finished(tmp_path / "run", net="mlp", attack=("membership",), **game)
+    *honest, cheat = check(folder, [*TELLING, named(TellsByTheResult)])
+    for one in honest:
+        assert one.same and one.compared > 0, f"{one} Use only the MembershipView."
+    assert cheat.repeats and len(cheat.changed) == cheat.compared > 0 and "cosine for client" in str(cheat)
 
 
 @pytest.mark.slow

@@ -1,0 +1,287 @@
+"""The game of membership in an audit: its candidates, requests and entries, and the coin, which no attack reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from flfw.adversary.observation import Examples, Observation, Vantage
+from flfw.audit.auditor import Auditor
+from flfw.audit.knowledge import game_views
+from flfw.audit.membership_entries import ScoredClient
+from flfw.audit.membership_game.candidates import GameCandidates, permuted
+from flfw.audit.membership_game.game import Game, easy_exchanges, views
+from flfw.audit.membership_game.membership_audit import MembershipRequest
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.membership.pairs import Pairs
+from flfw.recording.reader import Recordings
+from flfw.resolve import Resolved, resolve
+from flfw.rng import torch_generator
+from flfw.runs import run as whole
+from flfw.task import Task
+from flfw.victims.victim import PlainVictim
+from tests.support.attackable import digit_inputs, fresh_net
+from tests.support.small_runs import tiny
+
+PAIRS = {0: Pairs(np.array([3, 5]), np.array([4, 8])), 2: Pairs(np.array([10]), np.array([11]))}
+GAME: dict[str, Any] = {"attack": ("membership",), "split": "iid", "audit_rounds": "1", "membership_pairs": "6"}
+GAME |= {"dataset": "digits", "set": ("membership.width=16", "membership.public=20")}
+
+
+def turned(pairs: Pairs) -> Pairs:
+    """The same pairs with every coin on its other side."""
+    return Pairs(pairs.held_out, pairs.members)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return whole.run(tiny(tmp_path_factory.mktemp("game") / "run", keep_observations=-1, **GAME))
+
+
+def checked(run: Path, **changes: Any) -> tuple[Resolved, Task]:
+    resolved, task, _ = whole.check(replace(whole.stored(run), out=run, **changes), new=False)
+    return resolved, task
+
+
+# --- candidates ---
+
+
+def test_candidates_stand_in_the_order_of_their_content_and_are_sorted_back_by_pair() -> None:
+    task = Task.load(resolve(tiny(split="iid")).experiment, None)
+    drawn = GameCandidates.of(task, PAIRS)
+    assert drawn.clients.tolist() == [0, 0, 0, 0, 2, 2]
+    places = {0: [3, 5, 4, 8], 2: [10, 11]}
+    for client, there in places.items():
+        samples, labels = task.examples("train", np.array(there))
+        mine = drawn.clients == client
+        order = drawn.places[mine]
+        assert sorted(order.tolist()) == list(range(len(there)))
+        assert torch.equal(drawn.samples[mine], samples[order]) and torch.equal(drawn.labels[mine], labels[order])
+        scored = drawn.scored(client, [float(there[place]) for place in order])  # each scored with its own number
+        assert scored.members.tolist() == there[: len(there) // 2]
+        assert scored.held_out.tolist() == there[len(there) // 2 :]
+    with pytest.raises(ValueError, match="3 scores for 4 candidates of client 0"):
+        drawn.scored(0, [1.0, 2.0, 3.0])
+
+
+def test_the_candidates_are_the_same_to_the_bit_on_whichever_side_the_coins_fell() -> None:
+    task = Task.load(resolve(tiny(split="iid")).experiment, None)
+    one = GameCandidates.of(task, PAIRS)
+    other = GameCandidates.of(task, {client: turned(pairs) for client, pairs in PAIRS.items()})
+    assert one.granted().keys() == {"samples", "labels", "clients"}
+    for name, value in one.granted().items():
+        assert torch.equal(value, other.granted()[name])
+    assert other.places.tolist() == [(place + 2) % 4 for place in one.places[:4]] + [
+        (place + 1) % 2 for place in one.places[4:].tolist()
+    ]
+
+
+def test_the_null_control_turns_about_half_of_the_pairs_and_keeps_each_together() -> None:
+    scored = ScoredClient(3, np.arange(400.0), np.arange(400.0) + 0.5)
+    (one,) = permuted([scored], 0)
+    swapped = one.members != scored.members
+    assert 150 < swapped.sum() < 250
+    assert np.array_equal(one.members + one.held_out, scored.members + scored.held_out)
+    assert np.array_equal(permuted([scored], 0)[0].members, one.members)
+    assert not np.array_equal(permuted([scored], 1)[0].members, one.members)
+
+
+# --- views ---
+
+
+def model(received: dict[str, Tensor]) -> PlainVictim:
+    return PlainVictim(fresh_net("linear", (1, 8, 8)), received, ("*",), digit_inputs(8))
+
+
+def upload(round_: int, client: int, received: dict[str, Tensor], number: float) -> Observation:
+    sent = {"w": torch.full((1,), number)}
+    return Observation(Vantage.SERVER, "update", "target", round_, client, client, sent, received)
+
+
+def test_a_view_has_the_uploads_of_those_who_received_the_same_its_own_first() -> None:
+    both, alone = {"w": torch.zeros(1)}, {"w": torch.ones(1)}
+    seen = [upload(2, 1, both, 21), upload(2, 0, both, 20), upload(1, 0, alone, 10), upload(1, 1, both, 11)]
+    held = {
+        "samples": torch.arange(4.0).view(4, 1, 1, 1),
+        "labels": torch.tensor([0, 1, 2, 3]),
+        "clients": torch.tensor([0, 1, 0, 5]),
+    }
+    game = Game("file", 4, (0, 5), (7, 9), 0.5)
+    (view,) = views(game, held, seen, Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long()), model)
+    assert view.client == 0 and view.candidates.labels.tolist() == [0, 2]  # of client 5 nothing was recorded
+    assert [one.round for one in view.rounds] == [1, 2]
+    assert [list(one.sent) for one in view.rounds] == [[0], [0, 1]]
+    assert [float(one.sent[0]["w"]) for one in view.rounds] == [10, 20]
+    assert {(one.lr, one.steps) for one in view.rounds} == {(0.5, 7)}
+
+
+def test_the_easy_rung_is_read_from_its_file() -> None:
+    received, sent = {"w": torch.zeros(2)}, [{"w": torch.ones(2)}, {"w": torch.full((2,), 2.0)}]
+    held = easy_exchanges(received, sent) | {
+        "samples": torch.zeros(4, 1, 1, 1),
+        "labels": torch.zeros(4).long(),
+        "clients": torch.tensor([0, 0, 1, 1]),
+    }
+    game = Game("file", 4, (0, 1), (1, 1), 0.1, easy=True)
+    found = list(views(game, held, [], Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long()), model))
+    assert [view.client for view in found] == [0, 1]
+    for client, view in enumerate(found):
+        (one,) = view.rounds
+        assert list(one.sent) == [client, 1 - client] and torch.equal(one.sent[client]["w"], sent[client]["w"])
+
+
+@pytest.mark.parametrize("steps", [(1,), (1, 0)])
+def test_a_game_without_steps_for_each_client_is_refused(steps: tuple[int, ...]) -> None:
+    with pytest.raises(BadInput, match="a number of steps >= 1 for each client"):
+        Game("file", 4, (0, 1), steps, 0.1)
+
+
+# --- the audit of a run ---
+
+
+def test_the_requests_name_all_uploads_and_nothing_of_the_coin(run: Path, tmp_path: Path) -> None:
+    resolved, task = checked(run)
+    easy, target = [asked for asked, _ in Auditor(resolved, task, run, tmp_path).membership_jobs()]
+    assert (easy.game.easy, easy.lines, easy.rounds) == (True, (), ())
+    assert (target.game.clients, target.game.candidates, target.rounds) == ((0, 1), 24, (1,))
+    assert [line["client"] for line in target.lines] == [0, 1]
+    batches = [-(-len(places) // resolved.experiment.batch_size) for places in task.split.train]
+    assert list(target.game.steps) == batches  # one local epoch
+
+
+def test_the_requests_are_of_as_many_clients_as_images(run: Path, tmp_path: Path) -> None:
+    resolved, task = checked(run, images=1)
+    _, (target, _) = Auditor(resolved, task, run, tmp_path).membership_jobs()
+    assert target.game.clients == (0,) and len(target.lines) == 2  # the other client's upload stays a null
+
+
+def test_the_members_were_trained_on_and_the_others_by_nobody(run: Path) -> None:
+    _, task = checked(run)
+    assert task.pairs is not None and [len(pairs.members) for pairs in task.pairs] == [6, 6]
+    trained = np.concatenate(task.split.train)
+    for client, pairs in enumerate(task.pairs):
+        assert np.isin(pairs.members, task.split.train[client]).all()
+        assert not np.isin(pairs.held_out, trained).any()
+
+
+def test_a_lie_about_the_coin_changes_nothing_that_an_attack_reads(run: Path, tmp_path: Path) -> None:
+    resolved, task = checked(run)
+    assert task.pairs is not None
+    lied = replace(task, pairs=tuple(turned(pairs) for pairs in task.pairs))
+    inputs, results = [], []
+    for name, told in (("a", task), ("b", lied)):
+        _, (asked, job) = Auditor(resolved, told, run, tmp_path / name).membership_jobs()
+        assert job.game is not None and job.public is not None
+        inputs.append((Path(job.game.file).read_bytes(), Path(job.public[0]).read_bytes()))
+        job_of = replace(job, game=replace(job.game, file=""), public=("", job.public[1]))
+        inputs.append(job_of.to_json())
+        results.append((asked, scores_of(resolved, job)))
+    assert inputs[0] == inputs[2] and inputs[1] == inputs[3]
+    (asked, scores), (other, same) = results
+    assert scores == same
+    for statistic, rows in asked.scored(scores).items():
+        for one, turned_one in zip(rows, other.scored(same)[statistic], strict=True):
+            assert np.array_equal(one.members, turned_one.held_out)
+            assert np.array_equal(one.held_out, turned_one.members)
+
+
+def scores_of(resolved: Resolved, job: Any) -> list[tuple[int, str, tuple[float, ...]]]:
+    attack = resolved.membership["membership"]
+    seen = Recordings(job.recordings).observations([exchange.id for exchange in job.exchanges])
+    found = []
+    for view in game_views(job, job.game, resolved, [one for one in seen if one is not None]):
+        for name, values in attack.scores(view, torch_generator(0, "attack")).items():
+            found.append((view.client, name, tuple(map(float, values.tolist()))))
+    return found
+
+
+def test_a_round_of_which_no_upload_was_recorded_is_refused(run: Path, tmp_path: Path) -> None:
+    resolved, task = checked(run, rounds=2, audit_rounds="2")
+    with pytest.raises(BadInput, match="Expected recorded uploads of rounds 2 for membership, got uploads=0"):
+        Auditor(resolved, task, run, tmp_path).membership_jobs()
+
+
+def test_a_run_without_recordings_is_refused(run: Path, tmp_path: Path) -> None:
+    resolved, task = checked(run)
+    with pytest.raises(BadInput, match=r"Expected recordings in .*elsewhere"):
+        Auditor(resolved, task, tmp_path / "elsewhere", tmp_path).membership_jobs()
+
+
+# --- entries ---
+
+
+@dataclass(frozen=True)
+class SomeDefended:
+    """Clients of which the first uses a defence."""
+
+    hides: str | None = None
+
+    def defences(self) -> list[str]:
+        return ["prune", "none"]
+
+    def defence_of(self, client: int) -> str:
+        return "prune" if client == 0 else "none"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Scores of a game."""
+
+    scores: tuple[tuple[int, str, tuple[float, ...]], ...] = ()
+    refused: tuple[str, ...] = ()
+    stopped: str | None = None
+    seconds: float = 1.0
+
+
+def rows(request: MembershipRequest, value: float) -> tuple[tuple[int, str, tuple[float, ...]], ...]:
+    """Scores with which every member stands ``value`` above its counterpart, and a floor that knows nothing."""
+    answers = []
+    for client in request.game.clients:
+        places = request.candidates.places[request.candidates.clients == client].tolist()
+        half = len(places) // 2
+        answers.append((client, "cosine", tuple(value if place < half else 0.0 for place in places)))
+        answers.append((client, "label_only", (0.0,) * len(places)))
+    return tuple(answers)
+
+
+def test_an_entry_stands_for_each_statistic_and_defence_and_floors_have_none(run: Path, tmp_path: Path) -> None:
+    resolved, task = checked(run)
+    auditor, noted = Auditor(resolved, task, run, tmp_path), list[str]()
+    asked = [request for request, _ in auditor.membership_jobs()]
+    answers = [Answer(rows(asked[0], 1.0)), Answer(rows(asked[1], 1.0), refused=("one was damaged",))]
+    claimed = [{"adversary": "server", "counted": "exact", "epsilon": 3.0, "delta": 1e-5}]
+
+    def note(sentences: Sequence[str]) -> None:
+        noted.extend(sentences)
+
+    items = auditor._game.play(asked, answers, note, SomeDefended(), claimed)  # pyright: ignore[reportPrivateUsage]
+    assert [(item["statistic"], item["defence"]) for item in items] == [("cosine", "prune"), ("cosine", "none")]
+    assert noted == ["one was damaged"]
+    for item in items:
+        assert (item["right"]["right"], item["pairs"], item["clients"], item["tests"]) == (6, 6, 1, 2)
+        assert (item["auc"], item["claimed_epsilon"], item["rounds"]) == (1.0, 3.0, [1])
+        assert item["floor"]["label_only"]["auc"] == 0.5
+
+
+def test_an_attack_without_scores_has_no_entry_and_a_note(run: Path, tmp_path: Path) -> None:
+    resolved, task = checked(run)
+    auditor, noted = Auditor(resolved, task, run, tmp_path), list[str]()
+    asked = [request for request, _ in auditor.membership_jobs()]
+    answers = [Answer(rows(asked[0], 1.0)), Answer(stopped="not applicable: nothing to compare")]
+    game = auditor._game  # pyright: ignore[reportPrivateUsage]
+    assert game.play(asked, answers, lambda sentences: noted.extend(sentences), SomeDefended(), []) == []
+    assert noted == ["membership on 2 clients gave no scores: not applicable: nothing to compare."]
+
+
+def test_a_game_needs_pairs() -> None:
+    experiment: Experiment = replace(tiny(**GAME), membership_pairs="none")
+    with pytest.raises(BadInput, match="membership-pairs auto, all or a number with --attack membership"):
+        whole.check(experiment)
