@@ -28,6 +28,7 @@ from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.runs.attack_costs import AttackSeconds, TimedTarget, attack_seconds
 from flfw.runs.costs import Costs, client_of, peak_gib
+from flfw.runs.membership_costs import membership_seconds
 from flfw.runs.timing import announce
 from flfw.task import Task
 from flfw.victims.local_steps import LocalSteps
@@ -72,6 +73,13 @@ def audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     costs["uploads_s"] = _uploads_s(resolved, attacked, remaining)
     if hiding(resolved, target, "server", bool(experiment.defended_partitions)).adapts:
         costs["probes_s"] *= 3  # the adaptive attack, and the same on the rung `told`
+    costs["game_s"] = membership_seconds(
+        resolved, task, lambda _: victim(), received, shared(held, worker.sharing.uploads)
+    )
+    costs["probed"] = float(bool(resolved.attacks or experiment.record))
+    uses = any("uploads" in attack.uses for attack in resolved.attacks.values())
+    recorded = experiment.record or experiment.audit_source != "probe" or uses or bool(resolved.membership)
+    costs["uploads"] = experiment.per_round * recorded
     costs["beside"] = len(list(tickets_beside(resolved, target)))
     costs["peak_gib"] = peak_gib()
 

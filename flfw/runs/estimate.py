@@ -181,6 +181,11 @@ def _time(seconds: float) -> str:
     return f"{seconds / size:.1f} {unit}"
 
 
+def _trained(experiment: Experiment) -> list[int]:
+    """Return the audited rounds of training, in which clients send uploads."""
+    return [number for number in experiment.audited if number]
+
+
 def _taking_part(experiment: Experiment) -> int:
     """Return the most clients that may take part in a round."""
     return min(experiment.clients, experiment.rounds * experiment.per_round)
@@ -212,12 +217,15 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
         asked = working if experiment.metrics == "all" else client["fixed_s"]
         whole = whole.and_(exchange(experiment.finally_asked, asked * client["slower_alone"], 0.0))
     attacks, audited, images = 0.0, len(experiment.audited), experiment.images
-    if audit:  # the ladder's networks are small; a probe's step takes about as long as a round without its epochs
+    if audit and audit["probed"]:
+        # The ladder's networks are small; a probe's step takes about as long as a round without its epochs.
         tickets = tickets_of(experiment, 0)
         whole = whole.and_(exchange(images, 0.0, 0.0, 0.0).times(2))
         probes = exchange(images, client["fixed_s"], 2 * client["write_s"])
         whole = whole.and_(probes.times(audited * len(tickets) * (1 + round(audit["beside"]))))
-        attacks = audit["imports_s"] + audit["easy_s"] + audited * (audit["probes_s"] + audit["uploads_s"])
+    if audit:
+        each = audit["probes_s"] + audit["uploads_s"]
+        attacks = audit["imports_s"] + audit["easy_s"] + audited * each + audit["game_s"]
     start = client["ready_s"] + client["run_s"] + client["exit_s"]
     processor = start + whole.processor_s + attacks
     if through:  # the driver's imports, then the actors'
@@ -240,6 +248,8 @@ def _memory(experiment: Experiment, actors: int, client: Costs, audit: Costs, st
     averaging = max(rows + client["base_gib"] + sums, client["server_gib"])
     # Each image beyond those measured adds its observation, and a copy in the batch that is attacked.
     attacking = audit["peak_gib"] + 2 * up * max(0, experiment.images - MOST) if audit else 0.0
+    if audit and audit["game_s"]:  # an attack on membership holds what all clients sent in all audited rounds
+        attacking += len(_trained(experiment)) * (audit["uploads"] * up + down)
     # What is there until the end, and the pages that are touched then.
     held = client["base_gib"] + client["run_gib"] + rows + 2 * down
     if experiment.engine == "inproc":
@@ -259,10 +269,11 @@ def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> i
     The checkpoint also has the server's own tensors.
     """
     probes = len(tickets_of(experiment, 0)) * experiment.images * (1 + audit.get("beside", 0))
-    probes += experiment.per_round if experiment.audit_source != "probe" else 0
+    probes, ladder = (probes, (1 + experiment.images) * audit["easy"]) if audit.get("probed") else (0, 0)
     on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0
-    seen = len(experiment.audited) * ((1 + on_clients) * client["down"] + probes * client["up"]) if audit else 0
-    ladder = (1 + experiment.images) * audit.get("easy", 0)
+    rounds = experiment.audited if probes else _trained(experiment)
+    seen = len(rounds) * ((1 + on_clients) * client["down"] + probes * client["up"]) if audit else 0
+    seen += len(_trained(experiment)) * audit.get("uploads", 0) * client["up"]
     return int(
         client["down"] + client.get("kept", 0.0) + 2 * _taking_part(experiment) * client["private"] + seen + ladder
     )

@@ -47,7 +47,7 @@ CLIENT = {
     "exit_gib": 0.0,
 }
 AUDIT = {"imports_s": 3.0, "easy_s": 10.0, "probes_s": 20.0, "peak_gib": 1.5, "easy": 1e6}
-AUDIT |= {"uploads_s": 0.0, "beside": 0}
+AUDIT |= {"uploads_s": 0.0, "beside": 0, "game_s": 0.0, "probed": 1, "uploads": 0}
 
 
 @pytest.fixture
@@ -100,6 +100,19 @@ def test_within_a_factor_of_two_of_what_running_it_takes_and_leaves_nothing_behi
     assert 0.3 < result.memory.actor_gib < 3 and result.memory.driver_gib > 0.5
     assert (result.memory.total_gib == result.memory.driver_gib) == (engine == "inproc")
     assert all(unit in lines(result) for unit in (" s", " GiB", " MB", "3 rounds", "load"))
+
+
+@pytest.mark.slow
+def test_a_membership_audit_is_within_a_factor_of_two(small: Experiment) -> None:
+    flags = "--method fedavg --clients 3 --rounds 3 --engine inproc --attack membership --audit-rounds 1,2,3"
+    experiment = dataclasses.replace(small, attack=("membership",), rounds=3, local_epochs=1, audit_rounds="1,2,3")
+    checked = check(experiment)[0].experiment
+    result, folder = estimate(resolve(checked)), checked.out
+    assert folder is not None
+    took = processor_s(*f"{flags} --local-epochs 1 --dataset {checked.dataset} --out {folder}".split())
+    assert took / FACTOR < result.seconds.whole_processor < took * FACTOR
+    size = sum(path.stat().st_size for path in (folder / "observations").rglob("*") if path.is_file())
+    assert size / 2 < result.disk_bytes < 2 * size
 
 
 def test_time_grows_with_rounds_and_local_epochs(small: Experiment) -> None:
@@ -208,6 +221,19 @@ def test_memory_and_disk_count_everybody(audited: Experiment) -> None:
     rounds, images = 2, 2
     assert module._disk(on_ray, 4, CLIENT, AUDIT) == 1e6 * (1 + rounds * (1 + images) + 1 + images) + 2 * 3 * 1e3
     assert module._disk(on_ray, 4, CLIENT, {}) == 1e6 + 2 * 3 * 1e3
+
+
+def test_an_attack_on_membership_sends_no_probes_and_holds_all_uploads(audited: Experiment) -> None:
+    game = dataclasses.replace(audited, attack=("membership",), rounds=3, audit_rounds="1,last")
+    costs = {**AUDIT, "probed": 0, "uploads": 3, "game_s": 5.0, "easy_s": 0.0, "probes_s": 0.0}
+    assert module._disk(game, 1, CLIENT, costs) == 1e6 * (1 + 2 * (1 + 3)) + 2 * 3 * 1e3
+    both = module._seconds(game, 1, CLIENT, costs)
+    assert both.audit == pytest.approx(3.0 + 5.0)
+    probed = module._seconds(game, 1, CLIENT, {**costs, "probed": 1})
+    assert probed.training - both.training == pytest.approx(2 * 2 * 0.5)  # two probes in each of two rounds
+    without = module._memory(game, 1, CLIENT, {**costs, "game_s": 0.0}, STORE)
+    with_game = module._memory(game, 1, {**CLIENT, "up": 2.0**30}, costs, STORE)
+    assert with_game.driver_gib - without.driver_gib > 2 * 3
 
 
 @pytest.mark.parametrize(
