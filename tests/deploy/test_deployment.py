@@ -608,7 +608,20 @@ def test_a_recorded_run_is_announced_at_both_ends_and_audited_with_what_sites_ha
     federation: Layout, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "1", *COMMON, "--record", "--images", "3")
+    flags = (
+        "--method",
+        "fedavg",
+        "--net",
+        "lenet",
+        "--rounds",
+        "1",
+        *COMMON,
+        "--record",
+        "--images",
+        "3",
+        "--membership-pairs",
+        "5",
+    )
     refused = call(*deployed(federation, tmp_path / "refused", *flags)[1:], code=1)
     assert "this site's policy does not let its messages be recorded" in refused.stderr.splitlines()[-1]
 
@@ -628,3 +641,7 @@ def test_a_recorded_run_is_announced_at_both_ends_and_audited_with_what_sites_ha
     call("sim.py", "--from", str(out), "--attack", "analytic", "--engine", "inproc")
     entries = json.loads((out / "audit-1" / "result.json").read_text())["audit"]
     assert entries and all(entry["images"] == 3 for entry in entries)
+    small = ("--set", "sampled.train=50", "membership.public=40", "membership.width=16")
+    call("sim.py", "--from", str(out), "--attack", "membership", *small, "--engine", "inproc", "--audit-rounds", "1")
+    items = json.loads((out / "audit-2" / "result.json").read_text())["membership"]
+    assert items and all((item["clients"], item["pairs"]) == (3, 15) for item in items)
