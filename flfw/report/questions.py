@@ -104,7 +104,9 @@ def _of_one_place(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def membership_line(row: Mapping[str, Any]) -> str:
     """Return a statistic in one line for the terminal."""
     area, low, high = (decimals(row[key], 3) for key in ("auc", "auc_low", "auc_high"))
-    shown = f"AUC {area} ({low} to {high}) on {row['pairs']} pairs"
+    shown = (
+        f"AUC {area} ({low} to {high}) on {row['pairs']} pairs{' of patients' if row.get('unit') == 'patient' else ''}"
+    )
     if number(row["tpr"]) is not None:
         shown += f", {row['tpr']:.1%} of members at {row['fpr']:.2%} false alarms"
     if number(row["epsilon_low"]):
@@ -141,8 +143,9 @@ def _seen(settings: Sequence[AuditEntry], unit: str) -> PageQuestion:
 
 
 def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
-    asked = "Can somebody tell that it was there?", f"membership of single {unit}"
     row = decisive(membership)
+    unit = "patients" if row and row.get("unit") == "patient" else unit
+    asked = "Can somebody tell that it was there?", f"membership of single {unit}"
     if row is None:
         nobody = "No attack tried to tell members from others."
         return PageQuestion(*asked, _UNTRIED, nobody)

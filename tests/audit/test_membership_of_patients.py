@@ -93,12 +93,15 @@ def scans(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_run_with_patients_compares_patients(scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_with_patients_compares_patients(
+    scans: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     run = f"--method fedavg --dataset folder:{scans}@patient --split iid --net linear --engine inproc --clients 2"
     flags = f"{run} --rounds 1 --audit-rounds 1 --attack membership --set membership.public=6 membership.width=8"
     assert sim.main([*flags.split(), "--out", str(tmp_path / "run")]) == 0
     result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert " pairs of patients" in capsys.readouterr().out
     assert {(item["unit"], item["clients"]) for item in result["membership"]} == {("patient", 2)}
     task = Task.load(stored(tmp_path / "run"), None)
     assert task.pairs is not None and task.split.patients is not None
@@ -108,4 +111,8 @@ def test_a_run_with_patients_compares_patients(scans: Path, tmp_path: Path, monk
     counts = {item["pairs"] for item in result["membership"]}
     assert counts == {sum(own.count for own in task.pairs)}
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "Pairs of patients of one client" in page and "one client and one class" not in page
+    assert (
+        "Pairs of patients of one client" in page
+        and "membership of single patients" in page
+        and "one client and one class" not in page
+    )
