@@ -1,0 +1,233 @@
+"""Audits of membership whose answer is known before they run: whole runs on digits, or what was recorded of one.
+
+Each expected verdict follows from the reason beside it and not from having run the code.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from attacks.membership import Membership
+from flfw.adversary.membership_attack import MembershipAttack, MembershipView
+from flfw.audit.auditor import Auditor
+from flfw.defence import Defence
+from flfw.experiment import Experiment
+from flfw.membership.pairs import Pairs
+from flfw.nets import Tensors
+from flfw.recording.manifest import rewrite
+from flfw.resolve import resolve, without_auto
+from flfw.runs import run as whole
+from flfw.task import Task
+from tests.support.silent_defences import SendsNothing
+from tests.support.small_runs import plug_in, tiny
+
+Fields = dict[str, Any]
+LEAKS, NOTHING, OPEN = "leaks", "no leak found", "inconclusive"
+CLAIM = {"unit": "example", "adversary": "server", "delta": 1e-6, "counted": "here"}
+
+
+@final
+class SendsNoise(Defence):
+    """Replaces whatever leaves the client by noise."""
+
+    def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+        return {name: torch.randn(value.shape, generator=rng) for name, value in update.items()}
+
+
+@final
+class Reversed(MembershipAttack):
+    """Scores members lower."""
+
+    def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:
+        found = Membership().scores(view, rng)
+        return {name: -found[name] for name in ("cosine", "whitened")} | {"label_only": found["label_only"]}
+
+
+FEW_EXAMPLES: Fields = {"clients": 40, "images": 40, "lr": 0.1}
+BY_HEART: Fields = {**FEW_EXAMPLES, "local_epochs": 50, "batch_size": 20}
+ONE_STEP: Fields = {**FEW_EXAMPLES, "batch_size": 50}
+
+
+def asked(out: Path, **fields: Any) -> Experiment:
+    """Ask for a run of one round on digits, with an attack on membership."""
+    common = {"dataset": "digits", "net": "mlp", "split": "iid", "attack": ("membership",), "audit_rounds": "1"}
+    return tiny(out, **{**common, **fields})
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Fields], Path]:
+    """Return the folder of a run, which is made once."""
+    done: dict[str, Path] = {}
+
+    def run(fields: Fields) -> Path:
+        key = repr(sorted(fields.items()))
+        if key not in done:
+            done[key] = whole.run(asked(tmp_path_factory.mktemp("known") / "run", **fields))
+        return done[key]
+
+    return run
+
+
+def items(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the items of membership by statistic."""
+    return {item["statistic"]: item for item in json.loads((folder / "result.json").read_text())["membership"]}
+
+
+# --- changes of what was recorded, or of what the trusted side holds ---
+
+
+def sends_anothers(*clients: int) -> Callable[[Path], None]:
+    """Each of these clients has sent what the next of them sent."""
+
+    def doctor(folder: Path) -> None:
+        observations = folder / "observations"
+        rows = [json.loads(row) for row in (observations / "manifest.jsonl").read_text().splitlines()]
+        lines = {row["client"]: row for row in rows if row.get("type") == "train"}
+        sent = [lines[client]["sent_by_client"] for client in clients]
+        for client, other in zip(clients, sent[1:] + sent[:1], strict=True):
+            lines[client]["sent_by_client"] = other
+        rewrite(observations, rows)
+
+    return doctor
+
+
+def as_recorded(folder: Path) -> None:
+    """Nothing is changed."""
+
+
+def marks_swapped(pairs: Pairs, labels: np.ndarray) -> Pairs:
+    """The trusted side takes the held-out example of each pair for its member."""
+    return Pairs(pairs.held_out, pairs.members)
+
+
+def of_two_classes(pairs: Pairs, labels: np.ndarray) -> Pairs:
+    """The held-out examples are those of the pair whose class is half of all classes further on."""
+    order = np.argsort(labels[pairs.members], kind="stable")
+    return Pairs(pairs.members[order], np.roll(pairs.held_out[order], len(order) // 2))
+
+
+def untrained(pairs: Pairs, labels: np.ndarray) -> Pairs:
+    """Members, too, are examples that were held out."""
+    half = len(pairs.held_out) // 2
+    return Pairs(pairs.held_out[:half], pairs.held_out[half : 2 * half])
+
+
+def as_drawn(pairs: Pairs, labels: np.ndarray) -> Pairs:
+    """The pairs of the run."""
+    return pairs
+
+
+@dataclass(frozen=True)
+class MembershipSetup:
+    """Audit of known answer.
+
+    Attributes:
+        expected: verdict and cause of each statistic that is meant.
+        why: it must be this one.
+        fields: of the run.
+        doctor: what is changed in the recordings before they are audited again.
+        pairs: what is changed in the pairs of the trusted side.
+        privacy: epsilons that the run claims against the server.
+    """
+
+    expected: Mapping[str, tuple[str, str]]
+    why: str
+    fields: Fields
+    doctor: Callable[[Path], None] | None = None
+    pairs: Callable[[Pairs, np.ndarray], Pairs] | None = None
+    privacy: Sequence[float] = field(default=())
+
+
+def audited_again(setup: MembershipSetup, folder: Path, place: Path) -> dict[str, dict[str, Any]]:
+    """Return the items of an audit of a changed copy of a run."""
+    source, out = place / "run", place / "again"
+    shutil.copytree(folder, source)
+    out.mkdir()
+    (setup.doctor or as_recorded)(source)
+    experiment = without_auto(asked(folder, **setup.fields))
+    task = Task.load(experiment, None)
+    labels = np.asarray(task.dataset.train_y)
+    pairs = tuple((setup.pairs or as_drawn)(own, labels) for own in task.pairs or ())
+    again = dataclasses.replace(task, pairs=pairs)
+    with Auditor(resolve(dataclasses.replace(experiment, out=out)), again, source, out) as auditor:
+        auditor.run(privacy=[{**CLAIM, "epsilon": epsilon} for epsilon in setup.privacy])
+    return {item["statistic"]: item for item in auditor.membership}
+
+
+HIDDEN = (OPEN, "static")
+QUICK: dict[str, MembershipSetup] = {
+    "few examples are learnt by heart": MembershipSetup(
+        {"cosine": (LEAKS, "pairs"), "whitened": (LEAKS, "pairs")}, "17 examples a client, 50 epochs", BY_HEART
+    ),
+    "one step of a fresh network": MembershipSetup(
+        {"whitened": (LEAKS, "pairs"), "trajectory": (LEAKS, "pairs")}, "one gradient of 17 examples", ONE_STEP
+    ),
+    "weights that do not move": MembershipSetup(
+        {"cosine": (OPEN, "null"), "whitened": (OPEN, "few")},
+        "a step of 1e-12 changes no weight, so that the update is zero",
+        {**ONE_STEP, "lr": 1e-12},
+    ),
+    "zeros instead of updates": MembershipSetup(
+        {"cosine": (OPEN, "null"), "whitened": HIDDEN},
+        "nothing is sent",
+        {**ONE_STEP, "defence": plug_in(SendsNothing)},
+    ),
+    "the marks are the wrong way round": MembershipSetup(
+        {"whitened": (LEAKS, "reversed")}, "the other of each pair was trained on", ONE_STEP, pairs=marks_swapped
+    ),
+    "the attack scores the wrong way round": MembershipSetup(
+        {"whitened": (LEAKS, "reversed")},
+        "who turns its scores round tells members",
+        {**ONE_STEP, "attack": (plug_in(Reversed),)},
+    ),
+    "the members were not trained on either": MembershipSetup(
+        {"cosine": (OPEN, "few"), "whitened": (OPEN, "few")}, "all candidates were held out", ONE_STEP, pairs=untrained
+    ),
+    "pairs of two classes": MembershipSetup(
+        {"cosine": (OPEN, "few")},
+        "their labels tell nearly all of them apart; these are not counted",
+        ONE_STEP,
+        pairs=of_two_classes,
+    ),
+    "all clients send another's update": MembershipSetup(
+        {"cosine": (OPEN, "few"), "whitened": (OPEN, "few")},
+        "nobody's members are behind the message of its name",
+        ONE_STEP,
+        sends_anothers(*range(40)),
+    ),
+    "a false claim": MembershipSetup(
+        {"whitened": (LEAKS, "pairs")}, "an epsilon of 0.01 allows no such guesses", ONE_STEP, as_recorded, None, [0.01]
+    ),
+    "a claim that may be true": MembershipSetup(
+        {"whitened": (LEAKS, "pairs")}, "an epsilon of 100 allows any guesses", ONE_STEP, as_recorded, None, [100.0]
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_a_run_of_known_answer_gets_it(name: str, ran: Callable[[Fields], Path], tmp_path: Path) -> None:
+    found = answer(QUICK[name], ran, tmp_path)
+    if claimed := QUICK[name].privacy:
+        low = found["whitened"]["epsilon_low"]
+        assert found["whitened"]["claimed_epsilon"] == claimed[0] and (low > claimed[0]) == (claimed[0] < 1)
+
+
+def answer(setup: MembershipSetup, ran: Callable[[Fields], Path], place: Path) -> dict[str, dict[str, Any]]:
+    """Return a set-up's items, of which those that are meant have the expected verdict."""
+    folder = ran(setup.fields)
+    changed = setup.doctor or setup.pairs or setup.privacy
+    found = audited_again(setup, folder, place) if changed else items(folder)
+    got = {name: (found[name]["verdict"], found[name]["cause"]) for name in setup.expected}
+    assert got == setup.expected, {name: found[name]["why"] for name in setup.expected}
+    return found
