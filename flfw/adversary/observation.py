@@ -25,6 +25,8 @@ class Vantage(Enum):
     CLIENT_UPDATE = "client_update"
     CLIENT_EXAMPLE = "client_example"
     AGGREGATE = "aggregate"
+    PEER = "peer"
+    OUTSIDER = "outsider"
 
 
 @dataclass(frozen=True)

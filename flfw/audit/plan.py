@@ -89,7 +89,7 @@ class Plan:
             return ["server"]
         if ticket.group:
             return [AGGREGATE]
-        single, on_client = [v for v in VANTAGES if v != AGGREGATE], ticket.on_client
+        single, on_client = VANTAGES[:3], ticket.on_client
         return [v for v in single if v in self._experiment.vantage and (v == "client_example") == on_client]
 
     def sums(self, ticket: Ticket) -> list[Ticket]:

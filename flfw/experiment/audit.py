@@ -12,9 +12,13 @@ from flfw.experiment.fields import MOST, require_at_least, require_at_most, requ
 
 AGGREGATE = "aggregate"
 """Position at the server behind secure aggregation, which sees sums over groups of clients."""
-VANTAGES = ("server", "client_update", "client_example", AGGREGATE)
-"""Positions of an adversary: at the server, at a client's update, at the gradient of one example on a client, or at the
-server behind secure aggregation."""
+PEER = "peer"
+"""Position at a client, which sees the models that it is sent and its own messages."""
+OUTSIDER = "outsider"
+"""Position of one who sees the finished model alone."""
+VANTAGES = ("server", "client_update", "client_example", AGGREGATE, PEER, OUTSIDER)
+"""Positions of an adversary: at the server, at a client's update, at the gradient of one example on a client, at the
+server behind secure aggregation, at another client, or outside."""
 
 FEWEST_PAIRS = 2
 """Smallest number of pairs of a client in the membership game."""
@@ -45,10 +49,14 @@ class AuditSettings:
     """Probes of other sizes besides, for curves: batch=1,4,16 or steps=1,5,20, or ladder=1x1,4x1,4x5 of both sizes;
     group=1,2,5,10 sums over so many clients (vantage aggregate)."""
     group: int = 0
-    """Clients whose messages are summed (vantage aggregate); 0: all that are probed."""
+    """Clients whose messages are summed (vantages aggregate and peer); 0: all that are probed."""
+    colluding: int = 1
+    """Clients whose own messages the attacker knows: those of a peer, itself among them, and those that work together
+    with a server behind secure aggregation."""
     vantage: tuple[str, ...] = ("server",)
     """Where attackers stand: server, client_update (as sent), client_example (one gradient in local training),
-    aggregate (the server behind secure aggregation, which sees sums over a group of clients)."""
+    aggregate (the server behind secure aggregation, which sees sums over a group of clients), peer (another client,
+    which takes its own part off such a sum), outsider (sees the finished model)."""
     adaptation: Literal["auto", "automatic", "none"] = "auto"
     """Beside an attacker who does not know of a defence, one who does: with what is written for the defence, else with
     its own code in the objective; automatic: always with its own code; none: without."""
@@ -83,6 +91,7 @@ class AuditSettings:
     def __post_init__(self) -> None:
         require_at_least(self, 1, ("victim_batch", "victim_steps", "images"))
         require_at_most(self, MOST, ("victim_batch", "victim_steps", "images"))
+        require_at_least(self, 1, ("colluding",))
         require_at_least(self, 0, ("attack_retries", "group"))
         require_at_least(self, -1, ("keep_observations",))
         words, pairs = ("auto", "none", "all"), self.membership_pairs

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from flfw.curves import groups
 from flfw.errors import BadInput, require
-from flfw.experiment.audit import AGGREGATE, AuditSettings
+from flfw.experiment.audit import AGGREGATE, PEER, AuditSettings
 from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
 from flfw.experiment.fields import Scalar, integer
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
@@ -69,6 +69,8 @@ class Experiment(
         _ = self.audited
         alone = self.membership_pairs in ("auto", "none") or not self.canaries
         require(alone, f"canaries=0 with membership-pairs={self.membership_pairs}", canaries=self.canaries)
+        if PEER in self.vantage:
+            require(self.colluding < self.clients, f"1 <= colluding < {self.clients} clients", colluding=self.colluding)
         if AGGREGATE in self.vantage:
             most = min(self.images, self.clients)
             wanted = f"groups of 1 to {most} clients, as many as are probed"

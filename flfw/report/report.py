@@ -51,11 +51,12 @@ _FLAGS = {
     "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "rounds",
     "sampling", "local_epochs", "batch_size", "lr", "seed", "target_epsilon", "epsilon_budget", "delta", "accountant",
     "accounting", "patient_examples", "patient_clients", "canaries", "defended", "defence", "attack", "audit_rounds",
-    "victim_batch", "victim_steps", "images", "curve", "group", "vantage", "adaptation", "pictures", "membership_pairs",
+    "victim_batch", "victim_steps", "images", "curve", "group", "colluding", "vantage", "adaptation", "pictures",
+    "membership_pairs",
 }  # fmt: skip
 _SAID_IF_CHANGED = {
     "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
-    "patient_examples", "patient_clients", "canaries", "group",
+    "patient_examples", "patient_clients", "canaries", "group", "colluding",
 }  # fmt: skip
 _AXES = {
     GROUP: "clients in a sum",

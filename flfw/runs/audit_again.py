@@ -14,7 +14,7 @@ from flfw.recording.reader import Recordings, is_recorded
 from flfw.resolve import Resolved, needs_pairs
 
 _OF_AN_AUDIT = (
-    "attack", "audit-rounds", "audit-source", "images", "curve", "group", "vantage", "adaptation",
+    "attack", "audit-rounds", "audit-source", "images", "curve", "group", "colluding", "vantage", "adaptation",
     "attack-memory-gb", "attack-compile", "attack-precision", "set",
 )  # fmt: skip
 
