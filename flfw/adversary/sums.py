@@ -42,6 +42,11 @@ class Protocol:
         recovered = quantiser.recover([quantiser.quantise(each, whole, rng) for each in arrays])
         return {n: torch.from_numpy(a) * len(messages) for n, a in zip(names, recovered, strict=True)}
 
+    def cuts(self, messages: Sequence[Tensors]) -> bool:
+        """Return whether the protocol clips a number of any message, so that a sum is not that of the messages."""
+        most = self.quantiser.clipping_range
+        return any(bool((value.abs() > most).any()) for message in messages for value in message.values())
+
     @property
     def words(self) -> str:
         """The protocol, for the attacker's grants."""

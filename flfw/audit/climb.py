@@ -17,6 +17,7 @@ import torch
 
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth
+from flfw.adversary.sums import Protocol
 from flfw.aggregates.secagg_plus import Quantiser
 from flfw.audit.jobs import Job, Solution
 from flfw.audit.knowledge import grant, observed
@@ -112,6 +113,8 @@ class Climb:
         checked = self._job(job, MATCHED) if hidden else job
         if checked is None:
             return Rung("consistency", None, None, stopped="no undefended probes were recorded")
+        if checked.ticket.group and self._cut(checked):
+            return Rung("consistency", None, None, stopped="secure aggregation cut the largest numbers off")
         compared: list[Agreement] = []
         for seen, known, truth in self._open(checked):
             if seen.client not in clients:
@@ -129,6 +132,12 @@ class Climb:
         if worst.outcome == "not possible":
             return Rung("consistency", None, None, stopped=worst.sentence.rstrip("."))
         return Rung("consistency", None, worst.agrees, reason=worst.sentence)
+
+    def _cut(self, job: Job) -> bool:
+        """Return whether secure aggregation clips any message of a job's sums."""
+        ids = [id_ for exchange in job.exchanges for id_ in exchange.summed]
+        seen = Recordings(job.recordings).observations(ids)
+        return Protocol(0).cuts([one.sent for one in seen if one is not None])
 
     def candidates(self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution) -> Identified | None:
         """Hold other data of the same client and classes against each message; None: it cannot be done.

@@ -13,7 +13,7 @@ from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.reach import out_of_reach
 from flfw.audit.measures.rouge import GRAMS
-from flfw.audit.measures.sum_conclusion import SumEvidence, conclude_on_sums
+from flfw.audit.measures.sum_conclusion import SumEvidence, SumFacts, conclude_on_sums
 from flfw.audit.scorer import FLOORS, UNGUIDED, ScoreRow
 from flfw.audit.verdict import EASY_SHARE, Conclusion, Evidence, Ladder, Searched, verdict
 from flfw.rng import numpy_generator
@@ -42,7 +42,7 @@ class AuditedTarget:
         expected: share of the examples that the attack's theory expects to be found; None: there is none for the case.
         tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
         bounded: whether no result can be nearer to the truth than the rows' ceiling.
-        alone: of sums, the share recovered by the same attack from groups of one client; None: these were not attacked.
+        sums: facts of the sums; None: single messages were attacked.
     """
 
     private: bool = False
@@ -56,7 +56,7 @@ class AuditedTarget:
     expected: float | None = None
     tampered_by: str = ""
     bounded: bool = True
-    alone: float | None = None
+    sums: SumFacts | None = None
 
 
 def entry(
@@ -83,7 +83,7 @@ def entry(
     """
     failures = sum(row["failed"] for row in rows) + asked - len(rows)
     evidence = _evidence(description, rows, failures / asked, target, untold, seed)
-    conclusion = _concluded(description.get("group"), ladder, evidence, target.alone)
+    conclusion = _concluded(target.sums, ladder, evidence)
     if target.tampered_by:
         conclusion = of_malicious_server(conclusion, target.tampered_by)
     word, cause, reason = conclusion
@@ -126,13 +126,15 @@ def entry(
     }
 
 
-def _concluded(group: int | None, ladder: Ladder, evidence: Evidence, alone: float | None) -> Conclusion:
+def _concluded(facts: SumFacts | None, ladder: Ladder, evidence: Evidence) -> Conclusion:
     """Conclude; of sums without another defence by rules of their own."""
     conclusion, at = verdict(ladder, evidence), evidence.searched
-    if group and conclusion.cause == "undefended":
+    if facts and facts.exposed and not evidence.defended and conclusion.verdict not in (*POSITIVE, "attack broken"):
+        return Conclusion(*facts.exposure())
+    if facts and conclusion.cause == "undefended":
         short = at is not None and 2 * at.short > at.total
-        sums = SumEvidence(group, alone, bool(ladder.consistency.passed), short, evidence.messages)
-        conclusion = Conclusion(*conclude_on_sums(sums, EASY_SHARE))
+        sums = SumEvidence(facts, bool(ladder.consistency.passed), short, evidence.messages)
+        return Conclusion(*conclude_on_sums(sums, EASY_SHARE))
     return conclusion
 
 

@@ -17,6 +17,7 @@ from flfw.audit.entries import AuditedTarget, entry
 from flfw.audit.jobs import Job, Solution
 from flfw.audit.measures.class_inference import PRESENT, Inference
 from flfw.audit.measures.identification import Identified
+from flfw.audit.measures.sum_conclusion import SumFacts
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD
 from flfw.audit.scorer import Scorer, ScoreRow
@@ -50,7 +51,7 @@ class Judge:
         self._resolved, self._experiment = plan.resolved, plan.resolved.experiment
         self._named = plan.attacks
         self.below: dict[str, Rung] = {}
-        self._recovered_alone: dict[tuple[str, bool, str, int, str], float] = {}
+        self._recovered_alone: dict[tuple[str, str, bool, str, int, str], float] = {}
 
     def entries(
         self, job: Job, solution: Solution, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow]
@@ -70,7 +71,7 @@ class Judge:
                 searched=self._searched(job, defence, stands, solution, selected),
                 identified=self._scorer.identified(job, {row["victim"] for row in selected}),
                 pointed=self._pointed(job, defence, stands, solution, selected),
-                alone=self._alone(job, defence, selected),
+                sums=self._sums(job, defence, selected),
                 columns=self._scorer.columns(job, {row["victim"] for row in selected}),
                 expected=self._expected(job, stands),
                 tampered_by=self._experiment.tampered_by,
@@ -80,12 +81,26 @@ class Judge:
             entries.append(entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other))
         return entries
 
-    def _alone(self, job: Job, defence: str, rows: Sequence[ScoreRow]) -> float | None:
-        """Return the share that the same attack recovered from groups of one client, which are attacked first."""
-        at = job.attack, job.adaptive, defence, job.ticket.round, job.ticket.recorded
-        if job.ticket.group == 1:
+    def _sums(self, job: Job, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
+        """Return the facts of a job's sums; those with one client left are attacked first, and kept for the others."""
+        ticket = job.ticket
+        if not ticket.group:
+            return None
+        at = job.attack, job.vantage, job.adaptive, defence, ticket.round, ticket.recorded
+        if ticket.group == 1:
             self._recovered_alone[at] = sum(row["recovered"] for row in rows) / max(1, len(rows))
-        return self._recovered_alone.get(at)
+        alone, size = self._recovered_alone.get(at), ticket.group
+        return SumFacts(size, min(self._experiment.colluding, size - 1), alone, self._untried())
+
+    def _untried(self) -> tuple[str, ...]:
+        """Return in words the kinds of attacks without which a failure on sums is no evidence."""
+        ran = [attack for attack in self._named.values() if attack.reconstructs]
+        kinds = {
+            "closed form": any(attack.budget.iterations == 0 for attack in ran),
+            "search": any(attack.budget.iterations > 0 for attack in ran),
+            "attack on membership": bool(self._resolved.membership),
+        }
+        return tuple(kind for kind, tried in kinds.items() if not tried)
 
     def _ladder(self, job: Job, defence: str, stands: Standing, rows: Sequence[ScoreRow]) -> Ladder:
         """Climb as far as the verdict needs it: the rungs beside a target only where its failure could count."""

@@ -49,7 +49,8 @@ class AuditSettings:
     """Probes of other sizes besides, for curves: batch=1,4,16 or steps=1,5,20, or ladder=1x1,4x1,4x5 of both sizes;
     group=1,2,5,10 sums over so many clients (vantage aggregate)."""
     group: int = 0
-    """Clients whose messages are summed (vantages aggregate and peer); 0: all that are probed."""
+    """Clients whose messages are summed (vantages aggregate and peer); 0: all that
+    are probed and take part in a round."""
     colluding: int = 1
     """Clients whose own messages the attacker knows: those of a peer, itself among them, and those that work together
     with a server behind secure aggregation."""

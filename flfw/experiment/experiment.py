@@ -72,8 +72,8 @@ class Experiment(
         if PEER in self.vantage:
             require(self.colluding < self.clients, f"1 <= colluding < {self.clients} clients", colluding=self.colluding)
         if AGGREGATE in self.vantage:
-            most = min(self.images, self.clients)
-            wanted = f"groups of 1 to {most} clients, as many as are probed"
+            most = min(self.images, self.per_round)
+            wanted = f"groups of 1 to {most} clients, as many as are probed and take part in a round"
             require(max(self.groups) <= most, wanted, group=max(self.groups))
             alike = len(self.defended_partitions) in (0, self.clients)
             require(alike, f"all clients or none defended with --vantage {AGGREGATE}", defended=self.defended)
@@ -81,7 +81,7 @@ class Experiment(
     @property
     def groups(self) -> tuple[int, ...]:
         """Numbers of clients in a sum at the vantage `AGGREGATE`: the target's first, then those of the curve."""
-        target = self.group or min(self.images, self.clients)
+        target = self.group or min(self.images, self.per_round)
         return tuple(dict.fromkeys((target, *groups(self.curve))))
 
     @property

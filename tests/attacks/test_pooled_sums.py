@@ -43,6 +43,11 @@ def test_of_weights_the_mean_is_left_and_large_numbers_are_clipped() -> None:
     )
 
 
+def test_a_protocol_says_that_it_cuts_numbers() -> None:
+    assert Protocol(0).cuts([{"w": torch.tensor([1.0])}, {"w": torch.tensor([0.0, -8.5])}])
+    assert not Protocol(0).cuts([{"w": torch.tensor([8.0, -8.0])}])
+
+
 def test_clients_with_weights_of_their_own_have_no_sum_of_one_model() -> None:
     clients = [seen(c, {"w": torch.ones(1)}, {"w": torch.tensor([float(c)])}) for c in (0, 1)]
     with pytest.raises(BadInput, match="the same weights received by all clients of a sum"):

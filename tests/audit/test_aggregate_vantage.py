@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flfw.audit.measures.sum_conclusion import SumEvidence, conclude_on_sums
+from flfw.audit.measures.sum_conclusion import SumEvidence, SumFacts, conclude_on_sums, with_groups_needed
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.runs import run as whole
@@ -49,27 +49,70 @@ def test_what_a_batch_of_eight_gives_a_sum_of_four_clients_with_two_gives(folder
     assert audited["analytic", 4]["share_recovered"] < 1.0
 
 
-def test_the_verdict_needs_many_clients_and_the_same_attack_on_one() -> None:
-    def verdict(**changes: Any) -> tuple[str, str]:
-        usual = {"group": 10, "alone": 1.0, "described": True, "short": False, "sums": 8}
-        return conclude_on_sums(SumEvidence(**{**usual, **changes}), 0.5)[:2]
+def test_a_sum_is_by_default_over_as_many_clients_as_take_part(tmp_path: Path) -> None:
+    assert asked(tmp_path).groups == (4,) and asked(tmp_path, images=3).groups == (3,)
+    assert asked(tmp_path, sample=2, curve=("group=1,2",)).groups == (2, 1)
 
-    assert verdict() == ("no leak found", "nothing")
-    assert verdict(group=9) == ("inconclusive", "group") and verdict(sums=7) == ("inconclusive", "few")
+
+def test_the_verdict_needs_many_clients_and_the_same_attack_on_one() -> None:
+    def verdict(described: bool = True, short: bool = False, sums: int = 8, **changes: Any) -> tuple[str, str]:
+        facts = SumFacts(**{"group": 11, "colluding": 1, "alone": 1.0, **changes})
+        return conclude_on_sums(SumEvidence(facts, described, short, sums), 0.5)[:2]
+
+    assert verdict() == verdict(group=10, colluding=0) == ("no leak found", "nothing")
+    assert verdict(group=10) == ("inconclusive", "group") and verdict(sums=7) == ("inconclusive", "few")
     assert verdict(alone=None) == verdict(alone=0.4) == ("inconclusive", "alone")
     assert verdict(described=False) == ("inconclusive", "consistency")
-    assert verdict(short=True) == ("inconclusive", "search") and verdict(group=1) == ("inconclusive", "undefended")
+    assert verdict(short=True) == ("inconclusive", "search")
+    assert verdict(group=1, colluding=0) == ("inconclusive", "undefended")
+    assert verdict(untried=("search",)) == ("inconclusive", "untried")
+
+
+def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
+    reason = conclude_on_sums(SumEvidence(SumFacts(10, 2, 1.0), True, False, 8), 0.5)[2]
+    assert "sums over 10 clients, of which 2 may work with the attacker (--colluding): 8 are left." in reason
+    untried = SumFacts(12, 2, 1.0, ("closed form", "attack on membership"))
+    assert (
+        "ran no closed form and no attack on membership"
+        in conclude_on_sums(SumEvidence(untried, True, False, 8), 0.5)[2]
+    )
+
+
+def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
+    usual = {"attack": "a", "vantage": "aggregate", "adaptive": group == 1, "adaptation": None, "defence": "none"}
+    more = {"round": 0, "steps": 1, "curve": "group", "cause": "", "stopped": None, "messages": 8}
+    return {**usual, **more, "group": group, "verdict": word, **changes}
+
+
+@pytest.mark.parametrize(
+    ("entries", "needed"),
+    [
+        ([sized(1, "leaks"), sized(2, "static only"), sized(5, "static only")], 2),
+        ([sized(1, "inconclusive"), sized(2, "inconclusive")], None),
+        ([sized(1, "leaks"), sized(2, "inconclusive", stopped="crashed: ValueError: x"), sized(5, "inconclusive")], 5),
+        ([sized(1, "leaks"), sized(2, "inconclusive", stopped="not applicable: too large")], 2),
+        ([sized(1, "leaks"), sized(2, "attack broken"), sized(5, "inconclusive", messages=0)], None),
+        ([sized(1, "leaks"), sized(2, "inconclusive", vantage="peer")], None),
+    ],
+    ids=["adaptive only alone", "fails alone too", "crashed at two", "cannot work on two", "no answer", "vantages"],
+)
+def test_the_smallest_group_is_one_in_which_the_attack_itself_reached_nothing(
+    entries: list[dict[str, Any]], needed: int | None
+) -> None:
+    found = with_groups_needed(entries, ("leaks",))
+    assert {one["group_needed"] for one in found if one["vantage"] == "aggregate"} == {needed}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"vantage": ("server",), "group": 2}, "--vantage aggregate with group"),
-        ({"group": 5}, "groups of 1 to 4 clients, as many as are probed, got group=5"),
+        ({"group": 5}, "groups of 1 to 4 clients, as many as are probed and take part in a round, got group=5"),
+        ({"group": 3, "sample": 2}, "groups of 1 to 2 clients, as many as are probed and take part in a round"),
         ({"audit_source": "both"}, "audit-source=probe with --vantage aggregate"),
         ({"defence": "prune", "defended": "1"}, "all clients or none defended"),
     ],
-    ids=["vantage", "size", "source", "defended"],
+    ids=["vantage", "size", "sample", "source", "defended"],
 )
 def test_sums_that_cannot_be_made_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(BadInput, match=message):

@@ -6,33 +6,74 @@ works on groups of one client in the same audit, and for groups of `LEAST` clien
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 from flfw.audit.measures.statistics import most_missed
 from flfw.curves import GROUP
 
 LEAST = 10
-"""Least number of clients in a sum for ``no leak found``."""
+"""Least number of clients in a sum for ``no leak found``, those that work together with the attacker not counted."""
 MESSAGES = 8
 """Least number of independent sums for ``no leak found``."""
 
 
+@final
+@dataclass(frozen=True)
+class SumFacts:
+    """Facts of a sum that an attacker sees.
+
+    Attributes:
+        group: number of clients in the sum.
+        colluding: clients among them whose own messages the attacker knows.
+        alone: share recovered by the same attack where one client is left; None: this was not attacked.
+        untried: in words, the kinds of attacks that were not run in the same audit.
+        peer: whether another client sees it, so that the own parts of those that collude are taken off already.
+    """
+
+    group: int
+    colluding: int = 0
+    alone: float | None = None
+    untried: tuple[str, ...] = ()
+    peer: bool = False
+
+    @property
+    def left(self) -> int:
+        """Number of clients that hide one another."""
+        return self.group - self.colluding
+
+    @property
+    def exposed(self) -> bool:
+        """Whether another client reads a single client's message off the sum."""
+        return self.peer and self.left == 1
+
+    def exposure(self) -> tuple[str, str, str]:
+        """Return verdict, cause and reason where `exposed` and nothing but the sum hides the message."""
+        members = (
+            f"{self.group} clients, of which {self.colluding} {'works' if self.colluding == 1 else 'work'} with it"
+        )
+        return (
+            "leaks",
+            "peer",
+            f"In a round of {members}, a client takes the own part off and has the other client's update, but for the "
+            "rounding of the model. That this attack reconstructs nothing from it protects nobody.",
+        )
+
+
+@final
 @dataclass(frozen=True)
 class SumEvidence:
     """Results that a failure on sums is held against.
 
     Attributes:
-        group: number of clients in a sum.
-        alone: share recovered by the same attack on groups of one client; None: these were not attacked.
+        facts: facts of the sum.
         described: whether the attacker's model, at the true data, gives the sums.
         short: whether the search ended short in most of the sums.
         sums: number of independent sums.
     """
 
-    group: int
-    alone: float | None
+    facts: SumFacts
     described: bool
     short: bool
     sums: int
@@ -43,71 +84,102 @@ def conclude_on_sums(evidence: SumEvidence, enough: float) -> tuple[str, str, st
 
     Args:
         evidence: the results.
-        enough: share recovered from groups of one client from which on the attack counts as working.
+        enough: share recovered where one client is left from which on the attack counts as working.
 
-    >>> conclude_on_sums(SumEvidence(5, 1.0, True, False, 8), 0.5)[:2]
+    >>> conclude_on_sums(SumEvidence(SumFacts(5, alone=1.0), True, False, 8), 0.5)[:2]
     ('inconclusive', 'group')
     """
-    size, alone = evidence.group, evidence.alone
+    facts = evidence.facts
+    size, alone = facts.group, facts.alone
+    first = f"group={1 + facts.colluding * facts.peer}"
+    if facts.exposed:
+        return facts.exposure()
     if size == 1:
         return "inconclusive", "undefended", "A sum over one client is its own message, which nothing hides."
     if alone is None:
-        why = "Groups of one client were not attacked (`--curve group=1`)"
+        why = f"Sums with one client left were not attacked (`--curve {first}`)"
         return "inconclusive", "alone", f"{why}: it was not shown that the attack works without the sum."
     if alone < enough:
-        why = f"The attack reconstructs {alone:.0%} of the examples of groups of one client"
-        return "inconclusive", "alone", f"{why}, too few for its failure on sums to mean anything."
+        why = f"The attack reconstructs {alone:.0%} of the examples at {first}, where one client is left"
+        return "inconclusive", "alone", f"{why}: too few for its failure on sums to mean anything."
     if not evidence.described:
         why = "It was not shown that the attacker's model of the clients explains the sums"
         return "inconclusive", "consistency", f"{why}: its failure means nothing."
     if evidence.short:
         why = "The search ended short in most sums: the true data explain them better than its results do"
         return "inconclusive", "search", f"{why}. A longer or better search is needed."
-    if size < LEAST:
-        why = f"Nothing was reconstructed from sums over {size} clients, but at least {LEAST} are needed"
-        return "inconclusive", "group", f"{why}: a stronger attack may separate so few."
+    if facts.left < LEAST:
+        beside = f", of which {facts.colluding} may work with the attacker (--colluding): {facts.left} are left"
+        why = f"Nothing was reconstructed from sums over {size} clients{beside if facts.colluding else ''}"
+        return "inconclusive", "group", f"{why}. At least {LEAST} are needed: a stronger attack may separate so few."
     if evidence.sums < MESSAGES:
         why = f"Nothing was reconstructed from {evidence.sums} sums, but at least {MESSAGES} are needed"
-        return (
-            "inconclusive",
-            "few",
-            f"{why}: up to {most_missed(max(1, evidence.sums)):.0%} of them could leak unseen.",
-        )
+        missed = most_missed(max(1, evidence.sums))
+        return "inconclusive", "few", f"{why}: up to {missed:.0%} of them could leak unseen."
+    if facts.untried:
+        why = f"Nothing was reconstructed from sums over {size} clients, but this audit ran {_no(facts.untried)}"
+        return "inconclusive", "untried", f"{why}, which may find more in them."
     return (
         "no leak found",
         "nothing",
-        f"The attack reconstructs {alone:.0%} of the examples of groups of one client, and nothing from sums over "
-        f"{size}. Up to {most_missed(evidence.sums):.0%} of such sums could leak to this attack and none have been "
-        "seen to. This holds for one round's sums, if the protocol is right and no client tells its own part.",
+        f"The attack reconstructs {alone:.0%} of the examples where one client is left ({first}), and nothing from "
+        f"sums over {size}. Up to {most_missed(evidence.sums):.0%} of such sums could leak to this attack and none "
+        "have been seen to. It says nothing about a server that changes the network, or that sends clients different "
+        "ones.",
     )
 
 
-def group_needed(reached: dict[int, bool]) -> int | None:
-    """Return the smallest measured group from which on an attack reaches nothing; None: there is none, or no effect.
+def _no(kinds: Sequence[str]) -> str:
+    return " and ".join(f"no {kind}" for kind in kinds)
+
+
+def group_needed(reached: Mapping[int, bool | None]) -> int | None:
+    """Return the smallest measured group from which on an attack reaches nothing; None: it did not fall to that.
+
+    An attack that reaches nothing in the smallest group either was not stopped by sums: then no number is needed.
 
     Args:
-        reached: whether the attack recovered or identified anything, by the size of the group.
+        reached: whether the attack recovered or identified anything, by the size of the group; None: it gave no answer.
 
     >>> group_needed({1: True, 2: True, 5: False, 10: False}), group_needed({1: False, 2: False})
     (5, None)
+    >>> group_needed({1: True, 2: None, 5: None}), group_needed({1: True, 2: None, 5: False})
+    (None, 5)
     """
     last = max((size for size, leaked in reached.items() if leaked), default=None)
-    return None if last is None else min((size for size in reached if size > last), default=None)
+    return (
+        None
+        if last is None
+        else min((size for size in reached if size > last and reached[size] is False), default=None)
+    )
 
 
 def with_groups_needed(entries: Sequence[dict[str, Any]], positive: Collection[str]) -> list[dict[str, Any]]:
     """Return an audit's entries, those of sums with the smallest group from which on their attack reaches nothing.
 
+    An attack that could look through the clients' operations in a sum over one client, and not in a larger one, is the
+    same attack on one curve: ``adaptive`` may differ between them.
+
     Args:
         entries: the entries.
         positive: the verdicts of an attack that reached something.
     """
-    kinds = ("attack", "adaptive", "defence", "round", "steps")
+    kinds = ("attack", "vantage", "adaptation", "defence", "round", "steps")
     on_curve = lambda one: one["group"] and one["curve"] in (None, GROUP)  # noqa: E731
     at = lambda one: tuple(one[name] for name in kinds)  # noqa: E731
-    reached: dict[tuple[Any, ...], dict[int, bool]] = {}
+    reached: dict[tuple[Any, ...], dict[int, bool | None]] = {}
     for one in entries:
         if on_curve(one):
-            reached.setdefault(at(one), {})[one["group"]] = one["verdict"] in positive
+            reached.setdefault(at(one), {})[one["group"]] = _reached(one, positive)
     needed = {kind: group_needed(sizes) for kind, sizes in reached.items()}
     return [one | {"group_needed": needed[at(one)] if on_curve(one) else None} for one in entries]
+
+
+def _reached(one: Mapping[str, Any], positive: Collection[str]) -> bool | None:
+    """Return whether an entry's attack reached something; None: it broke, or what it saw was not what it should be."""
+    if one["cause"] == "peer":
+        return False
+    if one["verdict"] in positive:
+        return True
+    broke = one["stopped"] and not one["stopped"].startswith("not applicable")
+    return None if broke or one["verdict"] == "attack broken" or not one["messages"] else False
