@@ -87,7 +87,7 @@ def pooled(members: Sequence[Observation], weights: bool, protocol: Protocol | N
         BadInput: the clients did not all receive the same tensors, so that their sum is of no single model.
     """
     first = members[0]
-    alike = all(_same(first.received, other.received) for other in members[1:])
+    alike = all(same_received(first, other) for other in members[1:])
     require(alike, "the same weights received by all clients of a sum", clients=len(members))
     total = _sum(members, weights, protocol)
     mean = {name: value.double() / len(members) for name, value in total.items()}
@@ -144,5 +144,7 @@ def _sum(group: Sequence[Observation], weights: bool, protocol: Protocol | None)
     return total
 
 
-def _same(one: Tensors, other: Tensors) -> bool:
+def same_received(first: Observation, second: Observation) -> bool:
+    """Return whether two clients received equal tensors."""
+    one, other = first.received, second.received
     return one is other or (one.keys() == other.keys() and all(torch.equal(v, other[n]) for n, v in one.items()))

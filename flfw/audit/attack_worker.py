@@ -24,6 +24,7 @@ from flfw.audit.jobs import Job, Solution, alone, solved
 from flfw.audit.knowledge import MOST_SEARCHED, game_views, grant, granted_uploads, observed, protocol, restored
 from flfw.audit.membership_game.game import Game, as_scores, unusable
 from flfw.audit.queue import Queue
+from flfw.audit.standing import unseen
 from flfw.curves import GROUP
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
@@ -44,6 +45,8 @@ def solve(job: Job) -> Solution:
     resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
     if job.game is not None:
         return _scored(job, job.game, resolved)
+    if why := unseen(resolved, job.vantage, resolved.attacks[job.attack]):
+        return solved(job, [None] * len(job.exchanges), 0.0, stopped=f"not applicable: {why}")
     if resolved.attacks[job.attack].of_sums and job.ticket.group:
         return _by_client(job, resolved)
     return _solve(job, resolved)

@@ -306,7 +306,9 @@ class Auditor(AbstractContextManager["Auditor"]):
 def _which(job: Job) -> str:
     ticket, suffix = job.ticket, ", told of what hides the data" if job.adaptive else ""
     if ticket.group:
-        suffix = f", sums over {ticket.group} client{'s' * (ticket.group > 1)} of {ticket.batch} examples{suffix}"
+        rest = "the rest of " * bool(ticket.colluding)
+        size = ticket.group + ticket.colluding
+        suffix = f", {rest}sums over {size} client{'s' * (size > 1)}, {ticket.batch} examples{suffix}"
     if ticket.curve == GROUP:
         return suffix
     if ticket.curve:

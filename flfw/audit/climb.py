@@ -17,6 +17,7 @@ import torch
 
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth
+from flfw.adversary.peer_view import rounding as of_the_model
 from flfw.adversary.sums import Protocol
 from flfw.aggregates.secagg_plus import Quantiser
 from flfw.audit.jobs import Job, Solution
@@ -113,7 +114,7 @@ class Climb:
         checked = self._job(job, MATCHED) if hidden else job
         if checked is None:
             return Rung("consistency", None, None, stopped="no undefended probes were recorded")
-        if checked.ticket.group and self._cut(checked):
+        if checked.ticket.group and not checked.ticket.colluding and self._cut(checked):
             return Rung("consistency", None, None, stopped="secure aggregation cut the largest numbers off")
         compared: list[Agreement] = []
         for seen, known, truth in self._open(checked):
@@ -124,7 +125,7 @@ class Climb:
             shown, constants = known.model.observed(seen.sent)
             trial = known.model.gradient(truth.samples, truth.labels, {}, constants)
             rounding = resolution(seen.sent, seen.received, shown, known.steps) if known.weights else 0.0
-            rounding += _of_the_protocol(shown, seen, known.weights, job.ticket.group)
+            rounding += _of_the_sum(shown, seen, known.weights, job)
             compared.append(agreement(shown, [trial], rounding))
         if not compared:
             return Rung("consistency", None, None, stopped="none of its messages could be checked")
@@ -260,15 +261,21 @@ class Climb:
         return matching[0] if matching else None
 
 
-def _of_the_protocol(shown: Tensors, seen: Observation, weights: bool, group: int) -> float:
-    """Return the relative error of a mean over a group that secure aggregation explains by its rounding, at most."""
+def _of_the_sum(shown: Tensors, seen: Observation, weights: bool, job: Job) -> float:
+    """Return the relative error of a mean over a group that rounding explains: of the protocol, or of the model."""
+    ticket, group = job.ticket, job.ticket.group
     if not group or not shown:
         return 0.0
-    changes = [seen.sent[n].double() - (seen.received[n].double() if weights else 0) for n in shown if n in seen.sent]
+    names = [n for n in shown if n in seen.sent]
+    changes = [seen.sent[n].double() - (seen.received[n].double() if weights else 0) for n in names]
     length = sum(float(change.square().sum()) for change in changes) ** 0.5
-    numbers = sum(change.numel() for change in changes)
+    if not length:
+        return inf
+    if ticket.colluding:
+        step = 1.0 if weights else float(job.run_config["lr"])
+        return of_the_model(seen.received, names, group + ticket.colluding, group) / step / length
     # Rounding at random has at most a deviation of half a step in each number of each client.
-    return Quantiser().step / 2 * (numbers / group) ** 0.5 / length if length else inf
+    return Quantiser().step / 2 * (sum(change.numel() for change in changes) / group) ** 0.5 / length
 
 
 def _by_slot(job: Job, solution: Solution) -> dict[int, Reconstruction]:

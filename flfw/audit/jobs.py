@@ -16,7 +16,7 @@ from flfw.adversary.observation import Reconstruction
 from flfw.audit.membership_game.game import Game
 from flfw.curves import Point
 from flfw.errors import require
-from flfw.experiment import Experiment
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.formats.typed import from_json
 
 
@@ -31,8 +31,10 @@ class Ticket:
         batch: examples in each probe.
         steps: local steps in each probe.
         point: their name within the round.
-        group: number of clients whose messages are summed, behind secure aggregation; 0: each message is seen. Then
-            ``batch`` counts the examples of all of them.
+        group: number of clients whose messages are summed in what is seen; 0: each message is seen. Then ``batch``
+            counts the examples of all of them.
+        colluding: clients whose own messages were in that sum as well, and which another client took off.
+        vantage: the only position that sees it; empty: all that see each message.
     """
 
     rung: str
@@ -42,6 +44,8 @@ class Ticket:
     steps: int
     point: str
     group: int = 0
+    colluding: int = 0
+    vantage: str = ""
 
     def __post_init__(self) -> None:
         numbers = {"round": (0, self.round), "batch": (1, self.batch), "steps": (1, self.steps)}
@@ -56,7 +60,14 @@ class Ticket:
     @property
     def recorded(self) -> str:
         """Name under which the messages are recorded; the messages of a sum are those of its probes."""
-        return self.point.replace(f"-sum{self.group}", "", 1) if self.group else self.point
+        return self.point.replace(self._mark, "", 1) if self.vantage else self.point
+
+    @property
+    def _mark(self) -> str:
+        """Part of the point's name that says who sees it."""
+        if self.vantage == PEER:
+            return f"-peer{self.group + self.colluding}"
+        return f"-sum{self.group}" if self.group else f"-{self.vantage}"
 
     @property
     def pooled(self) -> bool:
@@ -78,10 +89,21 @@ class Ticket:
         """Kind of the attacked messages: ``probe``, or ``update`` for the uploads of a round of training."""
         return "update" if self.point.partition("-")[0] == UPLOAD else "probe"
 
-    def in_sums(self, group: int, curve: str) -> Ticket:
-        """Return the ticket of sums of these probes over so many clients each, as a point of a curve or of none."""
-        point = f"{self.point}-sum{group}"
-        return replace(self, group=group, curve=curve, batch=group * self.batch, point=point)
+    def in_sums(self, group: int, curve: str, colluding: int = 0) -> Ticket:
+        """Return the ticket of sums of these probes over so many clients each, as a point of a curve or of none.
+
+        Args:
+            group: number of clients in a sum.
+            curve: name of the curve, or empty.
+            colluding: clients among them that take their own parts off the sum; 0: the server sees it as it is.
+        """
+        left, vantage = group - colluding, PEER if colluding else AGGREGATE
+        seen = replace(self, group=left, curve=curve, batch=left * self.batch, colluding=colluding, vantage=vantage)
+        return replace(seen, point=f"{self.point}{seen._mark}")
+
+    def outside(self) -> Ticket:
+        """Return the ticket of one who sees none of these probes, but the model that they were made with."""
+        return replace(self, vantage=OUTSIDER, point=f"{self.point}-{OUTSIDER}")
 
     def at(self, rung: str) -> Ticket:
         """Return the ticket of the same probes on a rung beside the target; see `flfw.audit.rungs`."""
@@ -125,6 +147,7 @@ class Exchange:
         order: of an upload, the places of each local step's examples; None for a probe.
         summed: of a sum, the ids of its messages, whose first one stands for the sum in ``id`` and ``client``.
         slots: of a sum, the places of these messages.
+        own: of what a peer sees, the ids of the messages that it knows.
     """
 
     id: str
@@ -134,6 +157,7 @@ class Exchange:
     order: tuple[tuple[int, ...], ...] | None = None
     summed: tuple[str, ...] = ()
     slots: tuple[int, ...] = ()
+    own: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("client", "slot"):
@@ -225,7 +249,7 @@ def alone(job: Job, exchange: Exchange) -> Job:
     """
     size = len(exchange.slots)
     each = job.ticket.batch // size
-    ticket = replace(job.ticket, group=0, batch=each, point=job.ticket.recorded)
+    ticket = replace(job.ticket, group=0, vantage="", batch=each, point=job.ticket.recorded)
     places = zip(exchange.summed, exchange.slots, strict=True)
     given = [exchange.labels and exchange.labels[each * turn : each * (turn + 1)] for turn in range(size)]
     members = tuple(

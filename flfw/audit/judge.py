@@ -14,15 +14,16 @@ from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import relies_on_noise
 from flfw.audit.climb import Climb
 from flfw.audit.entries import AuditedTarget, entry
-from flfw.audit.jobs import Job, Solution
+from flfw.audit.jobs import Job, Solution, Ticket
 from flfw.audit.measures.class_inference import PRESENT, Inference
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.sum_conclusion import SumFacts
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD
 from flfw.audit.scorer import Scorer, ScoreRow
-from flfw.audit.standing import Standing, standing
+from flfw.audit.standing import Standing, standing, unseen
 from flfw.audit.verdict import Ladder, Rung, Searched
+from flfw.experiment import PEER
 from flfw.rng import numpy_generator
 from flfw.task import Task
 
@@ -89,8 +90,13 @@ class Judge:
         at = job.attack, job.vantage, job.adaptive, defence, ticket.round, ticket.recorded
         if ticket.group == 1:
             self._recovered_alone[at] = sum(row["recovered"] for row in rows) / max(1, len(rows))
-        alone, size = self._recovered_alone.get(at), ticket.group
-        return SumFacts(size, min(self._experiment.colluding, size - 1), alone, self._untried())
+        peer, size = ticket.vantage == PEER, ticket.group + ticket.colluding
+        computed = peer and not unseen(self._resolved, PEER)
+        return SumFacts(size, self._colluding(ticket), self._recovered_alone.get(at), self._untried(), computed)
+
+    def _colluding(self, ticket: Ticket) -> int:
+        """Return the number of clients of a sum that work together with the attacker."""
+        return ticket.colluding or min(self._experiment.colluding, ticket.group - 1)
 
     def _untried(self) -> tuple[str, ...]:
         """Return in words the kinds of attacks without which a failure on sums is no evidence."""
@@ -216,7 +222,8 @@ class Judge:
             return sum(e.examples or 0 for e in job.exchanges if self._plan.defence_of(e.client) == defence)
         slots, clients = range(self._experiment.images), self._experiment.clients
         if job.ticket.group:  # a sum stands for its first client, whose defence is everybody's
-            slots = [members[0] for members in groups_of(len(slots), clients, job.ticket.group)]
+            size = job.ticket.group + job.ticket.colluding
+            slots = [members[0] for members in groups_of(len(slots), clients, size)]
         return job.ticket.batch * sum(self._plan.defence_of(slot % clients) == defence for slot in slots)
 
     def _about(self, job: Job, vantage: str, defence: str, stands: Standing) -> dict[str, Any]:
@@ -234,7 +241,8 @@ class Judge:
             "batch": job.ticket.batch,
             "steps": job.ticket.steps,
             "curve": job.ticket.curve or None,
-            "group": job.ticket.group or None,
+            "group": job.ticket.group + job.ticket.colluding or None,
+            "colluding": self._colluding(job.ticket) if job.ticket.group else None,
             "mode": "train",
             **asdict(self._named[job.attack].budget),
             "seeds": [self._experiment.seed],

@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from flfw.adversary.attack import Attack
 from flfw.adversary.membership_attack import MembershipView
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
+from flfw.adversary.peer_view import others_mean
 from flfw.adversary.sums import Protocol, pooled
 from flfw.adversary.upload import Upload
 from flfw.audit.adaptation import hiding
@@ -94,10 +95,15 @@ def observed(job: Job, recordings: Recordings, seed: int) -> list[Observation | 
         return recordings.observations([exchange.id for exchange in job.exchanges])
     result: list[Observation | None] = []
     for exchange in job.exchanges:
-        members = [seen for seen in recordings.observations(exchange.summed) if seen is not None]
-        whole = len(members) == len(exchange.summed)
-        drawn = protocol(seed, job.ticket.round, exchange.slot)
-        result.append(pooled(members, job.ticket.steps > 1, drawn) if whole else None)
+        found = recordings.observations([*exchange.summed, *exchange.own])
+        members, weights = [seen for seen in found if seen is not None], job.ticket.steps > 1
+        if len(members) < len(found):
+            result.append(None)
+        elif exchange.own:
+            others, own = members[: len(exchange.summed)], members[len(exchange.summed) :]
+            result.append(others_mean(others, own, weights, job.run_config["lr"]))
+        else:
+            result.append(pooled(members, weights, protocol(seed, job.ticket.round, exchange.slot)))
     return result
 
 

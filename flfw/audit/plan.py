@@ -18,7 +18,7 @@ from flfw.audit.membership_game.request import TARGET, MembershipRequest
 from flfw.audit.scorer import read_truth
 from flfw.audit.uploads import is_audited, ticket_of_uploads, upload_key
 from flfw.curves import GROUP
-from flfw.experiment import AGGREGATE, FREE_ON_RESUME, VANTAGES, Experiment
+from flfw.experiment import AGGREGATE, FREE_ON_RESUME, OUTSIDER, PEER, VANTAGES, Experiment
 from flfw.method import Method
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, is_recorded
@@ -87,19 +87,27 @@ class Plan:
         """Return the requested vantages that see a ticket's probes; attackers at all of them see the same bytes."""
         if ticket.fresh:
             return ["server"]
-        if ticket.group:
-            return [AGGREGATE]
-        single, on_client = VANTAGES[:3], ticket.on_client
+        if ticket.vantage:
+            return [ticket.vantage]
+        single, on_client = [v for v in VANTAGES if v not in (AGGREGATE, PEER, OUTSIDER)], ticket.on_client
         return [v for v in single if v in self._experiment.vantage and (v == "client_example") == on_client]
 
     def sums(self, ticket: Ticket) -> list[Ticket]:
-        """Return the tickets of sums over a ticket's messages, the smallest groups first; none where none is seen."""
-        sizes = self._experiment.groups if AGGREGATE in self._experiment.vantage else ()
-        if ticket.rung != "target" or ticket.on_client or ticket.source != "probe" or ticket.group:
+        """Return the tickets of what is seen of a ticket's messages by those who see none of them by itself.
+
+        Sums are in the order of their sizes; of a peer's there are only those with another client in them. An outsider
+        sees the last audited model.
+        """
+        if ticket.rung != "target" or ticket.on_client or ticket.source != "probe" or ticket.vantage:
             return []
+        asked, sizes = self._experiment, self._experiment.groups
         sizes = sizes[:1] if ticket.curve else sizes
         curves = {size: ticket.curve or (GROUP if turn else "") for turn, size in enumerate(sizes)}
-        return [ticket.in_sums(size, curves[size]) for size in sorted(sizes)]
+        kinds = {AGGREGATE: 0, PEER: asked.colluding}
+        own = [number for vantage, number in kinds.items() if vantage in asked.vantage]
+        seen = [ticket.in_sums(size, curves[size], c) for c in own for size in sorted(sizes) if size > c]
+        last = OUTSIDER in asked.vantage and ticket.round == max(asked.audited) and not ticket.curve
+        return [*seen, *([ticket.outside()] if last else [])]
 
     def jobs(self, ticket: Ticket) -> list[Job]:
         """Return every attack on a ticket's recordings and on their sums, and the adaptive forms that there are.
@@ -190,7 +198,7 @@ class Plan:
         """Return the other data that the attack uses, where available; nothing is private below the target."""
         uses, resolved = self.attacks[attack].uses, self.resolved
         grants: dict[str, Any] = {"public": self._public() if "public" in uses else None}
-        if ticket.fresh or ticket.group:  # behind secure aggregation, nobody's own messages are seen
+        if ticket.fresh or ticket.vantage:  # nobody's own messages are seen
             return grants
         grants["start"] = "start" in uses and bool(hidden(resolved)) and resolved.method.common_start(resolved.settings)
         if "uploads" in uses and not ticket.on_client:  # an observer on a client sees no other client's upload
@@ -232,14 +240,14 @@ class Plan:
                 self._note(f"{line['id']} was left out: no truth of it can be read.")
                 continue
             exchanges.append(Exchange(line["id"], line["client"], slot, tuple(int(label) for label in truth.labels)))
-        return self._grouped(exchanges, ticket.group) if ticket.group else tuple(exchanges)
+        return self._grouped(exchanges, ticket) if ticket.group else tuple(exchanges)
 
-    def _grouped(self, exchanges: Sequence[Exchange], size: int) -> tuple[Exchange, ...]:
+    def _grouped(self, exchanges: Sequence[Exchange], ticket: Ticket) -> tuple[Exchange, ...]:
         """Return an exchange for each sum; a sum in which a message is missing is left out."""
-        by_slot = {exchange.slot: exchange for exchange in exchanges}
+        by_slot, size = {exchange.slot: exchange for exchange in exchanges}, ticket.group + ticket.colluding
         groups = groups_of(self._experiment.images, self._experiment.clients, size)
         whole = [[by_slot[slot] for slot in slots] for slots in groups if by_slot.keys() >= set(slots)]
-        return tuple(_sum_of(members) for members in whole)
+        return tuple(_sum_of(members[: ticket.group], members[ticket.group :]) for members in whole)
 
     def _exchanges_of_uploads(self, server_round: int) -> tuple[Exchange, ...]:
         exchanges = []
@@ -252,10 +260,11 @@ class Plan:
         return tuple(exchanges)
 
 
-def _sum_of(members: Sequence[Exchange]) -> Exchange:
+def _sum_of(members: Sequence[Exchange], own: Sequence[Exchange]) -> Exchange:
+    """Return the exchange of a sum over members, off which the messages of ``own`` are taken."""
     labels = tuple(label for member in members for label in member.labels or ())
     ids, slots = (tuple(getattr(member, name) for member in members) for name in ("id", "slot"))
-    return replace(members[0], labels=labels, summed=ids, slots=slots)
+    return replace(members[0], labels=labels, summed=ids, slots=slots, own=tuple(one.id for one in own))
 
 
 def _unlabelled(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:

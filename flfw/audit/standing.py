@@ -9,14 +9,17 @@ import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.adversary.attack import Attack, Private
+from flfw.adversary.peer_view import SEEN as PEER_SEES
 from flfw.adversary.sums import SEEN, Protocol
 from flfw.audit.adaptation import hiding, sent_names
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.knowledge import hidden, unrolled
 from flfw.audit.probe import ladder_net
+from flfw.experiment import OUTSIDER, PEER
 from flfw.nets.backbones.freezing import is_frozen
 from flfw.nets.conditional_gan import Discriminator, Generator
 from flfw.resolve import Resolved
+from flfw.sums.figures import sends_mean
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
         *(["the weights of its frozen body, which are public"] if experiment.train not in ("auto", "full") else []),
         f"the tensors broadcast in the round ({known:,} numbers)",
         _what_is_seen(ticket),
-        *(_of_sums(ticket) if ticket.group else [SEEN] if attack.of_sums else []),
+        *(_of_sums(ticket) if ticket.group else [SEEN] if attack.of_sums and not ticket.vantage else []),
         _LABELS.get(attack.labels, _RECOVERED),
         "the inputs' range and normalisation",
     ]
@@ -115,14 +118,46 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     knows = knows and not hides.beside and not (operator and operator.missed)
     seen_through = steps or (ticket.steps == 1 and ticket.source == "probe")
     copes = (not private or fate == "not needed") and not running and not unused and not rough and not resolved.draws
-    copes = copes and not (ticket.pooled and (private or normalising) and not attack.of_sums)
+    copes = (
+        copes and ticket.vantage != OUTSIDER and not (ticket.pooled and (private or normalising) and not attack.of_sums)
+    )
     way = hides.how if job.adaptive else None
     hidden_by = None if hides.how == "nothing to adapt to" else hides.by
     return Standing(tuple(granted), copes and knows and seen_through, way, hidden_by, bool(private))
 
 
+def unseen(resolved: Resolved, vantage: str, attack: Attack | None = None) -> str:
+    """Return in a sentence why nothing can be attacked at a vantage; empty: something can.
+
+    Args:
+        resolved: the experiment.
+        vantage: the attacker's position.
+        attack: an attack that reconstructs; None: any.
+    """
+    method = resolved.experiment.method
+    if vantage == OUTSIDER:
+        return "examples are rebuilt from a client's message or a sum of several, and an outsider sees the model alone"
+    if vantage != PEER:
+        return ""
+    if not sends_mean(resolved):
+        return (
+            f"a client of {method} in this run is not sent the mean of what all clients send, to take its own part off"
+        )
+    if attack is not None and attack.of_sums:
+        return "it tells apart the clients of a sum in a network that a server made for it, and a peer is no server"
+    return ""
+
+
 def _of_sums(ticket: Ticket) -> Iterator[str]:
     sums = f"the sum over groups of {ticket.group} clients" if ticket.pooled else "sums over one client each"
+    if ticket.colluding:
+        size, known = (
+            ticket.group + ticket.colluding,
+            "1 client" if ticket.colluding == 1 else f"{ticket.colluding} clients",
+        )
+        yield f"in rounds of {size} clients, what {known} sent; of the others' messages only {sums}, not one by itself"
+        yield PEER_SEES
+        return
     yield f"of the clients' messages only {sums}, as behind secure aggregation; which clients are in it"
     yield Protocol(0).words
 
@@ -173,6 +208,8 @@ def _in_short(names: Sequence[str]) -> list[str]:
 
 
 def _what_is_seen(ticket: Ticket) -> str:
+    if ticket.vantage == OUTSIDER:
+        return "not granted: any message of a client, or a sum of several"
     if ticket.on_client:
         return "the gradient of one example, read on the client during local training"
     if ticket.source == "update":

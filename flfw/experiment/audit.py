@@ -106,9 +106,10 @@ class AuditSettings:
         require(fits, f"vantage among {', '.join(VANTAGES)}, each once", vantage=" ".join(self.vantage))
         _ = self.points
         asked = [GROUP] * bool(self.group) + [word for word in self.curve if groups([word])]
-        require(AGGREGATE in self.vantage or not asked, f"--vantage {AGGREGATE} with {GROUP}", given=" ".join(asked))
-        if AGGREGATE in self.vantage:
-            only = f"audit-source=probe with --vantage {AGGREGATE}"
+        summing = bool({AGGREGATE, PEER} & set(self.vantage))
+        require(summing or not asked, f"--vantage {AGGREGATE} or {PEER} with {GROUP}", given=" ".join(asked))
+        for vantage in (v for v in (AGGREGATE, PEER, OUTSIDER) if v in self.vantage):
+            only = f"audit-source=probe with --vantage {vantage}"
             require(self.audit_source == "probe", only, audit_source=self.audit_source)
 
     @property

@@ -71,16 +71,20 @@ class Experiment(
         require(alone, f"canaries=0 with membership-pairs={self.membership_pairs}", canaries=self.canaries)
         if PEER in self.vantage:
             require(self.colluding < self.clients, f"1 <= colluding < {self.clients} clients", colluding=self.colluding)
-        if AGGREGATE in self.vantage:
+            beside = (
+                f"more than colluding={self.colluding} clients in a sum with --vantage {PEER}, probed and in a round"
+            )
+            require(self.groups[0] > self.colluding, beside, group=self.groups[0])
+        if {AGGREGATE, PEER} & set(self.vantage):
             most = min(self.images, self.per_round)
             wanted = f"groups of 1 to {most} clients, as many as are probed and take part in a round"
             require(max(self.groups) <= most, wanted, group=max(self.groups))
             alike = len(self.defended_partitions) in (0, self.clients)
-            require(alike, f"all clients or none defended with --vantage {AGGREGATE}", defended=self.defended)
+            require(alike, f"all clients or none defended with --vantage {AGGREGATE} or {PEER}", defended=self.defended)
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """Numbers of clients in a sum at the vantage `AGGREGATE`: the target's first, then those of the curve."""
+        """Numbers of clients in a sum, at `AGGREGATE` and `PEER`: the target's first, then those of the curve."""
         target = self.group or min(self.images, self.per_round)
         return tuple(dict.fromkeys((target, *groups(self.curve))))
 

@@ -38,11 +38,11 @@ def sums(resolved: Resolved, recordings: Recordings, folder: Path) -> dict[str, 
         "rounds": [_of_round(resolved, recordings, number) for number in numbers],
         "same_for_all": one_model,
         "participation": participation(everyone) | {"recorded_only": not known},
-        "peer": peers(recordings, everyone, _sends_mean(resolved)),
+        "peer": peers(recordings, everyone, sends_mean(resolved)),
     }
 
 
-def _sends_mean(resolved: Resolved) -> bool:
+def sends_mean(resolved: Resolved) -> bool:
     """Return whether a client receives the weighted mean of the last round's weights, by the method's declaration."""
     method: type[Method] = resolved.method
     experiment = resolved.experiment
