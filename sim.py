@@ -255,8 +255,8 @@ def _summary(folder: os.PathLike[str]) -> str:
 
 def _lines(result: dict[str, Any]) -> list[str]:
     from flfw.curves import Point
-    from flfw.report.causes import because
-    from flfw.report.findings import AuditEntry, setting_name
+    from flfw.report.causes import because, fallen
+    from flfw.report.findings import AuditEntry, setting_name, sum_words
     from flfw.report.questions import membership_line
 
     final = result["final"]
@@ -270,7 +270,9 @@ def _lines(result: dict[str, Any]) -> list[str]:
     lines += _claimed(result["privacy"])
     for entry in result["audit"]:
         where = f"{setting_name(entry, result['audit'])} at round {entry['round']}"
-        if curve := entry.get("curve"):
+        if entry.get("group"):
+            where += f", {sum_words(entry)}"
+        elif curve := entry.get("curve"):
             where += f", {curve} {Point(curve, entry['batch'], entry['steps']).value}"
         best = f", best {entry['psnr']['max']:.1f} dB" if entry["psnr"] else ""
         if entry.get("cause") == "candidates":
@@ -281,6 +283,7 @@ def _lines(result: dict[str, Any]) -> list[str]:
         expected = f", {entry['share_expected']:.0%} expected" if entry.get("share_expected") is not None else ""
         line = f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{expected}{best})"
         lines.append(f"{line}: {cause}" if cause else line)
+    lines += fallen(result["audit"])
     return [*lines, *map(membership_line, result.get("membership") or []), *result["notes"]]
 
 

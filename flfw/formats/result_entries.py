@@ -170,6 +170,7 @@ class EntryFields(TypedDict):
     steps: NotRequired[int | None]
     curve: NotRequired[str | None]
     group: NotRequired[int | None]
+    colluding: NotRequired[int | None]
     group_needed: NotRequired[int | None]
     mode: NotRequired[str | None]
     iterations: NotRequired[int | None]

@@ -5,10 +5,10 @@ A clause completes a sentence such as "ig recovered 0 of 8 images, but ...". The
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flfw.report.findings import AuditEntry, number
+from flfw.report.findings import AuditEntry, number, setting_name, sum_words
 
 BRIEF = {
     "tampered": "the network was changed by a malicious server ({by})",
@@ -29,6 +29,10 @@ BRIEF = {
     "search": "its search ended short of the true data in {short} of {searched} messages",
     "noise": "it took the defence's randomness for independent noise, which the defence does not claim",
     "few": "only {messages} attacked, too few for a conclusion",
+    "group": "{left} left that hide one another in a sum, too few for a conclusion",
+    "alone": "it was not shown that it works where one client is left",
+    "untried": "other kinds of attacks were not tried on the sums",
+    "peer": "a client takes its own part off the mean and has the other one's update",
 }
 PLAIN = {
     "tampered": "the server broke the rules and changed the network",
@@ -53,6 +57,10 @@ PLAIN = {
     "noise": "the attack took the protection's randomness for noise without a structure, which nobody claims; somebody "
     "who knows a structure may remove it",
     "few": "only {messages} attacked, and that is too few for an answer",
+    "group": "{left} left that hide one another in a sum, and that is too few for an answer",
+    "alone": "it was not shown that the same attack succeeds where a sum holds a single client's message",
+    "untried": "sums were not tested by attacks of other kinds, which may find more",
+    "peer": "of two clients each can compute what the other one sent",
 }
 
 
@@ -104,6 +112,20 @@ def of_search(setting: AuditEntry, unit: str = "examples") -> str:
     )
 
 
+def fallen(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a sentence for each attack on sums that reaches nothing from some number of clients on.
+
+    Args:
+        entries: ``audit`` of result.json.
+    """
+    least = [entry for entry in entries if entry.get("group_needed") and entry["group"] == entry["group_needed"]]
+    return [
+        f"{setting_name(entry, entries)} at round {entry['round']}: nothing from {sum_words(entry)} on "
+        f"({entry['messages']} sum{'' if entry['messages'] == 1 else 's'}); a stronger attack may reach more"
+        for entry in least
+    ]
+
+
 def _filled(clauses: Mapping[str, str], setting: AuditEntry, unit: str) -> str:
     clause = clauses.get(_variant(setting), "")
     return clause.format_map(_values(setting, unit))
@@ -121,6 +143,7 @@ def _variant(setting: AuditEntry) -> str:
 def _values(setting: AuditEntry, unit: str) -> dict[str, Any]:
     objective = setting.entry.get("objective") or {}
     count = number(setting.entry.get("messages")) or 0
+    left = (number(setting.entry.get("group")) or 0) - (number(setting.entry.get("colluding")) or 0)
     return {
         "name": setting.name,
         "unit": unit,
@@ -130,6 +153,7 @@ def _values(setting: AuditEntry, unit: str) -> dict[str, Any]:
         "below": _bare(setting.ladder.get("easy", {}).get("stopped")),
         "short": objective.get("short"),
         "searched": objective.get("total"),
+        "left": f"{left:g} client{' is' if left == 1 else 's are'}",
         "messages": f"{count:g} independent message{' was' if count == 1 else 's were'}",
     }
 

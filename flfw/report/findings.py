@@ -29,8 +29,8 @@ GRANT = {
 _KEYS = GRANT | {
     "round", "images", "failures", "psnr", "ssim", "lpips", "distance", "identification_rate", "identification_null",
     "exact_match", "share_recovered", "share_interval", "gain", "worst", "floors", "ladder", "verdict", "reason",
-    "curve", "group", "group_needed", "assignment", "tries", "stopped", "seconds", "scoring_seconds", "labels_found",
-    "knowing_gains", "label_presence", "cause", "messages", "identification_p", "objective",
+    "curve", "group", "colluding", "group_needed", "assignment", "tries", "stopped", "seconds", "scoring_seconds",
+    "labels_found", "knowing_gains", "label_presence", "cause", "messages", "identification_p", "objective",
     "candidates", "feature_error", "share_expected", "tampered_by", "rouge", "ceiling", "reduced", "reach",
 }  # fmt: skip
 FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
@@ -106,8 +106,7 @@ class AuditEntry:
         """Point of a curve, in words; empty for a plain target."""
         batch, steps = self.entry.get("batch"), self.entry.get("steps")
         words = {"batch": f"batch {batch}", "steps": f"{steps} local step{'' if steps == 1 else 's'}"}
-        group = self.entry.get("group")
-        words[GROUP] = f"sums over {group} client{'' if group == 1 else 's'}"
+        words[GROUP] = sum_words(self.entry)
         words[LADDER] = f"{words['batch']} and {words['steps']}"
         return words.get(str(self.entry.get("curve")), "")
 
@@ -147,6 +146,12 @@ class AuditEntry:
         for sample in sorted(self.checks, key=lambda sample: sample.nearness):
             best[str(sample.row.get("rung"))] = sample
         return best
+
+
+def sum_words(entry: Mapping[str, Any]) -> str:
+    """Return over how many clients an attacked sum goes: ``sums over 5 clients``; empty for single messages."""
+    group = entry.get("group")
+    return f"sums over {group} client{'' if group == 1 else 's'}" if group else ""
 
 
 def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: bool = True) -> list[AuditEntry]:

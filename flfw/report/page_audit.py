@@ -42,7 +42,9 @@ MACROS = """\
   'server': 'The server, honest but curious: it follows the protocol, and keeps every message that it sends and receives (leakage of type 0).',
   'client_update': 'An observer on the client who reads the finished update before it is sent: the very bytes that the server gets, after all that the client’s own defence does (leakage of type 1).',
   'client_example': 'An observer on the client who reads the gradient of a single example during local training, as a local step follows it: after what the client’s own defence does to batches and gradients, before what it does to the finished update (leakage of type 2).',
-  'aggregate': 'The server behind secure aggregation: it sees sums over groups of clients, and no client’s own message. The protocol is taken to be right.'} %}
+  'aggregate': 'The server behind secure aggregation: it sees sums over groups of clients, and no client’s own message. The protocol is taken to be right.',
+  'peer': 'Another client of the federation, honest but curious: from the models before and after a round it computes the mean of all messages, and takes its own part off, and those of clients that work with it.',
+  'outsider': 'Somebody who sees the finished model, and no message of any client.'} %}
 {% set rung_names = {
   'control': 'Measurement: a closed form on a linear network must find every sample',
   'easy': 'Easy case: the same attack on fresh weights, one sample, one step, no defence',
@@ -129,7 +131,7 @@ RESULTS = """\
 <div class="scroll" tabindex="0" role="region" aria-label="Leakage {{ by|lower }}"><table><thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col">{{ column }}</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">Failed</th>{% if drawn[1]|map(attribute='entry.psnr')|select|list %}<th scope="col">PSNR, dB</th><th scope="col">Best</th>{% endif %}</tr></thead>
 <tbody>{% for setting in drawn[1] %}{% set entry = setting.entry %}<tr{{ ' class="answer"'|safe if setting is sameas elsewhere }}><th scope="row">{{ setting.name }}</th><td>{{ entry.round|plain }}</td><td>{{ entry.batch|plain ~ ' x ' ~ entry.steps|plain if kind == 'ladder' else entry[kind]|plain }}</td>{{ verdict_cell(entry) }}<td>{{ setting.recovered }} of {{ setting.total }}</td><td>{{ span(entry.share_interval) }}</td><td>{{ setting.failures }}</td>{% if drawn[1]|map(attribute='entry.psnr')|select|list %}<td>{{ (entry.psnr or {}).mean|num }}</td><td>{{ (entry.psnr or {}).max|num }}</td>{% endif %}</tr>
 {% endfor %}</tbody></table></div>
-{% if kind == 'group' %}<ul class="plainlist">{% for setting in drawn[1] if setting.entry.group_needed and setting.entry.group == setting.entry.group_needed %}<li>{{ setting.name }}, {{ turn(setting.entry.round) }}: from {{ setting.entry.group_needed }} clients on it reached nothing. A stronger attack may.</li>{% endfor %}</ul>{% endif %}
+{% if kind == 'group' %}<ul class="plainlist">{% for setting in drawn[1] if setting.entry.group_needed and setting.entry.group == setting.entry.group_needed %}<li>{{ setting.name }}, {{ turn(setting.entry.round) }}: it reached nothing in {{ setting.entry.messages|plain }} sum{{ '' if setting.entry.messages == 1 else 's' }} over {{ setting.entry.group_needed }} clients, the fewest from which on that was so{% if setting.entry.colluding %}; {{ setting.entry.group - setting.entry.colluding }} of them do not work with the attacker{% endif %}. A stronger attack may reach more.</li>{% endfor %}</ul>{% endif %}
 {% endfor %}
 </section>
 """

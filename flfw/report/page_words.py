@@ -84,7 +84,9 @@ WORDS = """\
   'server': ('whoever runs the server. It breaks the rules: it had all clients build a network that it changed (' ~ config.tampered_by ~ '), keeps' if config.tampered_by else 'whoever runs the server. It follows the rules, but keeps') ~ ' every message that it sends and receives, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from them',
   'client_update': 'somebody on the client’s own machine who sees the result of local training as it is about to be sent, after all that the client’s defence does',
   'client_example': 'somebody on the client’s own machine who sees what training computes from a single ' ~ one ~ ', before the client’s defence acts on the finished result',
-  'aggregate': 'whoever runs the server, where clients’ messages are added up before it sees them, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from the sums'} %}
+  'aggregate': 'whoever runs the server, where clients’ messages are added up before it sees them, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from the sums',
+  'peer': 'another client of the federation, who follows the rules, and takes its own part off the common model to see what the others added',
+  'outsider': 'somebody who has the finished model and sees no message of any client'} %}
 <section id="words" class="whole" aria-labelledby="words-title">
 <h2 id="words-title">In plain words</h2>
 <p>For those who answer for personal data: what was tested, what came out, how sure that is, and what was not tested.</p>
@@ -137,7 +139,7 @@ WORDS = """\
 {% if not worst %}<li>Whether training {{ scope.unit }} can be rebuilt from what clients send.</li>
 {% else %}
 <li>Other rounds of training: only {% for round in scope.rounds %}{{ 'the time before training' if round == 0 else 'round ' ~ round }}{{ ' and ' if loop.revindex == 2 else ', ' if not loop.last }}{% endfor %}.</li>
-<li>Other observers: other clients, {{ 'somebody on a client’s machine, ' if 'client_example' not in scope.vantages and 'client_update' not in scope.vantages }}{{ 'the server itself, ' if scope.vantages == ('client_example',) }}and a server that {{ 'follows the rules, or breaks others' if config.tampered_by else 'breaks the rules' }}.</li>
+<li>Other observers: {{ 'other clients, ' if 'peer' not in scope.vantages }}{{ 'somebody on a client’s machine, ' if 'client_example' not in scope.vantages and 'client_update' not in scope.vantages }}{{ 'the server itself, ' if scope.vantages == ('client_example',) }}and a server that {{ 'follows the rules, or breaks others' if config.tampered_by else 'breaks the rules' }}.</li>
 <li>Stronger attacks: more time, more knowledge, or a method not yet known.</li>
 {% if worst.entry.verdict == 'no leak found' %}<li>Attacks that use the messages in another way. This one looks for data that explain a message, and the true {{ scope.unit }} need not be the data that explain it best.</li>{% endif %}
 {% if 'update' not in scope.sources %}<li>The messages that training really sent: only messages made for the test were attacked.</li>{% endif %}

@@ -10,8 +10,8 @@ from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import below, decimals
 from flfw.report.ranking import answers, seriousness, worst_first
 
-AGGREGATE = "aggregate"
-"""Vantage that sees sums over clients alone."""
+AGGREGATE, PEER, OUTSIDER = "aggregate", "peer", "outsider"
+"""Vantages that see sums over clients, what is left of them at a client, and no message at all."""
 ONLY_SUMS = "of the clients' messages only their sum"
 """Start of the grant of an attack that sees sums from the server's place (`flfw.adversary.sums`)."""
 
@@ -63,7 +63,8 @@ def questions(
         unit: ``images``, ``records`` or another word for the samples.
         figures: ``sums`` of result.json; None: there are none.
     """
-    single = [setting for setting in settings if not _sees_sums(setting)]
+    messages = [setting for setting in settings if setting.entry.get("vantage") != OUTSIDER]
+    single = [setting for setting in messages if not _sees_sums(setting)]
     sums = [setting for setting in settings if _sees_sums(setting)]
     singly = [row for row in membership if row["vantage"] != AGGREGATE]
     told_of_sums = [row for row in membership if row["vantage"] == AGGREGATE]
@@ -196,7 +197,7 @@ def _with_figures(summed: PageQuestion, figures: Mapping[str, Any]) -> PageQuest
 def _sees_sums(setting: AuditEntry) -> bool:
     """Return whether an attack saw sums over clients alone."""
     granted = setting.entry.get("granted") or []
-    return setting.entry.get("vantage") == AGGREGATE or any(str(one).startswith(ONLY_SUMS) for one in granted)
+    return setting.entry.get("vantage") in (AGGREGATE, PEER) or any(str(one).startswith(ONLY_SUMS) for one in granted)
 
 
 def _largest(settings: Sequence[AuditEntry]) -> AuditEntry | None:

@@ -26,7 +26,7 @@ POSITIVE = ORDER[:2]  # verdicts that are evidence of a leak
 def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
     """Sort settings by the largest leak or, where nothing leaked, by the weakest evidence.
 
-    A static attack that is `set_aside` comes last.
+    A static attack that is `set_aside` comes late, and last one of an outsider, who sees nothing to rebuild data from.
     """
     settings = list(settings)
     aside = {setting.key for setting in set_aside(settings)}
@@ -34,6 +34,7 @@ def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
     def rank(setting: AuditEntry) -> tuple[int, float, float]:
         nearest = max((sample.nearness for sample in setting.samples), default=-math.inf)
         place = len(ORDER) if setting.key in aside else seriousness(setting.entry.get("verdict"))
+        place = len(ORDER) + 1 if setting.entry.get("vantage") == "outsider" else place
         return place, -setting.recovered / max(setting.total, 1), -nearest
 
     return sorted(settings, key=rank)

@@ -92,9 +92,18 @@ def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
         ([sized(1, "leaks"), sized(2, "inconclusive", stopped="crashed: ValueError: x"), sized(5, "inconclusive")], 5),
         ([sized(1, "leaks"), sized(2, "inconclusive", stopped="not applicable: too large")], 2),
         ([sized(1, "leaks"), sized(2, "attack broken"), sized(5, "inconclusive", messages=0)], None),
+        ([sized(1, "leaks"), sized(2, "inconclusive", cause="chance"), sized(5, "inconclusive")], 5),
         ([sized(1, "leaks"), sized(2, "inconclusive", vantage="peer")], None),
     ],
-    ids=["adaptive only alone", "fails alone too", "crashed at two", "cannot work on two", "no answer", "vantages"],
+    ids=[
+        "adaptive only alone",
+        "fails alone too",
+        "crashed at two",
+        "cannot work on two",
+        "no answer",
+        "luck",
+        "vantages",
+    ],
 )
 def test_the_smallest_group_is_one_in_which_the_attack_itself_reached_nothing(
     entries: list[dict[str, Any]], needed: int | None

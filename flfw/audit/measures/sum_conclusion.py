@@ -176,10 +176,11 @@ def with_groups_needed(entries: Sequence[dict[str, Any]], positive: Collection[s
 
 
 def _reached(one: Mapping[str, Any], positive: Collection[str]) -> bool | None:
-    """Return whether an entry's attack reached something; None: it broke, or what it saw was not what it should be."""
+    """Return whether an entry's attack reached something; None: it broke, or luck could not be told from a result."""
     if one["cause"] == "peer":
         return False
     if one["verdict"] in positive:
         return True
     broke = one["stopped"] and not one["stopped"].startswith("not applicable")
-    return None if broke or one["verdict"] == "attack broken" or not one["messages"] else False
+    unknown = broke or one["verdict"] == "attack broken" or one["cause"] == "chance" or not one["messages"]
+    return None if unknown else False
