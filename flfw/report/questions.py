@@ -158,7 +158,9 @@ def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
 
 
 def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
-    asked = "What does a sum hide?", "a server behind secure aggregation sees sums over clients alone"
+    peers = any(setting.entry.get("vantage") == PEER for setting in settings)
+    who = "a server behind secure aggregation sees" + ", and another client computes," * peers
+    asked = "What does a sum hide?", f"{who} sums over clients alone"
     if not settings and not membership:
         words = "No attack was tried on sums over clients."
         return PageQuestion(*asked, _UNTRIED, words)

@@ -91,7 +91,7 @@ def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
         ([sized(1, "inconclusive"), sized(2, "inconclusive")], None),
         ([sized(1, "leaks"), sized(2, "inconclusive", stopped="crashed: ValueError: x"), sized(5, "inconclusive")], 5),
         ([sized(1, "leaks"), sized(2, "inconclusive", stopped="not applicable: too large")], 2),
-        ([sized(1, "leaks"), sized(2, "attack broken"), sized(5, "inconclusive", messages=0)], None),
+        ([sized(1, "leaks"), sized(2, "attack broken"), sized(5, "inconclusive", messages=7)], None),
         ([sized(1, "leaks"), sized(2, "inconclusive", cause="chance"), sized(5, "inconclusive")], 5),
         ([sized(1, "leaks"), sized(2, "inconclusive", vantage="peer")], None),
     ],

@@ -16,7 +16,7 @@ from flfw.curves import GROUP
 LEAST = 10
 """Least number of clients in a sum for ``no leak found``, those that work together with the attacker not counted."""
 MESSAGES = 8
-"""Least number of independent sums for ``no leak found``."""
+"""Least number of independent sums for ``no leak found``, and for the size of a group that is needed."""
 
 
 @final
@@ -176,11 +176,11 @@ def with_groups_needed(entries: Sequence[dict[str, Any]], positive: Collection[s
 
 
 def _reached(one: Mapping[str, Any], positive: Collection[str]) -> bool | None:
-    """Return whether an entry's attack reached something; None: it broke, or luck could not be told from a result."""
+    """Return whether an entry's attack reached something; None: it broke, saw too few sums, or luck may explain it."""
     if one["cause"] == "peer":
         return False
     if one["verdict"] in positive:
         return True
     broke = one["stopped"] and not one["stopped"].startswith("not applicable")
-    unknown = broke or one["verdict"] == "attack broken" or one["cause"] == "chance" or not one["messages"]
+    unknown = broke or one["verdict"] == "attack broken" or one["cause"] == "chance" or one["messages"] < MESSAGES
     return None if unknown else False
