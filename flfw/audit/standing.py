@@ -19,7 +19,7 @@ from flfw.experiment import OUTSIDER, PEER
 from flfw.nets.backbones.freezing import is_frozen
 from flfw.nets.conditional_gan import Discriminator, Generator
 from flfw.resolve import Resolved
-from flfw.sums.figures import sends_mean
+from flfw.server.central import sends_mean
 
 
 @dataclass(frozen=True)
@@ -139,7 +139,7 @@ def unseen(resolved: Resolved, vantage: str, attack: Attack | None = None) -> st
         return "examples are rebuilt from a client's message or a sum of several, and an outsider sees the model alone"
     if vantage != PEER:
         return ""
-    if not sends_mean(resolved):
+    if not sends_mean(resolved.method, resolved.experiment):
         return (
             f"a client of {method} in this run is not sent the mean of what all clients send, to take its own part off"
         )

@@ -1,10 +1,11 @@
-"""Accuracy of the broadcast model on the server's own test data, for runs whose clients report no numbers."""
+"""Model that all clients are sent: whether there is one, and its accuracy on the server's own test data."""
 
 from __future__ import annotations
 
 import torch
 from flwr.app import ArrayRecord
 
+from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.messages.wire import unpack
 from flfw.method import Method
@@ -19,6 +20,12 @@ _AT_ONCE = 500
 def sends_one_model(method: type[Method]) -> bool:
     """Return whether a round's clients are all sent the same tensors: then these have an accuracy and an average."""
     return getattr(method, "message_for", None) is FederatedStrategy.message_for
+
+
+def sends_mean(method: type[Method], experiment: Experiment) -> bool:
+    """Return whether a client receives the weighted mean of the last round's weights, by the method's declaration."""
+    honest = not experiment.tampered_by and experiment.robust == "none"
+    return bool(method.averaged and method.downloads) and sends_one_model(method) and honest
 
 
 def central_accuracy(place: ServerPlace, arrays: ArrayRecord) -> float | None:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flfw.method import Method
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved
-from flfw.server.central import sends_one_model
+from flfw.server.central import sends_mean, sends_one_model
 from flfw.sums.broadcasts import broadcast
 from flfw.sums.changes import changes, first_lines, recorded_rounds
 from flfw.sums.exposure import Exposure
@@ -38,16 +37,8 @@ def sums(resolved: Resolved, recordings: Recordings, folder: Path) -> dict[str, 
         "rounds": [_of_round(resolved, recordings, number) for number in numbers],
         "same_for_all": one_model,
         "participation": participation(everyone) | {"recorded_only": not known},
-        "peer": peers(recordings, everyone, sends_mean(resolved)),
+        "peer": peers(recordings, everyone, sends_mean(resolved.method, resolved.experiment)),
     }
-
-
-def sends_mean(resolved: Resolved) -> bool:
-    """Return whether a client receives the weighted mean of the last round's weights, by the method's declaration."""
-    method: type[Method] = resolved.method
-    experiment = resolved.experiment
-    honest = not experiment.tampered_by and experiment.robust == "none"
-    return bool(method.averaged and method.downloads) and sends_one_model(method) and honest
 
 
 def _of_round(resolved: Resolved, recordings: Recordings, number: int) -> dict[str, Any]:
