@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
 from flfw import data, nets, plugins
+from flfw.adversary.sums import groups_of
 from flfw.data.splits import partition
 from flfw.errors import BadInput, require
-from flfw.experiment import Experiment
+from flfw.experiment import AGGREGATE, Experiment
 from flfw.messages.sharing import matches
 from flfw.nets.net import refuse_tied
-from flfw.nets.tampered import Tampering, imposed_names
-from flfw.pipeline import changes_network, refuse_beside_factors
+from flfw.nets.tampered import Tampering
+from flfw.pipeline import changes_network, refuse_beside_factors, tampering_of
 from flfw.plugins import settings, short_name, split_assignment
 from flfw.resolve import Resolved
 from flfw.rng import initialising
@@ -62,12 +65,41 @@ def _require_tampering(resolved: Resolved) -> None:
     for name, attack in resolved.attacks.items():
         changes = f"tampered-by={name} with --attack {name}, whose malicious server changes the network"
         require(name == by or not isinstance(attack, Tampering), changes, tampered_by=by or "none")
+    neither = [name for name in experiment.attacks if name not in resolved.attacks | resolved.membership]
+    reading = "attacks that read what clients send; beside --tampered-by, as of"
+    require(not neither, f"{reading} {', '.join(neither)}", attack=",".join(neither))
     if by:
         require(not experiment.canaries, "canaries=0 with --tampered-by", canaries=experiment.canaries)
-        imposed, both = imposed_names(resolved.model), (resolved.sharing.downloads, resolved.sharing.uploads)
-        shared = all(matches(name, patterns) for name in imposed for patterns in both)
-        first = f"a method whose clients download and upload the first layers, for --tampered-by {by}"
-        require(bool(imposed) and shared, first, method=experiment.method)
+        tampering, both = tampering_of(experiment), (resolved.sharing.downloads, resolved.sharing.uploads)
+        touched = [] if tampering is None else tampering.touched(resolved.model)
+        shared = all(matches(name, patterns) for name in touched for patterns in both)
+        layers = (
+            f"a method whose clients download and upload the layers that the server changes, for --tampered-by {by}"
+        )
+        require(bool(touched) and shared, layers, method=experiment.method)
+        if tampering is not None and tampering.isolates is not None:
+            _require_isolation(resolved, tampering.isolates)
+
+
+def _require_isolation(resolved: Resolved, client: int) -> None:
+    """Refuse an audit in which no sum is the update of a malicious server's target, or that would not look at one."""
+    experiment, by = resolved.experiment, f"with --tampered-by {resolved.experiment.tampered_by}"
+    sums = f"--vantage {AGGREGATE} alone {by}, which isolates a client in a sum"
+    require(experiment.vantage == (AGGREGATE,), sums, vantage=",".join(experiment.vantage))
+    apart = [name for name, attack in resolved.attacks.items() if attack.of_sums or not attack.reconstructs]
+    others = [*apart, *resolved.membership]
+    require(not others, f"attacks that reconstruct examples from one client's message {by}", attack=",".join(others))
+    groups = {size: groups_of(experiment.images, experiment.clients, size) for size in experiment.groups}
+    absent = [size for size, sums in groups.items() if all(client not in _owners(one, experiment) for one in sums)]
+    require(not absent, f"client {client} in a sum of each size {by}", group=",".join(map(str, absent)))
+    several = any(point.steps > 1 for point in experiment.points)
+    decay = getattr(resolved.settings, "weight_decay", 0.0) if several else 0.0
+    steps = f"weight_decay=0 {by} and several local steps, as it moves all clients' weights"
+    require(not decay, steps, weight_decay=decay)
+
+
+def _owners(slots: Sequence[int], experiment: Experiment) -> set[int]:
+    return {slot % experiment.clients for slot in slots}
 
 
 def _require_game(resolved: Resolved) -> None:

@@ -233,6 +233,12 @@ def tampering_of(experiment: Experiment) -> Tampering | None:
     return cls(settings(cls.Settings, short_name(name), experiment.set, of_another=everything))
 
 
+def isolated_client(experiment: Experiment) -> int | None:
+    """Return the client whose update the experiment's malicious server isolates in sums; None: nobody's."""
+    tampering = tampering_of(experiment)
+    return None if tampering is None else tampering.isolates
+
+
 def tuning_of(experiment: Experiment) -> nets.Tuning | None:
     """Return the part of a pretrained network that an experiment trains; None: its network is not pretrained.
 

@@ -27,6 +27,9 @@ _EXAMPLES_AT_MOST = 10_000
 class MaliciousServer(GridAround):
     """Grid that replaces the tensors that a `Tampering` crafts, in each message with arrays.
 
+    A server that isolates a client lies in probes of the target alone: the numbers that make an update zero would end
+    up in the strategy's mean, and the ladder is that of an honest network.
+
     A recorder belongs behind it, so that the recording has what clients received. The strategy goes on with its own
     tensors: in the next round those that training left in the changed part of the network are overwritten again.
 
@@ -53,6 +56,8 @@ class MaliciousServer(GridAround):
     def _overwritten(self, messages: Iterable[Message]) -> list[Message]:
         sent = list(messages)
         for message in sent:
+            if self._tampering.isolates is not None and not _is_target(message):
+                continue
             for name, record in list(message.content.array_records.items()):
                 message.content[name] = self._of_client(message, self._crafted(record))
         return sent
@@ -72,6 +77,12 @@ class MaliciousServer(GridAround):
         return (
             ArrayRecord({name: personal.get(name, array) for name, array in crafted.items()}) if personal else crafted
         )
+
+
+def _is_target(message: Message) -> bool:
+    """Return whether a message is a probe of the audit's target, which is what an isolated client is to answer."""
+    config = message.content.config_records.get("config", {})
+    return message.metadata.message_type == "train.probe" and config.get("rung") == "target"
 
 
 def tampered(grid: Grid, experiment: Experiment) -> Grid:

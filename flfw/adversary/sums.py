@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import final
 
 import torch
@@ -96,6 +97,27 @@ def pooled(members: Sequence[Observation], weights: bool, protocol: Protocol | N
     return replace(first, sent={name: value.to(first.sent[name].dtype) for name, value in mean.items()})
 
 
+def isolated(
+    members: Sequence[Observation], client: int, names: Collection[str], weights: bool, protocol: Protocol | None
+) -> Observation:
+    """Return the observation of one client in a sum, where all others were sent numbers that make their update zero.
+
+    It is the sum itself, of gradients or of changes: nothing of the clients' own messages is used.
+
+    Args:
+        members: observations of different clients in one round and rung; one of them is the client's.
+        client: the isolated client.
+        names: tensors in which the others' update is zero; the sums of all other tensors are left out.
+        weights: whether the sent tensors are weights after training, rather than a gradient.
+        protocol: rounds the sum; None: it is exact.
+    """
+    target = next(seen for seen in members if seen.client == client)
+    total = {name: value for name, value in _sum(members, weights, protocol).items() if name in names}
+    if weights:
+        total = {name: target.received[name].double() + value for name, value in total.items()}
+    return replace(target, sent={name: value.to(target.sent[name].dtype) for name, value in total.items()})
+
+
 def summed(observations: Sequence[Observation], weights: bool, protocol: Protocol | None = None) -> list[Observation]:
     """Return the observations with a sum over clients in the place of each client's own message.
 
@@ -138,9 +160,10 @@ def _sum(group: Sequence[Observation], weights: bool, protocol: Protocol | None)
                 value += seen.sent[name].double()
     else:
         total = protocol.sum([seen.sent for seen in group], names)
+    bound = inf if protocol is None else protocol.quantiser.clipping_range
     for seen in group if weights else ():
-        for name, value in total.items():
-            value -= seen.received[name].double()
+        for name, value in total.items():  # of what was sent beyond the bound, the server knows that it comes clipped
+            value -= seen.received[name].double().clamp(-bound, bound)
     return total
 
 

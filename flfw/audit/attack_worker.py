@@ -75,7 +75,7 @@ def _solve(job: Job, resolved: Resolved, drawn: Protocol | None = None) -> Solut
     experiment, attack = resolved.experiment, resolved.attacks[job.attack]
     recordings = Recordings(job.recordings)
     try:
-        seen = observed(job, recordings, experiment.seed)
+        seen = observed(job, recordings, experiment)
     except BadInput as error:  # of a sum that no attack of single models can use
         return solved(job, [None] * len(job.exchanges), 0.0, stopped=f"not possible: {error}")
     uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]

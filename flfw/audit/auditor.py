@@ -279,7 +279,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         ticket, seed = job.ticket, self.experiment.seed
         self._note(solution.refused)
         common: ScoreRow = {"attack": job.attack, "vantage": job.vantage, "source": ticket.source, "rung": ticket.rung}
-        common |= {"curve": ticket.curve, "batch": ticket.batch, "steps": ticket.steps}
+        common |= {"curve": ticket.curve, "batch": ticket.batch, "steps": ticket.steps, "group": ticket.group or None}
         rows: list[ScoreRow] = []
         for exchange, reconstruction in zip(job.exchanges, solution.reconstructions, strict=True):
             defence = "none" if ticket.fresh else plan.defence_of(exchange.client)
@@ -292,7 +292,8 @@ class Auditor(AbstractContextManager["Auditor"]):
             extractor = self._extractors.behind(exchange.id) if attacked else None
             ceiling = self._named[job.attack].ceiling
             scored = self._scorer.rows(job, exchange, common | where, names, reconstruction, extractor, ceiling)
-            for row, slot in zip(scored, np.repeat(exchange.slots, len(scored) // max(1, ticket.group)), strict=False):
+            each = len(scored) // max(1, len(exchange.slots))
+            for row, slot in zip(scored, np.repeat(exchange.slots, each), strict=False):
                 row["client"] = int(slot) % self.experiment.clients  # of a sum, the owner of the example
             rows += scored
         groups = [[row for row in rows if row["defence"] == name] for name in {row["defence"]: None for row in rows}]
@@ -308,7 +309,8 @@ def _which(job: Job) -> str:
     if ticket.group:
         rest = "the rest of " * bool(ticket.colluding)
         size = ticket.group + ticket.colluding
-        suffix = f", {rest}sums over {size} client{'s' * (size > 1)}, {ticket.batch} examples{suffix}"
+        whose = "" if ticket.isolated is None else f" with client {ticket.isolated} alone"
+        suffix = f", {rest}sums over {size} client{'s' * (size > 1)}{whose}, {ticket.batch} examples{suffix}"
     if ticket.curve == GROUP:
         return suffix
     if ticket.curve:

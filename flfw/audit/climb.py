@@ -232,7 +232,7 @@ class Climb:
         resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
         recordings = Recordings(job.recordings)
         try:
-            seen = [o for o in observed(job, recordings, resolved.experiment.seed) if o is not None]
+            seen = [o for o in observed(job, recordings, resolved.experiment) if o is not None]
         except BadInput:  # a sum of no single model
             return []
         uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
@@ -262,9 +262,10 @@ class Climb:
 
 
 def _of_the_sum(shown: Tensors, seen: Observation, weights: bool, job: Job) -> float:
-    """Return the relative error of a mean over a group that rounding explains: of the protocol, or of the model."""
-    ticket, group = job.ticket, job.ticket.group
-    if not group or not shown:
+    """Return the relative error of a mean or sum of a group that rounding explains: of the protocol, or the model."""
+    ticket = job.ticket
+    group = ticket.group if ticket.isolated is None else 1 / max(1, ticket.group)  # of an isolated client, the sum
+    if not ticket.group or not shown:
         return 0.0
     names = [n for n in shown if n in seen.sent]
     changes = [seen.sent[n].double() - (seen.received[n].double() if weights else 0) for n in names]
@@ -273,7 +274,7 @@ def _of_the_sum(shown: Tensors, seen: Observation, weights: bool, job: Job) -> f
         return inf
     if ticket.colluding:
         step = 1.0 if weights else float(job.run_config["lr"])
-        return of_the_model(seen.received, names, group + ticket.colluding, group) / step / length
+        return of_the_model(seen.received, names, ticket.group + ticket.colluding, ticket.group) / step / length
     # Rounding at random has at most a deviation of half a step in each number of each client.
     return Quantiser().step / 2 * (sum(change.numel() for change in changes) / group) ** 0.5 / length
 

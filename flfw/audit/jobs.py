@@ -35,6 +35,7 @@ class Ticket:
             counts the examples of all of them.
         colluding: clients whose own messages were in that sum as well, and which another client took off.
         vantage: the only position that sees it; empty: all that see each message.
+        isolated: client whose update alone is in the sums, by a malicious server's doing; ``batch`` counts its examples.
     """
 
     rung: str
@@ -46,6 +47,7 @@ class Ticket:
     group: int = 0
     colluding: int = 0
     vantage: str = ""
+    isolated: int | None = None
 
     def __post_init__(self) -> None:
         numbers = {"round": (0, self.round), "batch": (1, self.batch), "steps": (1, self.steps)}
@@ -71,8 +73,8 @@ class Ticket:
 
     @property
     def pooled(self) -> bool:
-        """True for sums over several clients."""
-        return self.group > 1
+        """True for sums over several clients, each of which has a part in them."""
+        return self.group > 1 and self.isolated is None
 
     @property
     def fresh(self) -> bool:
@@ -89,16 +91,18 @@ class Ticket:
         """Kind of the attacked messages: ``probe``, or ``update`` for the uploads of a round of training."""
         return "update" if self.point.partition("-")[0] == UPLOAD else "probe"
 
-    def in_sums(self, group: int, curve: str, colluding: int = 0) -> Ticket:
+    def in_sums(self, group: int, curve: str, colluding: int = 0, isolated: int | None = None) -> Ticket:
         """Return the ticket of sums of these probes over so many clients each, as a point of a curve or of none.
 
         Args:
             group: number of clients in a sum.
             curve: name of the curve, or empty.
             colluding: clients among them that take their own parts off the sum; 0: the server sees it as it is.
+            isolated: client whose update alone is in the sums, if any.
         """
         left, vantage = group - colluding, PEER if colluding else AGGREGATE
-        seen = replace(self, group=left, curve=curve, batch=left * self.batch, colluding=colluding, vantage=vantage)
+        sizes = {"group": left, "batch": self.batch * (left if isolated is None else 1), "colluding": colluding}
+        seen = replace(self, curve=curve, vantage=vantage, isolated=isolated, **sizes)
         return replace(seen, point=f"{self.point}{seen._mark}")
 
     def outside(self) -> Ticket:
@@ -145,8 +149,8 @@ class Exchange:
         slot: its place among the probes, or among the uploads of the round.
         labels: the granted labels; None: none are.
         order: of an upload, the places of each local step's examples; None for a probe.
-        summed: of a sum, the ids of its messages, whose first one stands for the sum in ``id`` and ``client``.
-        slots: of a sum, the places of these messages.
+        summed: of a sum, the ids of its messages, whose first or isolated one is in ``id`` and ``client``.
+        slots: of a sum, the places of these messages; where one client is isolated, of its message alone.
         own: of what a peer sees, the ids of the messages that it knows.
     """
 

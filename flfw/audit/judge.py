@@ -221,9 +221,11 @@ class Judge:
         if job.ticket.source == "update":
             return sum(e.examples or 0 for e in job.exchanges if self._plan.defence_of(e.client) == defence)
         slots, clients = range(self._experiment.images), self._experiment.clients
-        if job.ticket.group:  # a sum stands for its first client, whose defence is everybody's
-            size = job.ticket.group + job.ticket.colluding
-            slots = [members[0] for members in groups_of(len(slots), clients, size)]
+        if job.ticket.group:  # a sum stands for its first or isolated client, whose defence is everybody's
+            size, alone = job.ticket.group + job.ticket.colluding, job.ticket.isolated
+            groups = groups_of(len(slots), clients, size)
+            slots = [s for members in groups for s in (members[:1] if alone is None else members)]
+            slots = [slot for slot in slots if alone is None or slot % clients == alone]
         return job.ticket.batch * sum(self._plan.defence_of(slot % clients) == defence for slot in slots)
 
     def _about(self, job: Job, vantage: str, defence: str, stands: Standing) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from flfw.adversary.attack import Attack
 from flfw.adversary.membership_attack import MembershipView
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.adversary.peer_view import others_mean
-from flfw.adversary.sums import Protocol, pooled
+from flfw.adversary.sums import Protocol, isolated, pooled
 from flfw.adversary.upload import Upload
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Job, Ticket
@@ -22,10 +22,12 @@ from flfw.audit.membership_game.game import Game, views
 from flfw.audit.probe import ladder_net
 from flfw.audit.rungs import undefended
 from flfw.data.feed import raw
+from flfw.experiment import Experiment
 from flfw.inversion.automatic import Automatic
 from flfw.messages.sharing import matches
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
+from flfw.pipeline import tampering_of
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved
 from flfw.rng import initialising, numpy_generator
@@ -80,30 +82,34 @@ def unrolled(
     return replace(local, order=order) if bearable else None
 
 
-def observed(job: Job, recordings: Recordings, seed: int) -> list[Observation | None]:
+def observed(job: Job, recordings: Recordings, experiment: Experiment) -> list[Observation | None]:
     """Return the attacker's observation of each exchange: a client's message, or the mean that a sum of several gives.
 
     Args:
         job: the job.
         recordings: its recordings.
-        seed: of the rounding by secure aggregation.
+        experiment: the job's; its seed is that of the rounding by secure aggregation.
 
     Raises:
-        BadInput: the clients of a sum received different weights.
+        BadInput: the clients of a sum received different weights, and its server isolates none of them.
     """
     if not job.ticket.group:
         return recordings.observations([exchange.id for exchange in job.exchanges])
+    tampering, client, weights = tampering_of(experiment), job.ticket.isolated, job.ticket.steps > 1
     result: list[Observation | None] = []
     for exchange in job.exchanges:
-        found = recordings.observations([*exchange.summed, *exchange.own])
-        members, weights = [seen for seen in found if seen is not None], job.ticket.steps > 1
-        if len(members) < len(found):
+        both = recordings.observations([*exchange.summed, *exchange.own])
+        members = [seen for seen in both if seen is not None]
+        drawn = protocol(experiment.seed, job.ticket.round, exchange.slot)
+        if len(members) < len(both):
             result.append(None)
         elif exchange.own:
             others, own = members[: len(exchange.summed)], members[len(exchange.summed) :]
             result.append(others_mean(others, own, weights, job.run_config["lr"]))
+        elif tampering is not None and client is not None:
+            result.append(isolated(members, client, tampering.alone([*members[0].sent]), weights, drawn))
         else:
-            result.append(pooled(members, weights, protocol(seed, job.ticket.round, exchange.slot)))
+            result.append(pooled(members, weights, drawn))
     return result
 
 
@@ -276,6 +282,8 @@ def _victim(
     received = _moved(seen.received, inputs.mean.device)
     build = _everything if job.ticket.fresh else _what_the_method_shares
     model = build(job, resolved, seen, received, inputs)
+    if job.ticket.isolated is not None:  # of the other tensors the sum is no single client's
+        model.shared = tuple(name for name in model.shared if name in seen.sent)
     normalise_by_instance(model)
     if by_batch:
         normalise_by_batch(model)

@@ -20,6 +20,7 @@ from flfw.audit.uploads import is_audited, ticket_of_uploads, upload_key
 from flfw.curves import GROUP
 from flfw.experiment import AGGREGATE, FREE_ON_RESUME, OUTSIDER, PEER, VANTAGES, Experiment
 from flfw.method import Method
+from flfw.pipeline import isolated_client
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.resolve import Resolved
@@ -103,9 +104,9 @@ class Plan:
         asked, sizes = self._experiment, self._experiment.groups
         sizes = sizes[:1] if ticket.curve else sizes
         curves = {size: ticket.curve or (GROUP if turn else "") for turn, size in enumerate(sizes)}
-        kinds = {AGGREGATE: 0, PEER: asked.colluding}
-        own = [number for vantage, number in kinds.items() if vantage in asked.vantage]
-        seen = [ticket.in_sums(size, curves[size], c) for c in own for size in sorted(sizes) if size > c]
+        owners = {AGGREGATE: (0, isolated_client(asked)), PEER: (asked.colluding, None)}
+        own = [owner for vantage, owner in owners.items() if vantage in asked.vantage]
+        seen = [ticket.in_sums(n, curves[n], c, alone) for c, alone in own for n in sorted(sizes) if n > c]
         last = OUTSIDER in asked.vantage and ticket.round == max(asked.audited) and not ticket.curve
         return [*seen, *([ticket.outside()] if last else [])]
 
@@ -156,7 +157,7 @@ class Plan:
 
         What each client does to its own message is not done to the sum of several.
         """
-        return not ticket.pooled and hiding(self.resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
+        return ticket.group <= 1 and hiding(self.resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
 
     @property
     def hides(self) -> str | None:
@@ -243,11 +244,18 @@ class Plan:
         return self._grouped(exchanges, ticket) if ticket.group else tuple(exchanges)
 
     def _grouped(self, exchanges: Sequence[Exchange], ticket: Ticket) -> tuple[Exchange, ...]:
-        """Return an exchange for each sum; a sum in which a message is missing is left out."""
+        """Return an exchange for each sum; one in which a message is missing, or the isolated client, is left out."""
         by_slot, size = {exchange.slot: exchange for exchange in exchanges}, ticket.group + ticket.colluding
         groups = groups_of(self._experiment.images, self._experiment.clients, size)
         whole = [[by_slot[slot] for slot in slots] for slots in groups if by_slot.keys() >= set(slots)]
-        return tuple(_sum_of(members[: ticket.group], members[ticket.group :]) for members in whole)
+        if ticket.isolated is None:
+            return tuple(_sum_of(members[: ticket.group], members[ticket.group :]) for members in whole)
+        return tuple(
+            replace(member, summed=tuple(one.id for one in members), slots=(member.slot,))
+            for members in whole
+            for member in members
+            if member.client == ticket.isolated
+        )
 
     def _exchanges_of_uploads(self, server_round: int) -> tuple[Exchange, ...]:
         exchanges = []

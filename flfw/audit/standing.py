@@ -149,7 +149,7 @@ def unseen(resolved: Resolved, vantage: str, attack: Attack | None = None) -> st
 
 
 def _of_sums(ticket: Ticket) -> Iterator[str]:
-    sums = f"the sum over groups of {ticket.group} clients" if ticket.pooled else "sums over one client each"
+    sums = f"the sum over groups of {ticket.group} clients" if ticket.group > 1 else "sums over one client each"
     if ticket.colluding:
         size, known = (
             ticket.group + ticket.colluding,
@@ -159,6 +159,8 @@ def _of_sums(ticket: Ticket) -> Iterator[str]:
         yield PEER_SEES
         return
     yield f"of the clients' messages only {sums}, as behind secure aggregation; which clients are in it"
+    if ticket.isolated is not None:
+        yield f"that the update of client {ticket.isolated} alone is in them, by the numbers that all others were sent"
     yield Protocol(0).words
 
 

@@ -1,9 +1,14 @@
-"""Networks that a malicious server changes: the changed network, which all clients build, and the numbers it sends."""
+"""Networks that a malicious server changes: the changed network, which all clients build, and the numbers it sends.
+
+A server that isolates a client changes no network, and lies in the attacked messages alone: it sends all other clients
+numbers for which their update is zero, so that a sum over clients is the update of one.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import OrderedDict
+from collections.abc import Sequence
 
 from torch import Tensor, nn
 
@@ -20,6 +25,26 @@ class Tampering(ABC):
     Both sides build the network with the change, so a client of the server's choice must run the server's code, or
     agree to. The server makes the numbers anew for each message and overwrites those that training left there.
     """
+
+    @property
+    def isolates(self) -> int | None:
+        """Client whose update alone is in a sum over clients; by default None: the server isolates nobody.
+
+        A server that isolates a client lies in the audit's probes of the target alone, and trains as an honest one.
+        """
+        return None
+
+    def touched(self, model: nn.Module) -> list[str]:
+        """List the tensors of a model that the server overwrites; by default those of an `ImposedModule`."""
+        return imposed_names(model)
+
+    def alone(self, names: Sequence[str]) -> list[str]:
+        """List the tensors in which a sum is the isolated client's update; by default all.
+
+        Args:
+            names: the tensors of a sum.
+        """
+        return list(names)
 
     @abstractmethod
     def network(self, net: Net) -> Net:

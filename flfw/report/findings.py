@@ -199,6 +199,7 @@ def belongs(row: Mapping[str, str], entry: Mapping[str, Any]) -> bool:
         if (row["curve"] or None) != (entry.get("curve") or None):
             return False
         keys += ["batch", "steps"] if entry.get("curve") else []
+        keys += ["group"] if "group" in row else []
     same = ["attack", "vantage", "source", *(["defence"] if "defence" in row else [])]
     texts = all(row.get(key) == str(entry.get(key)) for key in same)
     numbers = all(number(row.get(key)) == number(entry.get(key)) for key in keys)
