@@ -35,7 +35,7 @@ class Ticket:
             counts the examples of all of them.
         colluding: clients whose own messages were in that sum as well, and which another client took off.
         vantage: the only position that sees it; empty: all that see each message.
-        isolated: client whose update alone is in the sums, by a malicious server's doing; ``batch`` counts its examples.
+        isolated: client whose update alone is in the sums, by a lying server's doing; ``batch`` counts its examples.
     """
 
     rung: str
@@ -101,8 +101,9 @@ class Ticket:
             isolated: client whose update alone is in the sums, if any.
         """
         left, vantage = group - colluding, PEER if colluding else AGGREGATE
-        sizes = {"group": left, "batch": self.batch * (left if isolated is None else 1), "colluding": colluding}
-        seen = replace(self, curve=curve, vantage=vantage, isolated=isolated, **sizes)
+        batch = self.batch * (left if isolated is None else 1)
+        sizes = {"group": left, "batch": batch, "colluding": colluding, "isolated": isolated}
+        seen = replace(self, curve=curve, vantage=vantage, **sizes)
         return replace(seen, point=f"{self.point}{seen._mark}")
 
     def outside(self) -> Ticket:

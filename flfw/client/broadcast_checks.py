@@ -1,8 +1,9 @@
 """Checks of received tensors for weights that an honest server would hardly send, without any truth.
 
 A malicious server that sorts examples into bins needs units that measure one quantity and that are treated alike, or
-units that are off for all but one client. Random and trained weights do not look so. The checks are heuristics: an
-alarm is no proof, and a server that knows them can evade them at a cost (docs/attacks/imprint.md).
+units that are off for all but one client, by weights of zeros or by low biases. Random and trained weights do not look
+so. The checks are heuristics: an alarm is no proof, and a server that knows them can evade them at a cost
+(docs/attacks/imprint.md).
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _DEAD_ROWS = 0.25  # share of rows of zeros in a matrix that is not all zeros
 # Share, in matrices of zeros, of the numbers of all matrices that do not begin so. Honest networks have none: training
 # may leave rows of zeros, but a step hardly ends at 0 in all numbers of a matrix that began otherwise.
 _ALL_ZERO = 0.1
+# Multiple of the length of a unit's weights: a lower bias keeps the unit off for inputs of a mean square up to 25 / d.
+_OFF = 5.0
+_OFF_UNITS = 0.5  # share of a layer's units that are off; a layer has 4 of them at least
 _GAIN = 50.0  # root mean square of a matrix times the root of the length of its rows; honest ones have about 1
 
 
@@ -35,13 +39,13 @@ def broadcast_alarms(received: Mapping[str, np.ndarray], at_first: Collection[st
     """Return the suspicious traits of a message's arrays, a clause for each; empty: there are none.
 
     Args:
-        received: arrays by name; vectors, integers and empty arrays are not checked.
+        received: arrays by name; integers and empty arrays are not checked, vectors only as biases of a matrix.
         at_first: names of tensors that are zeros before training, by the client's own code; see `zeros_at_first`.
     """
     matrices = {name: _matrix(value) for name, value in received.items() if value.ndim >= 2 and value.size}
     began_otherwise = {name: matrix for name, matrix in matrices.items() if name not in at_first}
     clauses = (f"{name} has {what}" for name, matrix in matrices.items() for what in _suspicions(matrix))
-    return [*_silent(began_otherwise), *clauses]
+    return [*_silent(began_otherwise), *clauses, *_off(received, began_otherwise)]
 
 
 def zeros_at_first(model: nn.Module) -> frozenset[str]:
@@ -78,6 +82,18 @@ def _silent(matrices: Mapping[str, Tensor]) -> Iterator[str]:
     zeros = sum(matrix.numel() for matrix in matrices.values() if not bool(matrix.any()))
     if zeros > _ALL_ZERO * total:
         yield f"{zeros / total:.0%} of the numbers are in matrices of zeros that do not begin so"
+
+
+def _off(received: Mapping[str, np.ndarray], matrices: Mapping[str, Tensor]) -> Iterator[str]:
+    """Yield a clause for each layer whose biases keep most units off, whatever the weights measure."""
+    for name, matrix in matrices.items():
+        bias = received.get(f"{name.removesuffix('.weight')}.bias") if name.endswith(".weight") else None
+        if bias is None or bias.shape != (len(matrix),):
+            continue
+        lengths, biases = matrix.flatten(1).norm(dim=1), torch.from_numpy(np.array(bias, np.float32))
+        off = int(((biases < -_OFF * lengths) & (lengths > 0)).sum())  # rows of zeros have a check of their own
+        if off >= max(_FEWEST, _OFF_UNITS * len(matrix)):
+            yield f"{name} has {off} of {len(matrix)} units kept off by their biases"
 
 
 def _suspicions(matrix: Tensor) -> Iterator[str]:

@@ -81,7 +81,7 @@ WORDS = """\
 {% else %}<b>{{ verdict|plain }}.</b> {{ of }}{{ were }} rebuilt.{% endif %}
 {% endmacro %}
 {% set observers = {
-  'server': ('whoever runs the server. It breaks the rules: it had all clients build a network that it changed (' ~ config.tampered_by ~ '), keeps' if config.tampered_by else 'whoever runs the server. It follows the rules, but keeps') ~ ' every message that it sends and receives, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from them',
+  'server': ('whoever runs the server. It breaks the rules: it changed the network of the clients (' ~ config.tampered_by ~ '), keeps' if config.tampered_by else 'whoever runs the server. It follows the rules, but keeps') ~ ' every message that it sends and receives, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from them',
   'client_update': 'somebody on the client’s own machine who sees the result of local training as it is about to be sent, after all that the client’s defence does',
   'client_example': 'somebody on the client’s own machine who sees what training computes from a single ' ~ one ~ ', before the client’s defence acts on the finished result',
   'aggregate': 'whoever runs the server, where clients’ messages are added up before it sees them, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from the sums',

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flfw.audit.measures.noticed import TAMPERED
 from flfw.experiment import Experiment
 from flfw.runs.final import drawn_of
+from flfw.runs.tampered_notes import what_was_done
 from flfw.storage.provenance import code_hash
 
 _SILENT = (
@@ -31,8 +31,7 @@ def notes_on_training(experiment: Experiment, training: Mapping[str, Any]) -> li
     notes += drawn_of(experiment, len(training["final"]))
     if experiment.metrics == "private" and experiment.finally_asked and not training["final"]:
         notes.append(f"No final evaluation: asked for again, it would exceed {_budget(experiment)}.")
-    if experiment.tampered_by:
-        notes.append(TAMPERED.format(experiment.tampered_by))
+    notes += what_was_done(experiment)
     return [*notes, *_of_rounds(training)]
 
 

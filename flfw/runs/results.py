@@ -14,8 +14,6 @@ import pandas as pd
 
 import flfw
 from flfw.audit.auditor import Auditor
-from flfw.audit.measures.noticed import noticed
-from flfw.client.broadcast_checks import zeros_at_first
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
@@ -25,10 +23,9 @@ from flfw.formats.rows import write_rows
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved, resolve
-from flfw.rng import initialising
 from flfw.runs.final import finals
 from flfw.runs.remarks import notes_on_end, notes_on_training
-from flfw.server.central import sends_one_model
+from flfw.runs.tampered_notes import what_came_of_it
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
 from flfw.sums.figures import sums
@@ -140,11 +137,7 @@ def audit(
     write_rows(rows, out / "audit.csv")
     recordings = Recordings(auditor.source / "observations")
     notes += [*breakdowns(entries), *auditor.remarks, *recordings.remarks(auditor.refused)]
-    if auditor.experiment.tampered_by:
-        resolved = resolve(auditor.experiment)
-        with initialising(auditor.experiment.seed, "model"):
-            fresh = resolved.build_model()
-        notes += noticed(recordings, sends_one_model(resolved.method), zeros_at_first(fresh))
+    notes += what_came_of_it(auditor.experiment, recordings)
     origins = {"weights": auditor.weights, "tuned_on": auditor.tuned_on}
     beside = {"membership": auditor.membership, "inference": auditor.inference}
     beside |= {"sums": sums(resolve(auditor.experiment), recordings, auditor.source)}

@@ -14,6 +14,11 @@ TAMPERED = (
     "those of the changed network, and say nothing about a server that follows the protocol."
 )
 """Note on such a run; it takes the name of the attack."""
+ISOLATING = (
+    "A malicious server sent clients different numbers ({}), in the attacked probes alone: training and accuracies are "
+    "those of an honest server, and the verdicts say nothing about one."
+)
+"""Note on a run whose server isolates a client and changes no network; it takes the name of the attack."""
 _CHECK = "A site's check of the broadcast (check_broadcast)"
 _NAMED = 3  # alarms that are quoted
 
