@@ -73,7 +73,7 @@ class Suppression(AttackPlugin, Tampering):
             BadInput: dead units would not make its updates zero.
         """
         for found, what in _obstacles(net):
-            require(not found, f"{what}, for --tampered-by suppression", got=found)
+            require(not found, f"{what}, for --tampered-by suppression", layer=found)
         return net
 
     def touched(self, model: nn.Module) -> list[str]:

@@ -279,7 +279,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         ticket, seed = job.ticket, self.experiment.seed
         self._note(solution.refused)
         common: ScoreRow = {"attack": job.attack, "vantage": job.vantage, "source": ticket.source, "rung": ticket.rung}
-        common |= {"curve": ticket.curve, "batch": ticket.batch, "steps": ticket.steps, "group": ticket.group or None}
+        common |= {"curve": ticket.curve, "batch": ticket.batch, "steps": ticket.steps, "group": ticket.group or ""}
         rows: list[ScoreRow] = []
         for exchange, reconstruction in zip(job.exchanges, solution.reconstructions, strict=True):
             defence = "none" if ticket.fresh else plan.defence_of(exchange.client)
