@@ -72,8 +72,8 @@ class Suppression(AttackPlugin, Tampering):
         Raises:
             BadInput: dead units would not make its updates zero.
         """
-        for found, what in _obstacles(net):
-            require(not found, f"{what}, for --tampered-by suppression", layer=found)
+        for layer, needed in _obstacles(net):
+            require(not layer, f"{needed}, for --tampered-by suppression", layer=layer)
         return net
 
     def touched(self, model: nn.Module) -> list[str]:
@@ -101,7 +101,7 @@ def _last_bias(names: Sequence[str]) -> list[str]:
 
 
 def _obstacles(net: Net) -> list[tuple[str, str]]:
-    """Return the layers, by class, that keep a dead network's update from being zero, each with what is needed."""
+    """Return the layers, by class, that keep a dead network's update from being zero, each with the layer needed."""
     layers = [part for part in net.extractor.modules() if not [*part.children()]]
     while layers and isinstance(layers[-1], _KEEPS_ZEROS):
         layers.pop()

@@ -92,8 +92,8 @@ def _require_isolation(resolved: Resolved, client: int) -> None:
     groups = {size: groups_of(experiment.images, experiment.clients, size) for size in experiment.groups}
     absent = [size for size, sums in groups.items() if all(client not in _owners(one, experiment) for one in sums)]
     require(not absent, f"client {client} in a sum of each size {by}", group=",".join(map(str, absent)))
-    several = any(point.steps > 1 for point in experiment.points)
-    decay = getattr(resolved.settings, "weight_decay", 0.0) if several else 0.0
+    steps_follow = any(point.steps > 1 for point in experiment.points)
+    decay = getattr(resolved.settings, "weight_decay", 0.0) if steps_follow else 0.0
     steps = f"weight_decay=0 {by} and several local steps, as it moves all clients' weights"
     require(not decay, steps, weight_decay=decay)
 

@@ -80,7 +80,7 @@ class MaliciousServer(GridAround):
 
 
 def _is_target(message: Message) -> bool:
-    """Return whether a message is a probe of the audit's target, which is what an isolated client is to answer."""
+    """Return whether a message is a probe of the audit's target, in which such a server lies."""
     config = message.content.config_records.get("config", {})
     return message.metadata.message_type == "train.probe" and config.get("rung") == "target"
 

@@ -85,7 +85,7 @@ def _silent(matrices: Mapping[str, Tensor]) -> Iterator[str]:
 
 
 def _off(received: Mapping[str, np.ndarray], matrices: Mapping[str, Tensor]) -> Iterator[str]:
-    """Yield a clause for each layer whose biases keep most units off, whatever the weights measure."""
+    """Yield a clause for each layer whose biases keep half of the units off or more."""
     for name, matrix in matrices.items():
         bias = received.get(f"{name.removesuffix('.weight')}.bias") if name.endswith(".weight") else None
         if bias is None or bias.shape != (len(matrix),):

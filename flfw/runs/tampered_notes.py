@@ -28,5 +28,5 @@ def what_came_of_it(experiment: Experiment, recordings: Recordings) -> list[str]
     resolved = resolve(experiment)
     with initialising(experiment.seed, "model"):
         fresh = resolved.build_model()
-    found = noticed(recordings, sends_one_model(resolved.method), zeros_at_first(fresh))
-    return [*isolation(recordings, tampering), *found]
+    one_model, at_first = sends_one_model(resolved.method), zeros_at_first(fresh)
+    return [*isolation(recordings, tampering), *noticed(recordings, one_model, at_first)]

@@ -32,9 +32,10 @@ def isolation(recordings: Recordings, tampering: Tampering) -> list[str]:
             continue
         names = tampering.alone([*seen.sent])
         left_out = [name for name in seen.sent if name not in names]
-        at, own = largest[seen.round, seen.point], seen.client == client
-        at[own] = max(at.get(own, 0.0), _length(seen, names, int(line["config"].get("steps", 1)) > 1))
-    shares = [others[False] / others[True] for others in largest.values() if False in others and others.get(True)]
+        lengths, isolated = largest[seen.round, seen.point], seen.client == client
+        length = _length(seen, names, int(line["config"].get("steps", 1)) > 1)
+        lengths[isolated] = max(lengths.get(isolated, 0.0), length)
+    shares = [at[False] / at[True] for at in largest.values() if False in at and at.get(True)]
     if not shares:
         return [f"No message of client {client} was recorded beside others', so that no sum isolates it."]
     beside = f" but {', '.join(left_out)}" if left_out else ""

@@ -265,8 +265,8 @@ def test_training_is_that_of_an_honest_server(folder: Path, tmp_path: Path) -> N
 def test_noise_of_the_other_clients_is_measured(tmp_path: Path) -> None:
     out = whole.run(tiny(tmp_path / "run", **{**ASKED, "audit_rounds": "0"}, defence="dp_gaussian"))
     notes = json.loads((out / "result.json").read_text())["notes"]
-    (said,) = [note for note in notes if note.startswith("Clients beside client 0 sent up to ")]
-    assert said.endswith("in all tensors but classifier.bias: no sum is its update alone.")
+    (measured,) = [note for note in notes if note.startswith("Clients beside client 0 sent up to ")]
+    assert measured.endswith("in all tensors but classifier.bias: no sum is its update alone.")
 
 
 BAD: list[tuple[dict[str, Any], str]] = [
