@@ -56,7 +56,7 @@ _FLAGS = {
 }  # fmt: skip
 _SAID_IF_CHANGED = {
     "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
-    "patient_examples", "patient_clients", "canaries", "group", "colluding",
+    "patient_examples", "patient_clients", "canaries", "group", "colluding", "membership_pairs",
 }  # fmt: skip
 _AXES = {
     GROUP: "clients in a sum",
@@ -297,6 +297,4 @@ def command(config: Mapping[str, Any]) -> str:
 
 
 def _is_usual(key: str, value: Any) -> bool:
-    if key == "membership_pairs":  # a result has no auto: without an attack on membership it says none
-        return value == "none"
     return key in _SAID_IF_CHANGED and value == getattr(Experiment(), key)

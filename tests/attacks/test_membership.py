@@ -58,26 +58,26 @@ def close(one: Tensor, other: Tensor) -> None:
 
 def test_gradients_are_compared_with_the_update_as_a_loop_does_it() -> None:
     view = small_view(rounds=2)
-    found = scores(view)
-    assert found.keys() >= ALL and all(values.shape == (2 * MEMBERS,) for values in found.values())
-    close(found["cosine"], torch.stack([cosines(view, one, 0) for one in view.rounds]).mean(0))
+    given = scores(view)
+    assert given.keys() >= ALL and all(values.shape == (2 * MEMBERS,) for values in given.values())
+    close(given["cosine"], torch.stack([cosines(view, one, 0) for one in view.rounds]).mean(0))
     nearer = []
     for one in view.rounds:
-        own, sent = own_gradients(view, one), update(one, 0)
-        nearer.append((sent**2).sum() - ((sent - own) ** 2).sum(1))
-    close(found["gradient_difference"], torch.stack(nearer).mean(0))
+        singles, sent = own_gradients(view, one), update(one, 0)
+        nearer.append((sent**2).sum() - ((sent - singles) ** 2).sum(1))
+    close(given["gradient_difference"], torch.stack(nearer).mean(0))
 
 
 def test_losses_are_those_before_and_after_less_the_drop_at_other_clients() -> None:
     view = small_view(clients=3)
     (one,) = view.rounds
     before, drops = losses(view, one.received), [losses(view, one.sent[client]) for client in range(3)]
-    found = scores(view)
-    close(found["loss_drop"], (before - drops[0]) - ((before - drops[1]) + (before - drops[2])) / 2)
-    close(found["loss_only"], -before)
+    given = scores(view)
+    close(given["loss_drop"], (before - drops[0]) - ((before - drops[1]) + (before - drops[2])) / 2)
+    close(given["loss_only"], -before)
     alone = scores(replace(view, rounds=(replace(one, sent={0: one.sent[0]}),)))
     close(alone["loss_drop"], before - drops[0])
-    assert "fedmia" not in alone and "fedmia" in found
+    assert "fedmia" not in alone and "fedmia" in given
 
 
 def test_fedmia_holds_the_cosine_against_the_other_clients() -> None:
@@ -100,21 +100,21 @@ def test_the_floors_read_no_message() -> None:
 
 @pytest.mark.parametrize("statistic", ["cosine", "whitened", "trajectory"])
 def test_members_of_one_step_score_highest(statistic: str) -> None:
-    found = scores(small_view(rounds=2))[statistic]
-    assert bool((found[:MEMBERS, None] > found[None, MEMBERS:]).double().mean() > 0.8)
+    given = scores(small_view(rounds=2))[statistic]
+    assert bool((given[:MEMBERS, None] > given[None, MEMBERS:]).double().mean() > 0.8)
 
 
 def test_the_trajectory_of_one_round_is_the_whitened_score_on_another_scale() -> None:
-    found = scores(small_view())
-    whitened = found["whitened"]
-    close(found["trajectory"], (whitened - whitened.mean()) / whitened.std())
+    given = scores(small_view())
+    whitened = given["whitened"]
+    close(given["trajectory"], (whitened - whitened.mean()) / whitened.std())
 
 
 def test_fewer_public_examples_and_other_clients_are_used_where_asked() -> None:
-    found, few = scores(small_view(), width=32), scores(small_view(), width=32, public=10, others=1)
+    given, few = scores(small_view(), width=32), scores(small_view(), width=32, public=10, others=1)
     assert "fedmia" not in few
-    assert not torch.allclose(found["whitened"], few["whitened"], atol=1e-3)
-    torch.testing.assert_close(found["cosine"], few["cosine"])
+    assert not torch.allclose(given["whitened"], few["whitened"], atol=1e-3)
+    torch.testing.assert_close(given["cosine"], few["cosine"])
 
 
 def test_a_client_that_sends_nothing_it_received_gives_nothing_to_compare() -> None:

@@ -131,9 +131,9 @@ def test_the_easy_rung_is_read_from_its_file() -> None:
         "clients": torch.tensor([0, 0, 1, 1]),
     }
     game = Game("file", 4, (0, 1), (1, 1), 0.1, easy=True)
-    found = list(views(game, held, [], Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long()), model))
-    assert [view.client for view in found] == [0, 1]
-    for client, view in enumerate(found):
+    answers = list(views(game, held, [], Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long()), model))
+    assert [view.client for view in answers] == [0, 1]
+    for client, view in enumerate(answers):
         (one,) = view.rounds
         assert list(one.sent) == [client, 1 - client] and torch.equal(one.sent[client]["w"], sent[client]["w"])
 
@@ -177,8 +177,8 @@ def test_a_lie_about_the_coin_changes_nothing_that_an_attack_reads(run: Path, tm
     assert task.pairs is not None
     lied = replace(task, pairs=tuple(turned(pairs) for pairs in task.pairs))
     inputs, results = [], []
-    for name, told in (("a", task), ("b", lied)):
-        _, (asked, job) = Auditor(resolved, told, run, tmp_path / name).membership_jobs()
+    for name, variant in (("a", task), ("b", lied)):
+        _, (asked, job) = Auditor(resolved, variant, run, tmp_path / name).membership_jobs()
         assert job.game is not None and job.public is not None
         inputs.append((Path(job.game.file).read_bytes(), Path(job.public[0]).read_bytes()))
         job_of = replace(job, game=replace(job.game, file=""), public=("", job.public[1]))
@@ -196,11 +196,11 @@ def test_a_lie_about_the_coin_changes_nothing_that_an_attack_reads(run: Path, tm
 def scores_of(resolved: Resolved, job: Any) -> list[tuple[int, str, tuple[float, ...]]]:
     attack = resolved.membership["membership"]
     seen = Recordings(job.recordings).observations([exchange.id for exchange in job.exchanges])
-    found = []
+    answers = []
     for view in game_views(job, job.game, resolved, [one for one in seen if one is not None]):
         for name, values in attack.scores(view, torch_generator(0, "attack")).items():
-            found.append((view.client, name, tuple(map(float, values.tolist()))))
-    return found
+            answers.append((view.client, name, tuple(map(float, values.tolist()))))
+    return answers
 
 
 def test_a_round_of_which_no_upload_was_recorded_is_refused(run: Path, tmp_path: Path) -> None:

@@ -237,6 +237,9 @@ def test_command_names_the_run_again() -> None:
     }
     expected = "python sim.py --method fedavg --attack ig idlg --audit-rounds 0,last --set lr=0.1 ig.iterations=5"
     assert command(config) == expected
+    assert command(config | {"group": 0, "membership_pairs": "auto"}) == expected
+    with_pairs = command({"attack": ["membership"], "membership_pairs": "300"})
+    assert with_pairs == "python sim.py --attack membership --membership-pairs 300"
 
 
 def test_colour_and_nan_become_a_picture() -> None:
