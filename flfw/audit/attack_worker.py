@@ -126,12 +126,12 @@ def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
     try:
         for view in game_views(job, game, resolved, seen):
             try:
-                found = attack.scores(view, torch_generator(seed, f"attack {job.attack}"))
+                statistics = attack.scores(view, torch_generator(seed, f"attack {job.attack}"))
             except BadInput as error:  # it would be the same if tried again; other clients may have sent what fits
                 stopped = stopped or f"not possible: {error}"
                 refused.append(f"Client {view.client} has no scores: {error}")
             else:
-                scores += as_scores(view.client, found)
+                scores += as_scores(view.client, statistics)
     except NotApplicable as error:
         stopped, scores = f"not applicable: {error}", []
     except BadInput as error:

@@ -240,15 +240,15 @@ def patient_game(
     require(bool((owners == 1).all()), apart, shared=int((owners > 1).sum()))
     games = []
     for client, places in enumerate(train):
-        own = patients[places]
-        drawn = draw_patient_pairs(labels[places], own, numpy_generator(seed, "membership pairs", client), most)
+        whose = patients[places]
+        drawn = draw_patient_pairs(labels[places], whose, numpy_generator(seed, "membership pairs", client), most)
         if len(drawn.members) < FEWEST:
             raise BadInput(
                 f"Expected {2 * FEWEST} patients or more at each client for --membership-pairs, got "
-                f"{len(np.unique(own))} at client {client}; take fewer --clients or another --split."
+                f"{len(np.unique(whose))} at client {client}; take fewer --clients or another --split."
             )
-        kept = np.isin(own, np.concatenate([drawn.members, drawn.held_out]))
-        games.append(PatientGame(drawn, places[kept], own[kept]))
+        kept = np.isin(whose, np.concatenate([drawn.members, drawn.held_out]))
+        games.append(PatientGame(drawn, places[kept], whose[kept]))
     return tuple(games)
 
 

@@ -111,7 +111,7 @@ def _require_probes(experiment: Experiment, source: Path) -> None:
 
 
 def _require_uploads(experiment: Experiment, source: Path) -> None:
-    """Refuse an attack on membership without what clients sent in the audited rounds of training."""
+    """Refuse an attack on membership without recorded uploads of the audited rounds of training."""
     recordings = Recordings(source / "observations")
     for server_round in filter(None, experiment.audited):
         _require_upload(recordings, server_round, source)

@@ -41,7 +41,7 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
     samples, labels = task.public()
     public = Examples(samples, labels)
     assert task.pairs is not None, "an attack on membership has pairs"
-    counts = [len(own.members) + len(own.held_out) for own in task.pairs[: experiment.images]]
+    counts = [len(game.members) + len(game.held_out) for game in task.pairs[: experiment.images]]
     chosen = task.pairs[0].members[torch.arange(_MORE).numpy() % len(task.pairs[0].members)]
     candidates = Examples(*task.examples("train", chosen))
     steps = max(1, experiment.local_epochs * -(-on_demand.sizes(task.split.train)[0] // experiment.batch_size))

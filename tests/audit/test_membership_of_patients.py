@@ -27,11 +27,11 @@ TRAIN = (np.arange(8), np.arange(8, 16))
 def test_patients_are_held_out_whole() -> None:
     games = patient_game(TRAIN, LABELS, PATIENTS, 0, None)
     left = without_held_out(TRAIN, games)
-    for own, places in zip(games, left, strict=True):
-        assert own.count == 2 and len(own.places) == 8
-        assert sorted(set(PATIENTS[places])) == sorted(own.pairs.members)
-        assert sorted(places) == sorted(own.members) and len(places) == 4
-        assert not set(own.members) & set(own.held_out)
+    for game, places in zip(games, left, strict=True):
+        assert game.count == 2 and len(game.places) == 8
+        assert sorted(set(PATIENTS[places])) == sorted(game.pairs.members)
+        assert sorted(places) == sorted(game.members) and len(places) == 4
+        assert not set(game.members) & set(game.held_out)
     first = games[0].part(0, 1)
     assert first.count == 1 and set(PATIENTS[first.places]) == {games[0].pairs.members[0], games[0].pairs.held_out[0]}
 
@@ -52,20 +52,20 @@ def candidates() -> PatientCandidates:
 
 def test_a_patient_has_the_mean_of_its_examples_z_scores() -> None:
     """Class 0 has the mean 2 and class 1 its only score; the deviation is sqrt(4 / 7)."""
-    found, _ = candidates().scored(3, [3.0, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0], "cosine")
-    assert (found.members * np.sqrt(4 / 7)).tolist() == pytest.approx([1.0, 0.0])
-    assert (found.held_out * np.sqrt(4 / 7)).tolist() == pytest.approx([-0.5, -0.5])
+    scored, _ = candidates().scored(3, [3.0, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0], "cosine")
+    assert (scored.members * np.sqrt(4 / 7)).tolist() == pytest.approx([1.0, 0.0])
+    assert (scored.held_out * np.sqrt(4 / 7)).tolist() == pytest.approx([-0.5, -0.5])
 
 
 def test_mixes_of_classes_that_labels_tell_apart_differ_by_labels_alone() -> None:
     """The share of class 0 is 0.6 and of class 1 0.4: patients 4, 6 and 7 are alike, of one or two examples."""
-    found, _ = candidates().scored(3, [0.6, 0.6, 0.6, 0.4, 0.6, 0.6, 0.6], "label_only")
-    assert (found.members.tolist(), found.held_out.tolist()) == ([0.6, 0.6], [0.6, 0.5])
+    scored, _ = candidates().scored(3, [0.6, 0.6, 0.6, 0.4, 0.6, 0.6, 0.6], "label_only")
+    assert (scored.members.tolist(), scored.held_out.tolist()) == ([0.6, 0.6], [0.6, 0.5])
 
 
 def test_a_patient_with_a_score_that_is_none_has_none() -> None:
-    found, _ = candidates().scored(3, [np.nan, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0], "cosine")
-    assert np.isnan(found.members).tolist() == [True, False] and np.isfinite(found.held_out).all()
+    scored, _ = candidates().scored(3, [np.nan, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0], "cosine")
+    assert np.isnan(scored.members).tolist() == [True, False] and np.isfinite(scored.held_out).all()
     with pytest.raises(ValueError, match="1 scores for 7 candidates of client 3"):
         candidates().scored(3, [0.0])
 
@@ -105,11 +105,11 @@ def test_a_run_with_patients_compares_patients(
     assert {(item["unit"], item["clients"]) for item in result["membership"]} == {("patient", 2)}
     task = Task.load(stored(tmp_path / "run"), None)
     assert task.pairs is not None and task.split.patients is not None
-    held_out = {int(one) for own in task.pairs for one in task.split.patients[own.held_out]}
+    held_out = {int(one) for game in task.pairs for one in task.split.patients[game.held_out]}
     trained = {int(one) for places in task.split.train for one in task.split.patients[places]}
     assert held_out and not held_out & trained
     counts = {item["pairs"] for item in result["membership"]}
-    assert counts == {sum(own.count for own in task.pairs)}
+    assert counts == {sum(game.count for game in task.pairs)}
     page = (tmp_path / "run" / "report.html").read_text()
     assert (
         "Pairs of patients of one client" in page

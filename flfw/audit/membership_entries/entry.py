@@ -103,11 +103,10 @@ def entry(
     counted |= {"adaptive": adaptive, "hidden_by": hidden, "claimed": claimed, "unit": unit}
     facts = MembershipFacts(**known, null=null, **counted)
     asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence, "hidden_by": hidden_by}
+    read = {"adaptive": adaptive, "unit": unit, "rounds": list(rounds)}
     return {
         **asked,
-        "adaptive": adaptive,
-        "unit": unit,
-        "rounds": list(rounds),
+        **read,
         "clients": len(scored),
         "pairs": sum(len(one.members) for one in scored),
         **counted,

@@ -79,7 +79,7 @@ def views(
 
 
 def unusable(one: Observation) -> str:
-    """Say what makes a readable upload unfit for a comparison with gradients; empty: nothing."""
+    """Name the fault of a readable upload that cannot be compared with gradients; empty: it has none."""
     for name, value in one.sent.items():
         if name in one.received and value.shape != one.received[name].shape:
             got, sent = tuple(value.shape), tuple(one.received[name].shape)

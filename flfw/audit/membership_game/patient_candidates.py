@@ -64,7 +64,7 @@ class PatientCandidates:
         return cls(samples, labels, clients, whose, pairs, untrained)
 
     def granted(self) -> dict[str, Tensor]:
-        """Return what an attack may see of them."""
+        """Return the part that an attack may see."""
         return {"samples": self.samples, "labels": self.labels, "clients": self.clients}
 
     def scored(self, client: int, scores: Sequence[float], statistic: str = "") -> tuple[ScoredClient, ScoredClient]:
