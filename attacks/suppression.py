@@ -4,7 +4,7 @@ Paper       Pasquini, Francati and Ateniese, "Eluding Secure Aggregation in Fede
             ACM CCS 2022, arXiv 2111.07380: gradient suppression.
 Needs       ``--tampered-by suppression --vantage aggregate`` beside an attack that reads one update, such as
             ``--attack analytic``; a network whose features come out of a ReLU behind a layer with a bias, and whose
-            classifier is one fully connected layer (``mlp``). No layer normalises by the batch. Others are refused.
+            classifier is one linear layer (``mlp``). No layer normalises by the batch. Others are refused.
 Granted     what each client was sent; of their messages only the sum, as behind secure aggregation.
 
     to the target the server sends its weights; to all others with b = ``bias`` in the last layer before the classifier:
@@ -105,16 +105,19 @@ def _obstacles(net: Net) -> list[tuple[str, str]]:
     layers = [part for part in net.extractor.modules() if not [*part.children()]]
     while layers and isinstance(layers[-1], _KEEPS_ZEROS):
         layers.pop()
-    last, before = [*reversed(layers), nn.Identity(), nn.Identity()][:2]
+    last = layers.pop() if layers else nn.Identity()
+    while layers and isinstance(layers[-1], nn.MaxPool2d):  # the largest of low numbers is low
+        layers.pop()
+    before = layers[-1] if layers else nn.Identity()
     head = [part for part in net.classifier.modules() if not [*part.children()] and not isinstance(part, _KEEPS_ZEROS)]
     chain = [part for part in net.extractor.modules() if [*part.children()] and not isinstance(part, nn.Sequential)]
     normed = [part for part in net.modules() if isinstance(part, _BatchNorm)]
     biased = isinstance(before, nn.Linear | nn.Conv2d) and before.bias is not None
     return [
         (_kind(chain), "layers in a sequence before the classifier"),
+        (_kind(normed), "a network without BatchNorm, whose statistics would move"),
         ("" if isinstance(last, nn.ReLU) else _kind([last]), "a ReLU before the classifier"),
         ("" if biased else f"{_kind([before])} without bias", "a layer with a bias before the last ReLU"),
-        (_kind(normed), "a network without BatchNorm, whose statistics would move"),
         ("" if len(head) == 1 and isinstance(head[0], nn.Linear) else _kind(head), "one linear layer as classifier"),
     ]
 

@@ -71,8 +71,9 @@ class TrainingSettings:
     defended: str = "all"
     """Which clients use the defence: all, or partition numbers such as 3,5."""
     tampered_by: str = ""
-    """Attack whose malicious server changes the network that all clients build and train: a file of attacks/, or
-    package.module:Class. Empty: the server follows the protocol. Verdicts of such a run say nothing about that."""
+    """Attack whose malicious server changes the network that all clients build and train, or the numbers that some are
+    sent: a file of attacks/, or package.module:Class. Empty: the server follows the protocol. Verdicts of such a run
+    say nothing about that."""
 
     def __post_init__(self) -> None:
         require_at_least(self, 1, ("clients", "rounds", "local_epochs", "batch_size"))

@@ -185,6 +185,15 @@ def test_layers_that_keep_zeros_may_stand_behind_the_relu() -> None:
     assert [n for n, p in net.named_parameters() if p.grad is not None and bool(p.grad.any())] == ["classifier.bias"]
 
 
+def test_pooling_may_stand_before_the_relu_and_without_a_bias_in_the_classifier_nothing_moves() -> None:
+    extractor = nn.Sequential(nn.Conv2d(1, 4, 3), nn.MaxPool2d(2), nn.ReLU(), nn.Flatten())
+    net = Net(extractor, nn.Linear(36, 10, bias=False))
+    assert Suppression().network(net) is net
+    net.load_state_dict(sent_to(1, nets.tensors(net)))
+    cross_entropy(net(torch.rand(2, 1, SIDE, SIDE)), torch.tensor([1, 2])).backward()
+    assert not any(p.grad is None or bool(p.grad.any()) for p in net.parameters())
+
+
 def test_a_leaky_unit_lets_a_hundredth_of_the_gradient_through() -> None:
     """Why such networks are refused: its output is also not zero, but -1000 times the slope."""
     net = leaky(0.01)
