@@ -219,7 +219,7 @@ def test_twenty_runs_whose_candidates_were_all_held_out(tmp_path: Path) -> None:
     for seed in SEEDS:
         fields = {"seed": seed, "clients": 4, "images": 4}
         experiment = without_auto(asked(tmp_path / f"run-{seed}", **fields, membership_pairs="100"))
-        whole.run(dataclasses.replace(experiment, attack=(), record=True))
+        whole.run(experiment)
         task = Task.load(experiment, None)
         halves = [np.split(own.held_out[: len(own.held_out) // 2 * 2], 2) for own in task.pairs or ()]
         untrained = dataclasses.replace(task, pairs=tuple(Pairs(*half) for half in halves))
