@@ -1,4 +1,4 @@
-"""What a client of a federation computes of the other clients' messages, from the models that it is sent.
+"""View that a client of a federation has of the other clients' messages, from the models that it is sent.
 
 The next model is the mean of what all clients of a round sent. A client that knows how many they are takes the part of
 its own off, and those of others that work with it; the sum over the rest is left. With one client left, that is the
@@ -21,22 +21,22 @@ SEEN = "the model before the round and after it, how much each client counts in 
 """Grant of a peer, in words."""
 
 
-def others_mean(others: Sequence[Observation], own: Sequence[Observation], weights: bool, lr: float) -> Observation:
+def others_mean(others: Sequence[Observation], known: Sequence[Observation], weights: bool, lr: float) -> Observation:
     """Return one observation for the other clients: their mean gradient, or the mean of their weights after training.
 
     All count alike. It has client and place of the first one.
 
     Args:
         others: observations of different clients in one round and rung, at least one.
-        own: those of the colluding clients in it, at least one.
+        known: those of the colluding clients in it, at least one.
         weights: whether the sent tensors are weights after training; else gradients, by which one step is taken.
         lr: the step's learning rate, > 0.
 
     Raises:
         BadInput: no other or no colluding client, or clients that did not all receive the same tensors.
     """
-    require(bool(others) and bool(own), "another and a colluding client", others=len(others), colluding=len(own))
-    first, everybody = others[0], [*others, *own]
+    require(bool(others) and bool(known), "another and a colluding client", others=len(others), colluding=len(known))
+    first, everybody = others[0], [*others, *known]
     alike = all(same_received(first, other) for other in everybody)
     require(alike, "the same weights received by all clients of a sum", clients=len(everybody))
     names = [name for name in first.sent if all(name in seen.sent and name in seen.received for seen in everybody)]

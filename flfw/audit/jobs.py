@@ -152,7 +152,7 @@ class Exchange:
         order: of an upload, the places of each local step's examples; None for a probe.
         summed: of a sum, the ids of its messages, whose first or isolated one is in ``id`` and ``client``.
         slots: of a sum, the places of these messages; where one client is isolated, of its message alone.
-        own: of what a peer sees, the ids of the messages that it knows.
+        colluders: of a peer's view, the ids of the messages that it knows.
     """
 
     id: str
@@ -162,7 +162,7 @@ class Exchange:
     order: tuple[tuple[int, ...], ...] | None = None
     summed: tuple[str, ...] = ()
     slots: tuple[int, ...] = ()
-    own: tuple[str, ...] = ()
+    colluders: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         for field in ("client", "slot"):

@@ -98,14 +98,14 @@ def observed(job: Job, recordings: Recordings, experiment: Experiment) -> list[O
     tampering, client, weights = tampering_of(experiment), job.ticket.isolated, job.ticket.steps > 1
     result: list[Observation | None] = []
     for exchange in job.exchanges:
-        both = recordings.observations([*exchange.summed, *exchange.own])
+        both = recordings.observations([*exchange.summed, *exchange.colluders])
         members = [seen for seen in both if seen is not None]
         drawn = protocol(experiment.seed, job.ticket.round, exchange.slot)
         if len(members) < len(both):
             result.append(None)
-        elif exchange.own:
-            others, own = members[: len(exchange.summed)], members[len(exchange.summed) :]
-            result.append(others_mean(others, own, weights, job.run_config["lr"]))
+        elif exchange.colluders:
+            others, known = members[: len(exchange.summed)], members[len(exchange.summed) :]
+            result.append(others_mean(others, known, weights, job.run_config["lr"]))
         elif tampering is not None and client is not None:
             result.append(isolated(members, client, tampering.alone([*members[0].sent]), weights, drawn))
         else:

@@ -94,7 +94,7 @@ class Plan:
         return [v for v in single if v in self._experiment.vantage and (v == "client_example") == on_client]
 
     def sums(self, ticket: Ticket) -> list[Ticket]:
-        """Return the tickets of what is seen of a ticket's messages by those who see none of them by itself.
+        """Return the tickets of the views of those who see none of a ticket's messages by itself.
 
         Sums are in the order of their sizes; of a peer's there are only those with another client in them. An outsider
         sees the last audited model.
@@ -104,9 +104,9 @@ class Plan:
         asked, sizes = self._experiment, self._experiment.groups
         sizes = sizes[:1] if ticket.curve else sizes
         curves = {size: ticket.curve or (GROUP if turn else "") for turn, size in enumerate(sizes)}
-        owners = {AGGREGATE: (0, isolated_client(asked)), PEER: (asked.colluding, None)}
-        own = [owner for vantage, owner in owners.items() if vantage in asked.vantage]
-        seen = [ticket.in_sums(n, curves[n], c, alone) for c, alone in own for n in sorted(sizes) if n > c]
+        kinds = {AGGREGATE: (0, isolated_client(asked)), PEER: (asked.colluding, None)}
+        views = [view for vantage, view in kinds.items() if vantage in asked.vantage]
+        seen = [ticket.in_sums(n, curves[n], c, alone) for c, alone in views for n in sorted(sizes) if n > c]
         last = OUTSIDER in asked.vantage and ticket.round == max(asked.audited) and not ticket.curve
         return [*seen, *([ticket.outside()] if last else [])]
 
@@ -268,11 +268,11 @@ class Plan:
         return tuple(exchanges)
 
 
-def _sum_of(members: Sequence[Exchange], own: Sequence[Exchange]) -> Exchange:
-    """Return the exchange of a sum over members, off which the messages of ``own`` are taken."""
+def _sum_of(members: Sequence[Exchange], known: Sequence[Exchange]) -> Exchange:
+    """Return the exchange of a sum over members, off which the messages of ``known`` are taken."""
     labels = tuple(label for member in members for label in member.labels or ())
     ids, slots = (tuple(getattr(member, name) for member in members) for name in ("id", "slot"))
-    return replace(members[0], labels=labels, summed=ids, slots=slots, own=tuple(one.id for one in own))
+    return replace(members[0], labels=labels, summed=ids, slots=slots, colluders=tuple(one.id for one in known))
 
 
 def _unlabelled(exchanges: tuple[Exchange, ...]) -> tuple[Exchange, ...]:

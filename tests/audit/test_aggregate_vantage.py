@@ -108,8 +108,8 @@ def sized(group: int, word: str, **changes: Any) -> dict[str, Any]:
 def test_the_smallest_group_is_one_in_which_the_attack_itself_reached_nothing(
     entries: list[dict[str, Any]], needed: int | None
 ) -> None:
-    found = with_groups_needed(entries, ("leaks",))
-    assert {one["group_needed"] for one in found if one["vantage"] == "aggregate"} == {needed}
+    judged = with_groups_needed(entries, ("leaks",))
+    assert {one["group_needed"] for one in judged if one["vantage"] == "aggregate"} == {needed}
 
 
 @pytest.mark.parametrize(

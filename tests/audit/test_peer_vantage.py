@@ -33,11 +33,11 @@ def test_of_two_clients_one_has_the_others_message_but_for_the_rounding_of_the_m
     gradients = [{name: torch.randn(value.shape, generator=rng) for name, value in received.items()} for _ in "ab"]
     after = [{name: received[name] - 0.1 * value for name, value in each.items()} for each in gradients]
     sent = after if weights else gradients
-    found = others_mean([seen(0, sent[0], received)], [seen(1, sent[1], received)], weights, 0.1)
-    changes = [found.sent[n] - sent[0][n] for n in received]
+    mean = others_mean([seen(0, sent[0], received)], [seen(1, sent[1], received)], weights, 0.1)
+    changes = [mean.sent[n] - sent[0][n] for n in received]
     length = float(torch.cat(changes).norm()) * (1.0 if weights else 0.1)
-    assert found.client == 0 and 0 < length <= rounding(received, ["w", "b"], 2, 1) + 1e-6
-    assert all(torch.allclose(found.sent[n], sent[0][n], atol=1e-5) for n in received)
+    assert mean.client == 0 and 0 < length <= rounding(received, ["w", "b"], 2, 1) + 1e-6
+    assert all(torch.allclose(mean.sent[n], sent[0][n], atol=1e-5) for n in received)
 
 
 def test_of_four_clients_two_have_the_mean_of_the_other_two() -> None:
@@ -77,8 +77,8 @@ def entries(folder: Path) -> list[dict[str, Any]]:
 
 def test_a_peer_recovers_what_two_other_clients_hold_and_one_outside_has_nothing_to_attack(tmp_path: Path) -> None:
     changes = {"vantage": ("server", "peer", "outsider"), "attack": ("spear",), "group": 3, "curve": ("group=2",)}
-    found = entries(whole.run(asked(tmp_path / "run", net="mlp", **changes)))
-    at = {(e["vantage"], e["group"]): e for e in found}
+    audited = entries(whole.run(asked(tmp_path / "run", net="mlp", **changes)))
+    at = {(e["vantage"], e["group"]): e for e in audited}
     assert {where: (e["colluding"], e["batch"], e["images"]) for where, e in at.items()} == {
         ("server", None): (None, 1, 4), ("outsider", None): (None, 1, 4),
         ("peer", 3): (1, 2, 2), ("peer", 2): (1, 1, 2),

@@ -45,7 +45,7 @@ class SumFacts:
 
     @property
     def exposed(self) -> bool:
-        """Whether another client reads a single client's message off the sum."""
+        """True if another client reads a single client's message off the sum."""
         return self.peer and self.left == 1
 
     def exposure(self) -> tuple[str, str, str]:
