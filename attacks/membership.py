@@ -6,7 +6,8 @@ Needs       real uploads of training: audited rounds after 0.
 Granted     what clients received and sent in the audited rounds, labelled candidates, public data, lr and steps.
 Statistics  cosine, gradient_difference, whitened and loss_drop: means over the rounds. trajectory: sum over rounds of
             the whitened z-scores. fedmia: the cosine against two other clients or more. label_only and loss_only read
-            no client's message: they are floors.
+            no client's message: they are floors. Of a published model alone: loss, and rmia with reference
+            models trained on public data (`flfw.membership.reference_models`).
 Departures  fedmia's null is the other clients of a round that received the same; the rest are ours.
 Not told of a defence or of noise: no statistic adapts to one yet.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, final
 
 import torch
@@ -22,8 +24,9 @@ from torch import Tensor
 from torch.func import functional_call
 
 from flfw.adversary.attack import NotApplicable
-from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView
+from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView, PublishedModel
 from flfw.adversary.observation import Examples
+from flfw.adversary.published_model import References, published_scores
 from flfw.inversion.compute import Compute
 from flfw.membership.gradients import compared_gradients
 from flfw.membership.sketch import Sketch
@@ -36,11 +39,16 @@ from flfw.victims.victim import VictimModel
 
 @dataclass(frozen=True)
 class MembershipSettings:
-    """Settings of the attack: width of a sketch, and the most public examples and other clients that are used."""
+    """Settings of the attack: width of a sketch, and the most public examples and other clients that are used.
+
+    For an outsider: the number of reference models, even and >= 4, and RMIA's gamma > 0.
+    """
 
     width: int = 512
     public: int = 1500
     others: int = 30
+    references: int = 4
+    gamma: float = 2.0
 
 
 @final
@@ -67,6 +75,22 @@ class Membership(MembershipAttack):
             "label_only": label_only(labels, labels, view.public.labels),
             "loss_only": -_losses(last, {}, view.candidates),
         }
+
+    def published_scores(
+        self, view: MembershipView, published: PublishedModel, rng: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Score the candidates by the final model, and by reference models that are trained once for all clients."""
+        kind = (published.lr, published.steps, published.batch)
+        if kind not in self._references:
+            victim, seed = view.model(published.tensors), rng.initial_seed()
+            self._references[kind] = References.train(victim, published, view.public, self.settings.references, seed)
+        labels = view.candidates.labels
+        known = {"label_only": label_only(labels, labels, view.public.labels)}
+        return published_scores(view, published, self._references[kind], self.settings.gamma) | known
+
+    @cached_property
+    def _references(self) -> dict[tuple[float, int, int], References]:
+        return {}
 
     def _of_round(self, view: MembershipView, one: MembershipRound, seed: int) -> dict[str, Tensor]:
         victim, candidates = view.model(one.received), view.candidates

@@ -11,7 +11,7 @@ from flfw import data, nets, plugins
 from flfw.adversary.sums import groups_of
 from flfw.data.splits import partition
 from flfw.errors import BadInput, require
-from flfw.experiment import AGGREGATE, Experiment
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.messages.sharing import matches
 from flfw.nets.net import refuse_tied
 from flfw.nets.tampered import Tampering
@@ -20,6 +20,7 @@ from flfw.plugins import settings, short_name, split_assignment
 from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.server import FederatedStrategy
+from flfw.server.central import sends_mean, sends_one_model
 from flfw.server.robust import RobustMean
 
 
@@ -113,6 +114,26 @@ def _require_game(resolved: Resolved) -> None:
         require(not data.is_at_sites(experiment.dataset), f"data on this machine with --attack {name}", attack=name)
         vocabulary = nets.card(experiment.net).vocabulary
         require(attack.tokens or not vocabulary, f"attacks that read tokens with net={experiment.net}", attack=name)
+    if resolved.membership:
+        _require_one_model(resolved)
+
+
+def _require_one_model(resolved: Resolved) -> None:
+    """Refuse attacks on membership from sums or from a final model, where the method has no single one."""
+    experiment, method = resolved.experiment, resolved.method
+    one, whole = (
+        sends_one_model(method),
+        all(matches(n, resolved.sharing.downloads) for n in resolved.model.state_dict()),
+    )
+    fits = {AGGREGATE: one, PEER: sends_mean(method, experiment), OUTSIDER: one and whole}
+    needed = {
+        AGGREGATE: "sends all clients of a round the same tensors",
+        PEER: "sends all clients the mean of the last round's weights",
+        OUTSIDER: "ends with one whole model",
+    }
+    for vantage in (one for one in needed if one in experiment.vantage):
+        wanted = f"a method that {needed[vantage]}, for membership at --vantage {vantage}"
+        require(fits[vantage], wanted, method=experiment.method)
 
 
 def refuse_membership(resolved: Resolved, where: str) -> None:

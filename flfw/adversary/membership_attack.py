@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import AttackPlugin
+from flfw.adversary.attack import AttackPlugin, NotApplicable
 from flfw.adversary.observation import Examples
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
@@ -36,17 +36,40 @@ class MembershipRound:
 
 
 @dataclass(frozen=True)
+class PublishedModel:
+    """Final model of a run, the whole view of an outsider, with the settings of the training that are granted.
+
+    Attributes:
+        tensors: the model, by name.
+        lr: learning rate of the clients' steps.
+        steps: local steps of a client in all rounds together, >= 1.
+        batch: examples in a step.
+    """
+
+    tensors: Tensors
+    lr: float
+    steps: int
+    batch: int
+
+
+@dataclass(frozen=True)
 class MembershipView:
     """Grants of an attack on one client's membership, all of them; nothing in it marks the members.
 
+    Behind secure aggregation ``sent`` of a round holds, for the target, the mean over the group that it is in, and for
+    a client of each other group that group's mean. For a peer it holds the mean over all other clients, and its own
+    uploads. An outsider has no rounds but a published model, and the candidates of all clients.
+
     Attributes:
         client: number of the target client.
-        rounds: the audited rounds in which it sent something, ascending; at least one.
+        rounds: the audited rounds in which it sent something, ascending; none for an outsider, else at least one.
         candidates: labelled examples, half of which the client trained on, in an order without meaning.
         public: labelled examples of no client.
         model: builds the attacker's model of a client from received tensors; private tensors are the attacker's guess.
         adaptive: whether the clients' defence is granted.
         granted: the same in words, a sentence each, for the report.
+        published: for an outsider, the final model; else None.
+        owners: (N,) the client of each candidate; None: the target.
     """
 
     client: int
@@ -56,6 +79,8 @@ class MembershipView:
     model: Callable[[Tensors], VictimModel]
     adaptive: bool = False
     granted: tuple[str, ...] = ()
+    published: PublishedModel | None = None
+    owners: Tensor | None = None
 
 
 class MembershipAttack(AttackPlugin):
@@ -76,3 +101,21 @@ class MembershipAttack(AttackPlugin):
         Raises:
             NotApplicable: nothing that the client sent can be compared with a gradient.
         """
+
+    def published_scores(
+        self, view: MembershipView, published: PublishedModel, rng: torch.Generator
+    ) -> dict[str, Tensor]:
+        """Score the candidates by the final model of a run, without any client's message.
+
+        Args:
+            view: what is granted.
+            published: the model.
+            rng: generator on the CPU.
+
+        Returns:
+            As `scores` does.
+
+        Raises:
+            NotApplicable: the attack reads messages of clients.
+        """
+        raise NotApplicable("it reads what clients send, and an outsider sees the final model alone")

@@ -35,13 +35,25 @@ class Protocol:
 
     def sum(self, messages: Sequence[Tensors], names: Sequence[str]) -> Tensors:
         """Compute the sums in float64 that a server recovers, of tensors that are in all messages."""
-        quantiser, rng = self.quantiser, older_numpy_generator(self.seed)
-        most = (quantiser.modulus_range - 1) // quantiser.quantization_range
-        require(len(messages) <= most, f"at most {most} clients in a sum of SecAgg+", clients=len(messages))
-        whole = int(quantiser.max_weight)
+        mean = self.mean(messages, names, [1] * len(messages))
+        return {name: value * len(messages) for name, value in mean.items()}
+
+    def mean(self, messages: Sequence[Tensors], names: Sequence[str], weights: Sequence[int]) -> Tensors:
+        """Compute the weighted means in float64 that a server recovers, of tensors that are in all messages.
+
+        Args:
+            messages: of the clients.
+            names: of the tensors.
+            weights: of the messages, >= 1; the largest one is the protocol's largest weight.
+        """
+        rng, most = older_numpy_generator(self.seed), max(weights)
+        quantiser = replace(self.quantiser, max_weight=most)
+        clients = (quantiser.modulus_range - 1) // quantiser.quantization_range
+        require(len(messages) <= clients, f"at most {clients} clients in a sum of SecAgg+", clients=len(messages))
         arrays = ([message[name].double().numpy(force=True) for name in names] for message in messages)
-        recovered = quantiser.recover([quantiser.quantise(each, whole, rng) for each in arrays])
-        return {n: torch.from_numpy(a) * len(messages) for n, a in zip(names, recovered, strict=True)}
+        weighted = zip(arrays, weights, strict=True)
+        recovered = quantiser.recover([quantiser.quantise(array, weight, rng) for array, weight in weighted])
+        return {name: torch.from_numpy(value) for name, value in zip(names, recovered, strict=True)}
 
     def cuts(self, messages: Sequence[Tensors]) -> bool:
         """Return whether the protocol clips a number of any message, so that a sum is not that of the messages."""
@@ -116,6 +128,26 @@ def isolated(
     if weights:
         total = {name: target.received[name].double() + value for name, value in total.items()}
     return replace(target, sent={name: value.to(target.sent[name].dtype) for name, value in total.items()})
+
+
+def mean_upload(members: Sequence[Observation], weights: Sequence[int], protocol: Protocol) -> Tensors:
+    """Return the weighted mean of clients' weights after training, of the tensors with fractions.
+
+    Args:
+        members: uploads of different clients in one round.
+        weights: of the clients, >= 1, as in the method's mean.
+        protocol: rounds the mean.
+
+    Raises:
+        BadInput: the clients did not all receive the same tensors, so that their sum is of no single model.
+    """
+    first = members[0]
+    alike = all(same_received(first, other) for other in members[1:])
+    require(alike, "the same weights received by all clients of a sum", clients=len(members))
+    fractions = [name for name, value in first.sent.items() if value.is_floating_point() and name in first.received]
+    names = [name for name in fractions if all(name in other.sent for other in members)]
+    mean = protocol.mean([one.sent for one in members], names, weights)
+    return {name: value.to(first.sent[name]) for name, value in mean.items()}
 
 
 def summed(observations: Sequence[Observation], weights: bool, protocol: Protocol | None = None) -> list[Observation]:

@@ -125,13 +125,14 @@ def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
     stopped = None
     try:
         for view in game_views(job, game, resolved, seen):
+            rng, final = torch_generator(seed, f"attack {job.attack}"), view.published
             try:
-                statistics = attack.scores(view, torch_generator(seed, f"attack {job.attack}"))
+                statistics = attack.published_scores(view, final, rng) if final else attack.scores(view, rng)
             except BadInput as error:  # it would be the same if tried again; other clients may have sent what fits
                 stopped = stopped or f"not possible: {error}"
                 refused.append(f"Client {view.client} has no scores: {error}")
             else:
-                scores += as_scores(view.client, statistics)
+                scores += as_scores(view, statistics)
     except NotApplicable as error:
         stopped, scores = f"not applicable: {error}", []
     except BadInput as error:

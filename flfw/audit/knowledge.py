@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeAlias
 
 import torch
@@ -236,7 +237,7 @@ def game_views(job: Job, game: Game, resolved: Resolved, seen: Sequence[Observat
         received = moved.setdefault(id(one.received), _moved(one.received, device))
         brought.append(replace(one, sent=_moved(one.sent, device), received=received))
     held = {name: raw(value) if name == "samples" else value for name, value in load_file(game.file).items()}
-    yield from views(game, held, brought, public, model)
+    yield from views(game, held, brought, public, model, partial(protocol, resolved.experiment.seed))
 
 
 def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:

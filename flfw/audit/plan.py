@@ -14,7 +14,7 @@ from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import EASY, UPLOAD, Exchange, Job, Ticket, tickets_of
 from flfw.audit.knowledge import hidden
-from flfw.audit.membership_game.request import TARGET, MembershipRequest
+from flfw.audit.membership_game.request import MembershipRequest
 from flfw.audit.scorer import read_truth
 from flfw.audit.uploads import is_audited, ticket_of_uploads, upload_key
 from flfw.curves import GROUP
@@ -167,11 +167,12 @@ class Plan:
         return self._experiment.method if is_its_own else None
 
     def game_job(self, asked: MembershipRequest) -> Job:
-        """Return the job of a membership game: the uploads of all clients, the candidates and public data."""
-        point = "membership" if asked.kind == TARGET else f"membership-{asked.kind.replace('_', '-')}"
-        ticket = Ticket("easy" if asked.game.easy else "target", max(asked.rounds, default=0), "", 1, 1, point)
+        """Return the job of a membership game: the uploads that are granted, the candidates and public data."""
+        game = asked.game
+        rung, read = "easy" if game.easy else "target", max(asked.rounds, default=0)
+        ticket = Ticket(rung, read, "", 1, 1, "-".join(filter(None, ["membership", asked.name])))
         exchanges = tuple(Exchange(line["id"], line["client"], slot, None) for slot, line in enumerate(asked.lines))
-        return self._common(asked.attack, ticket, exchanges, game=asked.game, public=self._public())
+        return self._common(asked.attack, ticket, exchanges, game=game, public=self._public(), vantage=game.vantage)
 
     def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
         beside = self._beside(attack, ticket, {exchange.slot for exchange in exchanges})

@@ -207,6 +207,15 @@ class Recordings:
         return self.update_lines(line["round"]).index(line) if line["type"] == "train" else 0
 
 
+def examples_in(line: Line) -> int:
+    """Return the number of examples that a client reported with its upload, its weight in a mean; 1: it reports none.
+
+    Args:
+        line: the manifest's line of the upload.
+    """
+    return int(line["metrics"].get("num-examples", 1))
+
+
 def places(folder: Path) -> list[Path]:
     """Return the folders that have a manifest: this one or, if clients have their own folders in it, all of these."""
     inner = sorted(path for path in folder.glob("client-*") if (path / MANIFEST).is_file())

@@ -68,6 +68,8 @@ def questions(
     sums = [setting for setting in settings if _sees_sums(setting)]
     singly = [row for row in membership if row["vantage"] != AGGREGATE]
     told_of_sums = [row for row in membership if row["vantage"] == AGGREGATE]
+    largest = max((row.get("group") or 0 for row in told_of_sums), default=0)
+    told_of_sums = [row for row in told_of_sums if (row.get("group") or 0) == largest]
     summed = _summed(sums, told_of_sums, unit)
     return [_seen(single, unit), _told(singly, unit), _with_figures(summed, figures) if figures else summed]
 
@@ -90,7 +92,7 @@ def decisive(membership: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | Non
     """
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in membership_first(membership):
-        groups.setdefault((row["vantage"], row["defence"], tuple(row["rounds"])), []).append(row)
+        groups.setdefault((row["vantage"], row.get("group"), row["defence"], tuple(row["rounds"])), []).append(row)
     return next(iter(membership_first(map(_of_one_place, groups.values()))), None)
 
 
@@ -112,9 +114,21 @@ def membership_line(row: Mapping[str, Any]) -> str:
         shown += f", {row['tpr']:.1%} of members at {row['fpr']:.2%} false alarms"
     if number(row["epsilon_low"]):
         shown += f", epsilon at least {below(row['epsilon_low'])}"
-    vantage = "" if row["vantage"] == "server" else f" ({row['vantage']})"
+    vantage = "" if row["vantage"] == "server" else f" ({seen_by(row)})"
     cause = "" if row["verdict"] == "leaks" else f": {row['why']}"
     return f"membership by {row['statistic']}{vantage} {where_told(row)}: {row['verdict']} ({shown}){cause}"
+
+
+def seen_by(row: Mapping[str, Any]) -> str:
+    """Return the vantage of a statistic, with the clients in a sum and the smallest group that tells nothing."""
+    group, among, needed = (row.get(name) for name in ("group", "hidden_among", "group_needed"))
+    sums = ""
+    if group:
+        enough = f", no leak from {needed} on" if needed else ""
+        sums = f", sums over {group} client{'' if group == 1 else 's'}{enough}"
+    elif among:
+        sums = f", left with {among} client{'' if among == 1 else 's'}"
+    return f"{row['vantage']}{sums}"
 
 
 def where_told(row: Mapping[str, Any]) -> str:
@@ -175,7 +189,8 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
             sentences.append(f"Sums over {_clients(max(smaller, key=_group))} leak.")
     row = decisive(membership)
     if row is not None:
-        sentences.append(f"Membership by {row['statistic']}: {row['verdict']}.")
+        group = f" from sums over {row['group']} clients" if (row.get("group") or 0) > 1 else ""
+        sentences.append(f"Membership by {row['statistic']}{group}: {row['verdict']}.")
         verdicts.append(str(row["verdict"]))
     leaks = any(map(_is_leak, verdicts))
     untried = not settings or not membership

@@ -29,7 +29,7 @@ from flfw.report.findings import AuditEntry, number, read_settings, setting_name
 from flfw.report.formats import above, below, decimals, digits, percent, percent_above, plain, sentence
 from flfw.report.page import PAGE
 from flfw.report.page_facts import beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
-from flfw.report.questions import decisive, membership_first, questions, where_told
+from flfw.report.questions import decisive, membership_first, questions, seen_by, where_told
 from flfw.report.ranking import (
     answers,
     group_by_grant,
@@ -143,7 +143,7 @@ def _template() -> Template:
     jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=who)
     jinja.filters.update(because=because, plainly=plainly, of_search=of_search, sentence=sentence, digits=digits)
     jinja.filters.update(beyond_chance=beyond_chance, most_missed=most_missed)
-    jinja.filters.update(where_told=where_told, above=above, below=below, above_pct=percent_above)
+    jinja.filters.update(where_told=where_told, seen_by=seen_by, above=above, below=below, above_pct=percent_above)
     return jinja.from_string(PAGE)
 
 

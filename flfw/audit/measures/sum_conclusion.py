@@ -184,3 +184,18 @@ def _reached(one: Mapping[str, Any], positive: Collection[str]) -> bool | None:
     broke = one["stopped"] and not one["stopped"].startswith("not applicable")
     unknown = broke or one["verdict"] == "attack broken" or one["cause"] == "chance" or one["messages"] < MESSAGES
     return None if unknown else False
+
+
+def memberships_with_groups_needed(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the items of membership, those of sums with the smallest group from which on their statistic fails.
+
+    Args:
+        items: ``membership`` of result.json.
+    """
+    at = lambda one: (one["attack"], one["statistic"], one["defence"], tuple(one["rounds"]))  # noqa: E731
+    reached: dict[tuple[Any, ...], dict[int, bool]] = {}
+    for one in items:
+        if one["group"]:
+            reached.setdefault(at(one), {})[one["group"]] = one["verdict"] == "leaks"
+    needed = {kind: group_needed(sizes) for kind, sizes in reached.items()}
+    return [one | {"group_needed": needed[at(one)] if one["group"] else None} for one in items]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flfw.audit.membership_entries.conclusion import MembershipConclusion, MembershipFacts, conclude
-from flfw.audit.membership_entries.entry import MembershipControls, claim_against, entry
+from flfw.audit.membership_entries.entry import MembershipControls, SumSeen, claim_against, entry
 from flfw.audit.membership_entries.evidence import MembershipEvidence, weigh
 from flfw.audit.membership_entries.scored import ScoredClient
 
@@ -13,6 +13,7 @@ __all__ = [
     "MembershipEvidence",
     "MembershipFacts",
     "ScoredClient",
+    "SumSeen",
     "claim_against",
     "conclude",
     "entry",

@@ -20,6 +20,7 @@ FAILED_SHARE, FEW_FAILED = 0.5, 0.05
 EASY_AUC, EASY_PAIRS = 0.9, 8
 NULL_PAIRS = 100
 NULL_LEVEL = 0.001  # share of sound runs that the null control may call faulty: what is faulty tells far more than that
+CLIENTS = 10  # clients in a sum that "no leak found" needs
 
 
 class MembershipConclusion(NamedTuple):
@@ -51,6 +52,7 @@ class MembershipFacts:
         claimed: claimed epsilon for one example, or patient, more or less; None: there is no claim.
         unit: whose membership it is: ``example`` or ``patient``.
         step_auc: area under the curve where a client takes a single step on one member; None: it was not tried.
+        summed: number of clients in a sum that the adversary cannot take apart; 0: it sees no sum.
     """
 
     easy_auc: float | None
@@ -62,6 +64,7 @@ class MembershipFacts:
     claimed: float | None = None
     unit: str = "example"
     step_auc: float | None = None
+    summed: int = 0
 
 
 def conclude(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion:
@@ -213,6 +216,13 @@ def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> Membershi
             f"Nothing was found, but on {_count(guessed.guesses)} with different scores; at least {PAIRS:,} are "
             f"needed. Up to {guessed.high:.0%} of such guesses could be right.{apart}",
         )
+    if 1 < facts.summed < CLIENTS:
+        return MembershipConclusion(
+            OPEN,
+            "group",
+            f"Nothing was found in sums over {facts.summed} clients, but at least {CLIENTS} are needed: a stronger "
+            "statistic may separate so few.",
+        )
     return None
 
 
@@ -239,6 +249,8 @@ def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> Memb
     hidden = (
         f" The statistic takes account of {facts.hidden_by}."
         if facts.hidden_by
+        else f" This holds for sums over {facts.summed} clients, if nobody tells its own part."
+        if facts.summed > 1
         else " Nothing hides the data: they leave little trace in these models, which is no protection."
     )
     return MembershipConclusion(

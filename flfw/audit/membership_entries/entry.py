@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
@@ -50,6 +50,20 @@ class MembershipControls:
     one_step: Sequence[ScoredClient] | None = None
 
 
+class SumSeen(NamedTuple):
+    """Sums that an adversary sees.
+
+    Attributes:
+        group: number of clients in a sum that is made for the audit; 0: none is.
+        hidden: number of clients in a sum that the adversary cannot take apart; 0: it sees no sum.
+        colluding: number of clients that the adversary is.
+    """
+
+    group: int = 0
+    hidden: int = 0
+    colluding: int = 0
+
+
 def entry(
     statistic: str,
     scored: Sequence[ScoredClient],
@@ -57,6 +71,7 @@ def entry(
     rounds: Sequence[int],
     defence: str = "none",
     vantage: str = "server",
+    sums: SumSeen | None = None,
     adaptive: bool = False,
     floors: Mapping[str, Sequence[ScoredClient]],
     claim: tuple[float, float] | None = None,
@@ -76,6 +91,7 @@ def entry(
         rounds: the rounds that it read.
         defence: defence of the clients; ``none``.
         vantage: what the adversary sees.
+        sums: the sums that the adversary sees; None: it sees none.
         adaptive: whether the statistic takes account of all that stands between the data and what is seen.
         floors: scores of the same pairs by ``label_only`` and ``loss_only``.
         claim: epsilon and delta that are claimed for one example against this adversary, see `claim_against`.
@@ -90,29 +106,32 @@ def entry(
     Raises:
         BadInput: no client, a client twice, or a floor of other clients or pairs.
     """
-    controls = controls or MembershipControls()
-    labels = floors.get(LABELS)
+    controls, labels = controls or MembershipControls(), floors.get(LABELS)
     kept, failed, unlike = comparable(scored, labels)
     claimed, delta = claim or (None, 0.0)
     evidence = weigh(kept, tests, delta)
     easy, single = _easy(controls.easy, seed, "easy"), _easy(controls.one_step, seed, "one step")
     null = _null(controls.null, 1 - NULL_LEVEL / tests)
-    hidden = hidden_by or ("" if defence == "none" else defence)
     counted = {"failed": failed, "unlike": None if labels is None else unlike}
-    known = {"easy_auc": None if easy is None else easy.auc, "step_auc": None if single is None else single.auc}
-    counted |= {"adaptive": adaptive, "hidden_by": hidden, "claimed": claimed, "unit": unit}
-    facts = MembershipFacts(**known, null=null, **counted)
-    asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence, "hidden_by": hidden_by}
-    read = {"adaptive": adaptive, "unit": unit, "rounds": list(rounds)}
+    areas = {"easy_auc": None if easy is None else easy.auc, "step_auc": None if single is None else single.auc}
+    behind = hidden_by or ("" if defence == "none" else defence)
+    seen = {"hidden_by": behind, "claimed": claimed, "summed": sums.hidden if sums else 0, "unit": unit}
+    facts = MembershipFacts(**areas, null=null, **counted, adaptive=adaptive, **seen)
     return {
-        **asked,
-        **read,
+        "attack": attack,
+        "statistic": statistic,
+        "vantage": vantage,
+        "defence": defence,
+        "hidden_by": hidden_by,
+        **_as_sums(sums),
+        "adaptive": adaptive,
+        "unit": unit,
+        "rounds": list(rounds),
         "clients": len(scored),
         "pairs": sum(len(one.members) for one in scored),
         **counted,
         "tests": tests,
-        **_as_figures(_area(kept, seed, statistic)),
-        **_as_evidence(evidence),
+        **_as_figures(_area(kept, seed, statistic)) | _as_evidence(evidence),
         "delta": delta if claim else None,
         "claimed_epsilon": claimed,
         "accuracy_gap": accuracy_gap,
@@ -194,10 +213,15 @@ def _as_evidence(evidence: MembershipEvidence) -> dict[str, Any]:
 
 def _as_controls(easy: Area | None, single: Area | None, null: PairGuesses | None) -> dict[str, Any]:
     finding = {
-        name: {**_as_figures(found), "passed": finds_members(None if found is None else found.auc)}
-        for name, found in (("easy", easy), ("one_step", single))
+        name: {**_as_figures(shown), "passed": finds_members(None if shown is None else shown.auc)}
+        for name, shown in (("easy", easy), ("one_step", single))
     }
     return {**finding, "null": {**_as_right(null), "passed": finds_none(null)}}
+
+
+def _as_sums(sums: SumSeen | None) -> dict[str, int | None]:
+    group, hidden, colluding = sums or SumSeen()
+    return {"group": group or None, "hidden_among": hidden or None, "colluding": colluding or None}
 
 
 def _as_tail(point: Mapping[str, float]) -> dict[str, float | None]:

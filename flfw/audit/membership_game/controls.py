@@ -7,8 +7,8 @@ examples: what lowers a member's loss is its own trace.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple, TypeAlias, final
 
@@ -18,6 +18,7 @@ import torch
 from flfw.audit.membership_game.candidates import GameCandidates
 from flfw.audit.membership_game.game import Game, own_exchanges
 from flfw.audit.membership_game.request import ONE_STEP, OVERFITTED, MembershipRequest
+from flfw.experiment import OUTSIDER
 from flfw.membership.pairs import Pairs, PatientGame
 from flfw.nets.net import Net, Tensors, losses
 from flfw.rng import numpy_generator
@@ -81,21 +82,28 @@ class Controls:
             labels[places] = rng.permutation(np.arange(len(places)) % classes)
         for group in (*self._singles, *self._overfitted):
             labels[group.held_out] = labels[group.members]
-        return dataclasses.replace(task, dataset=dataclasses.replace(task.dataset, train_y=labels))
+        return replace(task, dataset=replace(task.dataset, train_y=labels))
 
-    def requests(self, attack: str) -> list[MembershipRequest]:
-        """Return the requests to an attack; each group is numbered as a client of its own."""
-        kinds = ((OVERFITTED, self._overfitted, self._by_heart), (ONE_STEP, self._singles, self._stepped))
-        return [self._request(attack, kind, groups, trained) for kind, groups, trained in kinds if groups]
+    def requests(self, attack: str, vantage: str = "server") -> list[MembershipRequest]:
+        """Return the requests to an attack; each group is numbered as a client of its own.
+
+        Args:
+            attack: its name.
+            vantage: ``outsider`` sees what was learnt by heart, and no message; all others see messages.
+        """
+        kinds = [(OVERFITTED, self._overfitted, self._by_heart)]
+        kinds += [(ONE_STEP, self._singles, self._stepped)] if vantage != OUTSIDER else []
+        return [self._request(attack, kind, groups, trained, vantage) for kind, groups, trained in kinds if groups]
 
     def _request(
-        self, attack: str, kind: str, groups: Sequence[Pairs], trained: Sequence[_Trained]
+        self, attack: str, kind: str, groups: Sequence[Pairs], trained: Sequence[_Trained], vantage: str
     ) -> MembershipRequest:
         candidates = GameCandidates.of(self._task, dict(enumerate(groups)))
         exchanges = own_exchanges(self._received, [one.sent for one in trained])
         file = self._put(kind.replace("_", "-"), candidates.granted() | exchanges)
         steps = tuple(one.steps for one in trained)
-        game = Game(file, len(candidates.labels), tuple(range(len(groups))), steps, _LR, easy=True)
+        game = Game(file, len(candidates.labels), tuple(range(len(groups))), steps, _LR, easy=True, vantage=vantage)
+        game = replace(game, trained=max(steps), batch=len(groups[0].members))
         return MembershipRequest(attack, game, (), (), candidates, kind)
 
     @cached_property

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from flfw.adversary.membership_attack import MembershipRound, MembershipView
+from flfw.adversary.membership_attack import MembershipRound, MembershipView, PublishedModel
 from flfw.adversary.observation import Examples, Observation, Vantage
+from flfw.adversary.sums import Protocol
+from flfw.audit.membership_game.seen import by_round, in_sums, less_own_parts
 from flfw.errors import require
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
 
-_SENT, _RECEIVED = "sent", "received"
+_SENT, _RECEIVED, _FINAL = "sent", "received", "final/"
 
 
 @dataclass(frozen=True)
@@ -29,6 +33,13 @@ class Game:
         steps: number of local steps of each of them in a round.
         lr: learning rate of these steps.
         easy: whether the exchanges are those of a control on a fresh network, see `own_exchanges`.
+        vantage: what the adversary sees: ``server``, ``aggregate``, ``peer`` or ``outsider``.
+        group: at ``aggregate`` the number of clients in a sum, else 0.
+        peers: at ``peer`` the clients that put together what they know.
+        cohorts: for sums, a round, a client that took part in it, and the client's weight in the mean, in turn.
+        last: the round after which the final model stands in the file; 0: it does not.
+        trained: for an outsider, local steps of a client in all rounds together.
+        batch: for an outsider, examples in a step.
     """
 
     file: str
@@ -37,6 +48,13 @@ class Game:
     steps: tuple[int, ...]
     lr: float
     easy: bool = False
+    vantage: str = "server"
+    group: int = 0
+    peers: tuple[int, ...] = ()
+    cohorts: tuple[tuple[int, int, int], ...] = ()
+    last: int = 0
+    trained: int = 1
+    batch: int = 1
 
     def __post_init__(self) -> None:
         fits = len(self.steps) == len(self.clients) and all(count >= 1 for count in self.steps)
@@ -49,33 +67,44 @@ def views(
     seen: Sequence[Observation],
     public: Examples,
     model: Callable[[Tensors], VictimModel],
+    protocol: Callable[[int, int], Protocol],
     **granted: Any,
 ) -> Iterator[MembershipView]:
     """Yield the view of each target client; a client of which nothing was recorded has none.
 
+    An outsider has one view of the final model for all clients, and on the easy rung one of each.
+
     Args:
         game: the game.
         held: content of its file.
-        seen: the readable uploads of the targets and of other clients.
+        seen: the readable uploads of the targets and of other clients; at ``peer`` its own ones.
         public: public data.
         model: see `MembershipView`.
+        protocol: secure aggregation of a round's sum, see `flfw.audit.membership_game.seen`.
         granted: further grants of `MembershipView`.
+
+    Raises:
+        BadInput: the vantage sees no sum.
     """
-    by_round: dict[int, list[Observation]] = defaultdict(list)
-    for one in _of_a_control(game, held) if game.easy else seen:
-        by_round[one.round].append(one)
     device = public.samples.device
+    held = {name: value.to(device) for name, value in held.items()}
+    if game.vantage == OUTSIDER:
+        for published, mine in _published(game, held):
+            shown = replace(_empty_view(game, held, mine, public, model), published=published)
+            yield replace(shown, **granted)
+        return
+    uploads = by_round(_of_a_control(game, held) if game.easy else _as_seen(game, held, seen, protocol))
     for client, steps in zip(game.clients, game.steps, strict=True):
         rounds = tuple(
-            MembershipRound(number, target.received, _sent_with(target, by_round[number]), game.lr, steps)
-            for number in sorted(by_round)
-            for target in by_round[number]
-            if target.client == client
+            MembershipRound(
+                number, cohort[client].received, _sent_with(cohort[client], cohort.values()), game.lr, steps
+            )
+            for number, cohort in sorted(uploads.items())
+            if client in cohort
         )
-        mine = held["clients"] == client
-        candidates = Examples(held["samples"][mine].to(device), held["labels"][mine].to(device))
         if rounds:
-            yield MembershipView(client, rounds, candidates, public, model, **granted)
+            empty = _empty_view(game, held, held["clients"] == client, public, model)
+            yield replace(empty, client=client, rounds=rounds, **granted)
 
 
 def unusable(one: Observation) -> str:
@@ -87,10 +116,50 @@ def unusable(one: Observation) -> str:
     return ""
 
 
-def _sent_with(target: Observation, others: Sequence[Observation]) -> dict[int, Tensors]:
+def _empty_view(
+    game: Game, held: Tensors, mine: Tensor, public: Examples, model: Callable[[Tensors], VictimModel]
+) -> MembershipView:
+    """Return a view of some candidates, marked by True, in which nothing was seen yet."""
+    candidates, owners = Examples(held["samples"][mine], held["labels"][mine]), held["clients"][mine]
+    return MembershipView(game.clients[0], (), candidates, public, model, owners=owners)
+
+
+def _as_seen(
+    game: Game, held: Tensors, seen: Sequence[Observation], protocol: Callable[[int, int], Protocol]
+) -> list[Observation]:
+    """Return the uploads as the game's vantage sees them."""
+    cohorts: dict[int, dict[int, int]] = defaultdict(dict)
+    for number, client, weight in game.cohorts:
+        cohorts[number][client] = weight
+    if game.vantage == AGGREGATE:
+        return in_sums(seen, cohorts, game.group, protocol)
+    if game.vantage == PEER:
+        return less_own_parts(seen, cohorts, game.peers, game.last, _under(_FINAL, held))
+    return list(seen)
+
+
+def _published(game: Game, held: Tensors) -> Iterator[tuple[PublishedModel, Tensor]]:
+    """Yield each published model and which candidates it is asked of."""
+    training = (game.lr, game.trained, game.batch)
+    if not game.easy:
+        yield PublishedModel(_under(_FINAL, held), *training), torch.ones_like(held["clients"], dtype=torch.bool)
+    for turn, client in enumerate(game.clients if game.easy else ()):
+        yield PublishedModel(_under(f"{_SENT}/{turn}/", held), *training), held["clients"] == client
+
+
+def _sent_with(target: Observation, others: Iterable[Observation]) -> dict[int, Tensors]:
     """Return the messages of clients that received the same as the target, its own first; equal are one object."""
-    alike = [other for other in others if other.received is target.received and other.client != target.client]
-    return {one.client: one.sent for one in (target, *alike)}
+    sent, known = {target.client: target.sent}, {id(target.sent)}
+    for other in others:
+        if other.received is target.received and id(other.sent) not in known:  # a sum is that of several clients
+            sent[other.client] = other.sent
+            known.add(id(other.sent))
+    return sent
+
+
+def final_tensors(tensors: Tensors) -> dict[str, Tensor]:
+    """Name the tensors of the final model for a game's file."""
+    return {f"{_FINAL}{name}": value for name, value in tensors.items()}
 
 
 def own_exchanges(received: Tensors, sent: Sequence[Tensors]) -> Tensors:
@@ -111,6 +180,11 @@ def _under(prefix: str, held: Tensors) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in held.items() if name.startswith(prefix)}
 
 
-def as_scores(client: int, scores: Mapping[str, Tensor]) -> list[tuple[int, str, tuple[float, ...]]]:
-    """Return one client's scores as a solution holds them."""
-    return [(client, name, tuple(map(float, values.tolist()))) for name, values in scores.items()]
+def as_scores(view: MembershipView, scores: Mapping[str, Tensor]) -> list[tuple[int, str, tuple[float, ...]]]:
+    """Return a view's scores as a solution holds them, client by client."""
+    clients = [view.client] if view.owners is None else view.owners.unique().tolist()
+    rows = []
+    for client in clients:
+        mine = slice(None) if view.owners is None else view.owners == client
+        rows += [(client, name, tuple(map(float, values[mine].tolist()))) for name, values in scores.items()]
+    return rows

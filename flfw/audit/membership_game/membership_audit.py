@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, final
@@ -12,11 +13,11 @@ import numpy as np
 import torch
 from torch.func import functional_call
 
-from flfw.adversary.observation import Observation
-from flfw.audit.membership_entries import MembershipControls, claim_against, entry
+from flfw.audit.measures.sum_conclusion import memberships_with_groups_needed
+from flfw.audit.membership_entries import MembershipControls, SumSeen, claim_against, entry
 from flfw.audit.membership_game.candidates import untrained_pairs
 from flfw.audit.membership_game.controls import Controls
-from flfw.audit.membership_game.game import Game
+from flfw.audit.membership_game.game import Game, final_tensors
 from flfw.audit.membership_game.patient_candidates import candidates_of
 from flfw.audit.membership_game.request import (
     NULL,
@@ -25,14 +26,18 @@ from flfw.audit.membership_game.request import (
     TARGET,
     GameAnswer,
     MembershipRequest,
+    Place,
     Scores,
+    vantage_points,
 )
 from flfw.data.splits.on_demand import sizes
 from flfw.errors import require
-from flfw.experiment import Experiment
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.membership.pairs import Pairs, PatientGame
 from flfw.nets.net import Net, Tensors, hits
-from flfw.recording.reader import Recordings
+from flfw.recording.format import Line
+from flfw.recording.reader import Recordings, examples_in
+from flfw.storage.final_model import FinalModel, final_model
 from flfw.task import Task
 from flfw.terminal.progress import Steps
 from flfw.victims.victim import VictimModel
@@ -40,7 +45,6 @@ from flfw.victims.victim import VictimModel
 FLOORS = ("label_only", "loss_only")
 """Statistics that read no client's message; each is a floor of the others."""
 
-_WHERE = {OVERFITTED: "on examples learnt by heart", ONE_STEP: "on single steps"}
 _AT_ONCE = 500  # examples of one pass
 
 
@@ -99,25 +103,51 @@ class MembershipAudit:
             last: the round in which training ended.
 
         Raises:
-            BadInput: no upload was recorded.
+            BadInput: no upload was recorded, or the final model is missing, which the vantage needs.
         """
         recordings = Recordings(self._observations)
         rounds = tuple(r for r in self._experiment.audited_by(last) if r)
         lines = tuple(line for r in rounds for line in recordings.update_lines(r))
         require(bool(lines), f"recorded uploads of rounds {self._experiment.audit_rounds} for {attack}", uploads=0)
-        took_part = sorted({line["client"] for line in lines})
-        clients = took_part[: self._experiment.images]
-        self._say_who_is_missing(attack, len(took_part), len(clients))
+        took_part = {line["client"] for line in lines}
+        self._say_who_is_missing(attack, len(took_part), len(self._targets(lines)))
+        points, shared = vantage_points(self._experiment), self._controls_of(tuple(self._targets(lines)))
+        kinds = dict.fromkeys(OUTSIDER if vantage == OUTSIDER else "server" for vantage, _ in points)
+        controls = [request for kind in kinds for request in shared.requests(attack, kind)]
+        return controls + [self._target(attack, lines, vantage, group, last) for vantage, group in points]
+
+    def _target(self, attack: str, lines: Sequence[Line], vantage: str, group: int, last: int) -> MembershipRequest:
+        """Return the request to an attack at one vantage, of as many clients as there are to be probes."""
+        experiment, everyone = self._experiment, self._experiment.clients
+        peers = tuple(range(everyone - experiment.colluding, everyone)) if vantage == PEER else ()
+        clients = self._targets(line for line in lines if line["client"] not in peers)
         pairs, labels = self._pairs, np.asarray(self._task.dataset.train_y)
-        null = untrained_pairs(pairs, clients, labels, self._experiment.seed)
+        null = untrained_pairs(pairs, clients, labels, experiment.seed)
         candidates = candidates_of(self._task, {client: pairs[client] for client in clients}, null)
-        steps = tuple(self._steps(client) for client in clients)
-        file = self._put("target", candidates.granted())
-        game = Game(file, len(candidates.labels), tuple(clients), steps, self._experiment.lr)
-        return [
-            *self._controls_of(tuple(clients)).requests(attack),
-            MembershipRequest(attack, game, rounds, lines, candidates),
-        ]
+        held, rounds, steps = candidates.granted(), sorted({line["round"] for line in lines}), map(self._steps, clients)
+        game = Game("", len(candidates.labels), tuple(clients), tuple(steps), experiment.lr, vantage=vantage)
+        hidden, final = 0, self._final if vantage in (PEER, OUTSIDER) else None
+        if vantage in (AGGREGATE, PEER):
+            cohorts = tuple(sorted({(one["round"], one["client"], examples_in(one)) for one in lines}))
+            game = replace(game, group=group, peers=peers, cohorts=cohorts)
+            sizes = Counter(number for number, client, _ in cohorts if client not in peers)
+            hidden = group or min(sizes.values())
+        if final and (vantage == OUTSIDER or not final.averaged):
+            held = held | final_tensors(final.tensors)
+            game = replace(game, last=last, trained=last * max(game.steps), batch=experiment.batch_size)
+        if vantage == PEER:
+            lines = [line for line in lines if line["client"] in peers]
+        if vantage == OUTSIDER:
+            lines, rounds = (), ()
+        game = replace(game, file=self._put("target" if final is None else vantage, held))
+        return MembershipRequest(attack, game, tuple(rounds), tuple(lines), candidates, hidden=hidden)
+
+    @cached_property
+    def _final(self) -> FinalModel:
+        return final_model(self._observations.parent)
+
+    def _targets(self, lines: Iterable[Line]) -> list[int]:
+        return sorted({line["client"] for line in lines})[: self._experiment.images]
 
     def _say_who_is_missing(self, attack: str, took_part: int, scored: int) -> None:
         every, images = self._experiment.clients, self._experiment.images
@@ -164,21 +194,23 @@ class MembershipAudit:
         Raises:
             RunFailed: the attack server could not go on.
         """
-        scores: dict[str, dict[str, Scores]] = defaultdict(dict)
+        scores: dict[Place, dict[str, Scores]] = defaultdict(dict)
         with Steps("attack", len(requests)) as steps:
             for request, answer in zip(requests, answers, strict=True):
                 note(answer.refused)
-                scores[request.attack] |= request.scored(answer.scores)
-                where = _WHERE.get(request.kind, f"on {len(request.game.clients)} clients")
+                scores[request.place] |= request.scored(answer.scores)
+                where = request.where
                 if answer.stopped:
                     end = "" if answer.stopped.endswith(".") else "."
                     unknown = f"{request.attack} {where} gave no scores: {answer.stopped}{end}"
                     self.remarks.append(f"{unknown} Whether members can be told is not known.")
                 steps.done(f"{request.attack} {where}: {answer.stopped or f'{answer.seconds:.0f} s'}")
         targets = [request for request in requests if request.kind == TARGET]
-        tests = sum(len(_statistics(scores[one.attack][TARGET])) for one in targets) * len(clients.defences()) or 1
+        tests = sum(len(_statistics(scores[one.place][TARGET])) for one in targets) * len(clients.defences()) or 1
+        played = ((one, scores[one.controls] | scores[one.place]) for one in targets)
         common = {"clients": clients, "tests": tests, "privacy": privacy}
-        return [item for one in targets for item in self.entries(one, scores[one.attack], **common)]
+        items = [item for one, by in played for item in self.entries(one, by, **common)]
+        return memberships_with_groups_needed(items)
 
     def entries(
         self,
@@ -217,7 +249,9 @@ class MembershipAudit:
                         rounds=asked.rounds,
                         defence=defence,
                         floors=floors,
-                        claim=claim_against(privacy, "server", unit),
+                        vantage=asked.game.vantage,
+                        sums=SumSeen(asked.game.group, asked.hidden, len(asked.game.peers)),
+                        claim=claim_against(privacy, asked.game.vantage, unit),
                         unit=unit,
                         controls=MembershipControls(easy.get(statistic), untrained, one_step.get(statistic)),
                         tests=tests,
@@ -236,17 +270,26 @@ class MembershipAudit:
             The difference in the last round, over all pairs of the clients; None: none of these models is known, as
             clients keep a part of theirs.
         """
-        ids = [line["id"] for line in asked.lines if line["round"] == asked.rounds[-1] and line["client"] in clients]
-        seen = [one for one in Recordings(self._observations).observations(ids) if one is not None]
-        hits = [both for one in seen if (both := self._hits(one)) is not None]
+        received = self._received(asked, clients)
+        hits = [both for client, tensors in received if (both := self._hits(client, tensors)) is not None]
         if not hits:
             return None
         members, held_out = (np.concatenate(side) for side in zip(*hits, strict=True))
         return float(members.mean() - held_out.mean())
 
-    def _hits(self, seen: Observation) -> tuple[np.ndarray, np.ndarray] | None:
+    def _received(self, asked: MembershipRequest, clients: Collection[int]) -> list[tuple[int, Tensors]]:
+        """Return the last model that each client received, as far as it is recorded; for an outsider the final one."""
+        if asked.game.vantage == OUTSIDER:
+            return [(client, self._final.tensors) for client in clients]
+        lines, peers = (line for line in asked.lines if line["round"] == asked.rounds[-1]), asked.game.peers
+        ids = [line["id"] for line in lines if peers or line["client"] in clients]
+        seen = [one for one in Recordings(self._observations).observations(ids) if one is not None]
+        same = [(client, seen[0].received) for client in clients] if seen else []  # peers receive what all others do
+        return same if peers else [(one.client, one.received) for one in seen]
+
+    def _hits(self, client: int, received: Tensors) -> tuple[np.ndarray, np.ndarray] | None:
         """Return the hits on a client's members, and those on its held-out examples."""
-        pairs, victim = self._pairs[seen.client], self._model(seen.received)
+        pairs, victim = self._pairs[client], self._model(received)
         if victim.unknown:
             return None
         return hits_of(victim, self._task, pairs.members), hits_of(victim, self._task, pairs.held_out)

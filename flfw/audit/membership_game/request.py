@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, final
+from typing import NamedTuple, Protocol, TypeAlias, final
 
 from flfw.audit.membership_entries import ScoredClient
 from flfw.audit.membership_game.candidates import GameCandidates
 from flfw.audit.membership_game.game import Game
 from flfw.audit.membership_game.patient_candidates import PatientCandidates
+from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.recording.format import Line
 
 TARGET, OVERFITTED, ONE_STEP = "target", "easy", "one_step"
@@ -21,6 +22,17 @@ Scores: TypeAlias = Mapping[str, Sequence[ScoredClient]]
 """For each statistic the clients' scores."""
 
 
+_WHERE = {OVERFITTED: "on examples learnt by heart", ONE_STEP: "on single steps"}
+
+
+class Place(NamedTuple):
+    """Place of an attack: its vantage, or the kind of evidence in controls, and the number of clients in a sum."""
+
+    attack: str
+    vantage: str
+    group: int = 0
+
+
 @final
 @dataclass(frozen=True)
 class MembershipRequest:
@@ -29,10 +41,11 @@ class MembershipRequest:
     Attributes:
         attack: its name.
         game: what it is granted, beside the recordings.
-        rounds: the rounds that it reads; none in a control.
-        lines: the manifest's lines of the uploads of all clients in them.
+        rounds: the rounds that it reads; none in a control, and for an outsider.
+        lines: the manifest's lines of the uploads that are granted: of all clients, of a peer alone, or none.
         candidates: the trusted side's record of the candidates.
         kind: ``target``, ``easy`` (few members learnt by heart) or ``one_step``.
+        hidden: number of clients in a sum that the attack cannot take apart; 0: single messages are seen, or none.
     """
 
     attack: str
@@ -41,6 +54,31 @@ class MembershipRequest:
     lines: tuple[Line, ...]
     candidates: GameCandidates | PatientCandidates
     kind: str = TARGET
+    hidden: int = 0
+
+    @property
+    def controls(self) -> Place:
+        """Place of the controls that belong to it."""
+        return Place(self.attack, OUTSIDER if self.game.vantage == OUTSIDER else "messages")
+
+    @property
+    def place(self) -> Place:
+        """Place of the attack."""
+        return Place(self.attack, self.game.vantage, self.game.group) if self.kind == TARGET else self.controls
+
+    @property
+    def name(self) -> str:
+        """Name of its files."""
+        words = [] if self.game.vantage == "server" else [self.game.vantage, str(self.game.group or "")]
+        return "-".join(filter(None, [*words, "" if self.kind == TARGET else self.kind.replace("_", "-")]))
+
+    @property
+    def where(self) -> str:
+        """Place and clients in words."""
+        game = self.game
+        of_sums = f" in sums over {game.group} client{'s' * (game.group > 1)}"
+        suffix = {AGGREGATE: of_sums, PEER: " by a peer", OUTSIDER: " from outside"}.get(game.vantage, "")
+        return _WHERE.get(self.kind, f"on {len(game.clients)} clients") + suffix
 
     def scored(self, scores: Sequence[tuple[int, str, Sequence[float]]]) -> dict[str, Scores]:
         """Sort an attack's scores by kind of game, statistic and pair; those of the target hold the null control.
@@ -85,3 +123,14 @@ class GameAnswer(Protocol):
     def seconds(self) -> float:
         """Seconds that the attack took."""
         ...
+
+
+def vantage_points(experiment: Experiment) -> list[tuple[str, int]]:
+    """Return the vantages of attacks on membership, each with the number of clients in a sum, or 0.
+
+    What a client sends in training is the same for all who see it.
+    """
+    asked = experiment.vantage
+    sizes = sorted(experiment.groups) if AGGREGATE in asked else []
+    direct = [("server", 0)] if set(asked) - {AGGREGATE, PEER, OUTSIDER} else []
+    return direct + [(AGGREGATE, size) for size in sizes] + [(v, 0) for v in (PEER, OUTSIDER) if v in asked]

@@ -1,0 +1,127 @@
+"""RMIA: one published model against reference models that were not trained on the candidates.
+
+Zarifzadeh et al., "Low-Cost High-Power Membership Inference Attacks", ICML 2024, arXiv 2312.03262, offline. With p the
+probability of an example's label,
+
+    p(x) = ((1 + a) p_out(x) + (1 - a)) / 2        p_out: mean over reference models without x
+    r(x) = p_target(x) / p(x)
+
+and the score of x is the share of examples z of no client with r(x) >= gamma r(z). The number a is chosen on reference
+models, never on the target.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flfw.errors import require
+
+GRID = tuple(step / 10 for step in range(11))
+"""Values of a that are tried."""
+
+
+@final
+@dataclass(frozen=True)
+class ReferenceSets:
+    """Training sets of R reference models: halves of the public examples, two by two without a common one.
+
+    Attributes:
+        inside: (R, P) whether a public example is in a set.
+    """
+
+    inside: Tensor
+
+    @classmethod
+    def draw(cls, public: int, references: int, rng: torch.Generator) -> ReferenceSets:
+        """Draw the sets.
+
+        Args:
+            public: number of public examples, >= 4.
+            references: an even number of models, >= 4: with two none would be left to choose a on.
+            rng: generator on the CPU.
+
+        Raises:
+            BadInput: numbers out of range.
+        """
+        require(public >= 4, "at least 4 public examples for reference models", public=public)
+        even = references >= 4 and references % 2 == 0
+        require(even, "an even number of reference models >= 4", references=references)
+        inside = torch.zeros(references, public, dtype=torch.bool)
+        for first in range(0, references, 2):
+            half = torch.randperm(public, generator=rng)[: public // 2]
+            inside[first, half] = True
+            inside[first + 1] = ~inside[first]
+        return cls(inside)
+
+
+def ratios(target: Tensor, out: Tensor, a: float) -> Tensor:
+    """Compute r = p_target / p of examples, in float64.
+
+    Args:
+        target: (N,) probability of each example's label at the target.
+        out: (N,) its mean over reference models that were not trained on the example.
+        a: in [0, 1]; 1: models with and without an example are taken to be alike.
+    """
+    require(0 <= a <= 1, "0 <= a <= 1", a=a)
+    floor = torch.finfo(torch.float64).tiny
+    return target.double() / (((1 + a) * out.double() + (1 - a)) / 2).clamp(min=floor)
+
+
+def rmia(candidates: Tensor, population: Tensor, gamma: float) -> Tensor:
+    """Compute RMIA's score (N,), in [0, 1]: the share of the population whose ratio is ``gamma`` times smaller.
+
+    Args:
+        candidates: (N,) ratios of the candidates.
+        population: (P,) ratios of examples that the target was not trained on, P >= 1.
+        gamma: > 0.
+
+    >>> rmia(torch.tensor([1.0, 4.0]), torch.tensor([0.5, 1.0, 2.0, 3.0]), 2.0).tolist()
+    [0.25, 0.75]
+    """
+    require(gamma > 0, "gamma > 0", gamma=gamma)
+    require(len(population) >= 1, "a population of 1 or more", population=len(population))
+    ordered = (gamma * population).sort().values
+    return torch.searchsorted(ordered, candidates.to(ordered), right=True).double() / len(ordered)
+
+
+def chosen_a(probabilities: Tensor, sets: ReferenceSets, gamma: float) -> float:
+    """Choose a: of `GRID` the first with the highest area under the curve, with the first reference as the target.
+
+    Its members are the examples of its set. The references are the others but the second one, whose set is exactly
+    what the first has not.
+
+    Args:
+        probabilities: (R, P) of the public examples' labels at the reference models.
+        sets: their training sets.
+        gamma: as for `rmia`.
+    """
+    target, member = probabilities[0], sets.inside[0].to(probabilities.device)
+    out = mean_outside(probabilities[2:], sets.inside[2:])
+    areas = []
+    for a in GRID:
+        scored = ratios(target, out, a)
+        areas.append(_area(rmia(scored[member], scored[~member], gamma), rmia(scored[~member], scored[~member], gamma)))
+    return GRID[int(np.argmax(areas))]
+
+
+def mean_outside(values: Tensor, inside: Tensor) -> Tensor:
+    """Compute for each public example the mean (P,) over the reference models that were not trained on it.
+
+    Args:
+        values: (R, P), of the references.
+        inside: (R, P) whether an example is in a set; each is outside of one or more.
+    """
+    outside = (~inside).to(values)
+    return (values * outside).sum(0) / outside.sum(0)
+
+
+def _area(members: Tensor, others: Tensor) -> float:
+    """Compute the area under the curve; ties count half."""
+    ordered = others.sort().values
+    below, upto = (torch.searchsorted(ordered, members, right=right).double() for right in (False, True))
+    return float(((below + upto) / 2).mean()) / len(others)
