@@ -117,13 +117,9 @@ def entry(
     behind = hidden_by or ("" if defence == "none" else defence)
     seen = {"hidden_by": behind, "claimed": claimed, "summed": sums.hidden if sums else 0, "unit": unit}
     facts = MembershipFacts(**areas, null=null, **counted, adaptive=adaptive, **seen)
+    asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence, "hidden_by": hidden_by}
     return {
-        "attack": attack,
-        "statistic": statistic,
-        "vantage": vantage,
-        "defence": defence,
-        "hidden_by": hidden_by,
-        **_as_sums(sums),
+        **asked | _as_sums(sums),
         "adaptive": adaptive,
         "unit": unit,
         "rounds": list(rounds),
