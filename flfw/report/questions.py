@@ -124,7 +124,7 @@ def seen_by(row: Mapping[str, Any]) -> str:
     group, among, needed = (row.get(name) for name in ("group", "hidden_among", "group_needed"))
     sums = ""
     if group:
-        enough = f", no leak from {needed} on" if needed else ""
+        enough = f", nothing found from {needed} on" if needed else ""
         sums = f", sums over {group} client{'' if group == 1 else 's'}{enough}"
     elif among:
         sums = f", left with {among} client{'' if among == 1 else 's'}"

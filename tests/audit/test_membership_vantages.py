@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flfw.adversary.observation import Observation, Vantage
 from flfw.adversary.sums import Protocol
+from flfw.audit.measures.sum_conclusion import memberships_with_groups_needed
 from flfw.audit.membership_game.request import vantage_points
 from flfw.audit.membership_game.seen import in_sums, less_own_parts
 from flfw.errors import BadInput
@@ -135,6 +136,18 @@ def test_a_sum_over_one_client_tells_its_members_as_its_message_does(items: Any,
     server, alone = items["server", None, statistic], items["aggregate", 1, statistic]
     assert alone["auc"] == pytest.approx(server["auc"], abs=0.005)
     assert alone["rounds"] == server["rounds"] == [1, 2] and alone["hidden_among"] == 1
+
+
+def test_sizes_with_few_pairs_do_not_count_as_groups_that_tell_nothing() -> None:
+    """Leaks from 1 client, something faint from 2, few pairs for 5, and nothing from 10 and 30."""
+    causes = {1: "pairs", 2: "faint", 5: "few", 10: "group", 30: "nothing"}
+    usual = {"attack": "a", "statistic": "s", "defence": "none", "adaptive": False, "rounds": [1]}
+    items = [
+        {**usual, "group": size, "cause": cause, "verdict": "leaks" if cause == "pairs" else "inconclusive"}
+        for size, cause in causes.items()
+    ]
+    assert {one["group_needed"] for one in memberships_with_groups_needed(items)} == {10}
+    assert {one["group_needed"] for one in memberships_with_groups_needed(items[:3])} == {None}
 
 
 def test_an_outsider_reads_no_round(items: Any) -> None:

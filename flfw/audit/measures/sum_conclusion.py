@@ -133,6 +133,10 @@ def _no(kinds: Sequence[str]) -> str:
     return " and ".join(f"no {kind}" for kind in kinds)
 
 
+_REACHED = {"nothing": False, "group": False, "faint": True}
+"""Causes of verdicts on membership that say whether a statistic found anything; all others but a leak leave it open."""
+
+
 def group_needed(reached: Mapping[int, bool | None]) -> int | None:
     """Return the smallest measured group from which on an attack reaches nothing; None: it did not fall to that.
 
@@ -187,15 +191,20 @@ def _reached(one: Mapping[str, Any], positive: Collection[str]) -> bool | None:
 
 
 def memberships_with_groups_needed(items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the items of membership, those of sums with the smallest group from which on their statistic fails.
+    """Return the items of membership, those of sums with the smallest group from which on nothing is found.
+
+    A size counts only if its controls passed and its pairs were enough to find something: then nothing was found, or it
+    is only the size of the group that rules out to call it protection.
 
     Args:
         items: ``membership`` of result.json.
     """
-    at = lambda one: (one["attack"], one["statistic"], one["defence"], tuple(one["rounds"]))  # noqa: E731
-    reached: dict[tuple[Any, ...], dict[int, bool]] = {}
+    at = lambda one: (one["attack"], one["statistic"], one["defence"], one["adaptive"], tuple(one["rounds"]))  # noqa: E731
+    reached: dict[tuple[Any, ...], dict[int, bool | None]] = {}
     for one in items:
         if one["group"]:
-            reached.setdefault(at(one), {})[one["group"]] = one["verdict"] == "leaks"
+            reached.setdefault(at(one), {})[one["group"]] = _REACHED.get(
+                one["cause"], one["verdict"] == "leaks" or None
+            )
     needed = {kind: group_needed(sizes) for kind, sizes in reached.items()}
     return [one | {"group_needed": needed[at(one)] if one["group"] else None} for one in items]
