@@ -7,14 +7,19 @@ Granted     what clients received and sent in the audited rounds, labelled candi
 Statistics  cosine, gradient_difference, whitened and loss_drop: means over the rounds. trajectory: sum over rounds of
             the whitened z-scores. fedmia: the cosine against two other clients or more. label_only and loss_only read
             no client's message: they are floors. Of a published model alone: loss, and rmia with reference
-            models trained on public data (`flfw.membership.reference_models`).
-Departures  fedmia's null is the other clients of a round that received the same; the rest are ours.
+            models trained on public data (`flfw.membership.reference_models`). lira: the logit of the true class
+            in the upload, against shadow
+            trainings (Carlini et al., S&P 2022; Student-t as in arXiv 2603.11799), summed over the rounds;
+            lira_update: the same with the whitened projection in the place of the logit. Half of the candidates are
+            in a shadow's set, and public examples up to the client's number. Both need all tensors of the client's
+            model, and local training that is steps on one loss.
+Departures  fedmia's null is the other clients of a round that received the same; lira's values are taken above each
+            candidate's mean, and its priors are fitted; the rest are ours.
 Not told of a defence or of noise: no statistic adapts to one yet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
@@ -27,21 +32,34 @@ from flfw.adversary.attack import NotApplicable
 from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView, PublishedModel
 from flfw.adversary.observation import Examples
 from flfw.adversary.published_model import References, published_scores
+from flfw.adversary.shadow_training import ShadowClients, confidences
+from flfw.errors import require
 from flfw.inversion.compute import Compute
-from flfw.membership.gradients import compared_gradients
+from flfw.membership.gradients import Gradient, compared_gradients, gradient_sketches
+from flfw.membership.shadow_models import excess_ratio
+from flfw.membership.shadow_sets import ShadowSets
 from flfw.membership.sketch import Sketch
 from flfw.membership.statistics import cosine, excess_loss_drop, fedmia, gradient_difference, label_only, trajectory
 from flfw.membership.whitening import Whitening
 from flfw.nets.net import Tensors, losses
 from flfw.rng import torch_generator
-from flfw.victims.victim import VictimModel
+from flfw.victims.victim import PlainVictim, VictimModel
+
+_SUMS = ("lira", "lira_update")
+"""Statistics that are summed over the rounds: logarithms of likelihood ratios."""
 
 
 @dataclass(frozen=True)
 class MembershipSettings:
-    """Settings of the attack: width of a sketch, and the most public examples and other clients that are used.
+    """Settings of the attack.
 
-    For an outsider: the number of reference models, even and >= 4, and RMIA's gamma > 0.
+    Attributes:
+        width: numbers in a sketch of a gradient.
+        public: the most public examples whose gradients are computed.
+        others: the most other clients of a round that are compared.
+        shadows: shadow trainings in each round, an even number; 0: none.
+        references: for an outsider, the number of reference models, even and >= 4.
+        gamma: for an outsider, RMIA's gamma > 0.
     """
 
     width: int = 512
@@ -49,6 +67,10 @@ class MembershipSettings:
     others: int = 30
     references: int = 4
     gamma: float = 2.0
+    shadows: int = 8
+
+    def __post_init__(self) -> None:
+        require(self.shadows >= 0 and self.shadows % 2 == 0, "an even number of shadows >= 0", shadows=self.shadows)
 
 
 @final
@@ -59,7 +81,13 @@ class Membership(MembershipAttack):
 
     def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:
         super().__init__(settings, compute)
-        self._of_public: dict[int, tuple[Tensors, Whitening]] = {}
+        self._whitenings: dict[tuple[int | None, ...], tuple[MembershipView, MembershipRound, Whitening]] = {}
+
+    def left_out(self, view: MembershipView) -> tuple[str, ...]:
+        """Return why there is no `lira`, if the grants do not allow shadow trainings."""
+        victim = view.model(view.rounds[0].received)
+        why = self._without_shadows(view, victim) if self.settings.shadows else ""
+        return (f"No lira of membership: {why}.",) if why else ()
 
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:
         """Score the candidates by every statistic."""
@@ -70,7 +98,8 @@ class Membership(MembershipAttack):
         z = (z - z.mean(1, keepdim=True)) / z.std(1, keepdim=True).clamp(min=1e-12)
         labels = view.candidates.labels
         last = view.model(view.rounds[-1].received)
-        return {name: rounds.mean(0) for name, rounds in scores.items()} | {
+        summed = {name: rounds.sum(0) if name in _SUMS else rounds.mean(0) for name, rounds in scores.items()}
+        return summed | {
             "trajectory": trajectory(z),
             "label_only": label_only(labels, labels, view.public.labels),
             "loss_only": -_losses(last, {}, view.candidates),
@@ -106,12 +135,10 @@ class Membership(MembershipAttack):
             return victim.gradient(x, y, victim.unknown, constants[0])
 
         ours = compared_gradients(gradient, sketch, updates, candidates.samples, candidates.labels)
-        whitening = self._fitted(
-            view, one, bool(constants[0]), lambda x, y: compared_gradients(gradient, sketch, updates[:1], x, y).sketches
-        )
         before = _losses(victim, {}, candidates)
         drops = [_losses(victim, tensors, candidates) for tensors in sent]
         products = [ours.with_update(k, before) for k in range(len(updates))]
+        whitening = self._whitening(view, one, gradient, sketch, None if constants[0] else seed)
         scores = {
             "cosine": cosine(products[0]),
             "gradient_difference": gradient_difference(products[0]),
@@ -121,19 +148,53 @@ class Membership(MembershipAttack):
         if len(updates) > 2:
             others = torch.stack([cosine(other) for other in products[1:]])
             scores["fedmia"] = fedmia(scores["cosine"][None], others[None])
+        if self.settings.shadows and not self._without_shadows(view, victim):
+            shadows = self._shadows(view, victim, torch_generator(seed, "shadows", one.round, view.client))
+            inside, labels = shadows.sets.inside, candidates.labels
+            logits = confidences(victim, sent[0], candidates), shadows.confidences(victim, candidates)
+            projections = whitening.against(ours.sketches, shadows.sketches(sketch))
+            scores["lira"] = excess_ratio(*logits, inside, labels)
+            scores["lira_update"] = excess_ratio(scores["whitened"], projections, inside, labels)
         return scores
 
-    def _fitted(
-        self, view: MembershipView, one: MembershipRound, own: bool, sketched: Callable[[Tensor, Tensor], Tensor]
+    def _whitening(
+        self, view: MembershipView, one: MembershipRound, gradient: Gradient, sketch: Sketch, seed: int | None
     ) -> Whitening:
-        """Fit on public examples' sketched gradients, once for all that received the same, unless each has its own."""
-        received, fitted = self._of_public.get(one.round, (None, None))
-        if own or fitted is None or received is not one.received:
+        """Fit the public gradients at the received tensors: once for all clients of a round that received the same.
+
+        Without a seed of the sketch they are the client's own.
+        """
+        key = (one.round, id(one.received), id(view.public.samples), seed)
+        if key not in self._whitenings:
             count = len(view.public.labels)
             places = torch.linspace(0, count - 1, min(self.settings.public, count)).long()
-            fitted = Whitening.fit(sketched(view.public.samples[places], view.public.labels[places]))
-            self._of_public[one.round] = one.received, fitted
-        return fitted
+            public = view.public.samples[places], view.public.labels[places]
+            fitted = Whitening.fit(gradient_sketches(gradient, sketch, *public))
+            if seed is None:
+                return fitted
+            self._whitenings[key] = view, one, fitted
+        return self._whitenings[key][-1]
+
+    def _without_shadows(self, view: MembershipView, victim: VictimModel) -> str:
+        """Return why shadow trainings are not possible; empty: they are."""
+        half, public = len(view.candidates.labels) // 2, len(view.public.labels)
+        if view.local is None:
+            return "the clients' local training is not granted as steps on one loss"
+        if not isinstance(victim, PlainVictim) or victim.unknown:
+            return "tensors of the clients' models are private"
+        if view.examples < len(view.candidates.labels) - half:
+            return "it is not known on how many examples the clients train"
+        if view.examples > half + public:
+            return f"shadow trainings need {view.examples - half} public examples, and {public} are granted"
+        return ""
+
+    def _shadows(self, view: MembershipView, victim: VictimModel, rng: torch.Generator) -> ShadowClients:
+        candidates, public = view.candidates, view.public
+        assert view.local is not None, "it is granted"
+        count = self.settings.shadows
+        sets = ShadowSets.draw(len(candidates.labels), len(public.labels), view.examples, count, rng)
+        both = (torch.cat([getattr(each, part) for each in (candidates, public)]) for part in ("samples", "labels"))
+        return ShadowClients.train(victim, view.local, sets, Examples(*both), rng)
 
 
 def _update(one: MembershipRound, sent: Tensors) -> Tensors:

@@ -12,6 +12,7 @@ from torch import Tensor
 from flfw.adversary.attack import AttackPlugin, NotApplicable
 from flfw.adversary.observation import Examples
 from flfw.nets.net import Tensors
+from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import VictimModel
 
 
@@ -66,6 +67,8 @@ class MembershipView:
         candidates: labelled examples, half of which the client trained on, in an order without meaning.
         public: labelled examples of no client.
         model: builds the attacker's model of a client from received tensors; private tensors are the attacker's guess.
+        local: the client's local training, with its batch size; None: it is more than steps on one loss.
+        examples: number of examples that it trains on; 0: unknown.
         adaptive: whether the clients' defence is granted.
         granted: the same in words, a sentence each, for the report.
         published: for an outsider, the final model; else None.
@@ -77,6 +80,8 @@ class MembershipView:
     candidates: Examples
     public: Examples
     model: Callable[[Tensors], VictimModel]
+    local: LocalSteps | None = None
+    examples: int = 0
     adaptive: bool = False
     granted: tuple[str, ...] = ()
     published: PublishedModel | None = None
@@ -85,6 +90,10 @@ class MembershipView:
 
 class MembershipAttack(AttackPlugin):
     """Base of the attacks on membership; their arguments are those of `AttackPlugin`."""
+
+    def left_out(self, view: MembershipView) -> tuple[str, ...]:
+        """Return a sentence for each statistic that the grants do not allow; by default none."""
+        return ()
 
     @abstractmethod
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:

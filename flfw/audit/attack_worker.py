@@ -133,6 +133,7 @@ def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
                 refused.append(f"Client {view.client} has no scores: {error}")
             else:
                 scores += as_scores(view, statistics)
+                refused += attack.left_out(view)
     except NotApplicable as error:
         stopped, scores = f"not applicable: {error}", []
     except BadInput as error:
@@ -141,7 +142,11 @@ def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
         stopped = None
     elif stopped is None:
         stopped = "none of its recordings could be used"
-    extra: dict[str, Any] = {"refused": (*recordings.refused, *refused), "scores": tuple(scores), "stopped": stopped}
+    extra: dict[str, Any] = {
+        "refused": tuple(dict.fromkeys((*recordings.refused, *refused))),
+        "scores": tuple(scores),
+        "stopped": stopped,
+    }
     return solved(job, [None] * len(ids), time.monotonic() - started, **extra)
 
 

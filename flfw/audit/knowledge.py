@@ -231,13 +231,19 @@ def game_views(job: Job, game: Game, resolved: Resolved, seen: Sequence[Observat
         normalise_by_instance(victim)
         return victim
 
+    def local(steps: int) -> LocalSteps | None:
+        if game.easy:
+            return LocalSteps(game.lr, steps)
+        granted = resolved.method.local_steps(resolved.settings, game.lr, steps)
+        return granted and replace(granted, batch_size=resolved.experiment.batch_size)
+
     moved: dict[int, Tensors] = {}
     brought = []
     for one in seen:
         received = moved.setdefault(id(one.received), _moved(one.received, device))
         brought.append(replace(one, sent=_moved(one.sent, device), received=received))
     held = {name: raw(value) if name == "samples" else value for name, value in load_file(game.file).items()}
-    yield from views(game, held, brought, public, model, partial(protocol, resolved.experiment.seed))
+    yield from views(game, held, brought, public, model, local, partial(protocol, resolved.experiment.seed))
 
 
 def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:

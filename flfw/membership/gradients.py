@@ -170,6 +170,24 @@ def compared_gradients(
     return ComparedGradients(sketches, norms, products, torch.stack([norm(update) for update in updates]))
 
 
+def gradient_sketches(gradient: Gradient, sketch: Sketch, x: Tensor, y: Tensor, chunk: int = CHUNK) -> Tensor:
+    """Compute sketches (N, width) of the gradients of examples, ``chunk`` of them at a time.
+
+    Args:
+        gradient: see `Gradient`.
+        sketch: a sketch of tensors such as the gradient's.
+        x: inputs (N, ...).
+        y: labels (N, ...).
+        chunk: gradients in memory together, >= 1.
+
+    Raises:
+        BadInput: ``chunk`` is no number of examples.
+    """
+    require(chunk >= 1, "chunk >= 1", chunk=chunk)
+    one = vmap(lambda a, b: sketch.of(gradient(a.unsqueeze(0), b.unsqueeze(0))))
+    return torch.cat([one(a, b) for a, b in zip(x.split(chunk), y.split(chunk), strict=True)]).detach()
+
+
 def norm(tensors: Tensors) -> Tensor:
     """Compute the L2 norm of all tensors together, a scalar."""
     return torch.linalg.vector_norm(torch.stack([torch.linalg.vector_norm(value) for value in tensors.values()]))

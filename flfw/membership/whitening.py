@@ -79,9 +79,13 @@ class Whitening:
         Returns:
             (N,) float64, higher for members; 0 for a candidate whose gradient is the public mean.
         """
+        return self.against(sketches, update[None])[0]
+
+    def against(self, sketches: Tensor, updates: Tensor) -> Tensor:
+        """Compute T (K, N) for candidates against each of K updates (K, width); see `scores`."""
         rows = self.whitened(sketches)
         lengths = torch.linalg.vector_norm(rows, dim=1)
-        products = rows @ self.whitened(update[None])[0]
+        products = self.whitened(updates) @ rows.T
         return torch.where(lengths > 0, products / lengths.clamp(min=torch.finfo(lengths.dtype).tiny), 0.0)
 
 

@@ -72,11 +72,11 @@ class Recordings:
         }
 
     def remarks(self, refused: Sequence[str]) -> list[str]:
-        """Return a report's sentences about recordings that are missing or could not be used."""
+        """Return a report's sentences about recordings that are missing or of no use, and statistics left out."""
         reasons = Counter(str(line["skipped"]) for line in self.skipped)
         sentences = [f"Exchanges that were not recorded: {count}, because {why}." for why, count in reasons.items()]
         if refused:
-            sentences.append(f"Recordings that could not be used: {len(refused)}; the rest was audited.")
+            sentences.append(f"Recordings and statistics that could not be used: {len(refused)}; the rest was audited.")
         return sentences
 
     def probe_lines(

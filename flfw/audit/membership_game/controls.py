@@ -103,7 +103,8 @@ class Controls:
         file = self._put(kind.replace("_", "-"), candidates.granted() | exchanges)
         steps = tuple(one.steps for one in trained)
         game = Game(file, len(candidates.labels), tuple(range(len(groups))), steps, _LR, easy=True, vantage=vantage)
-        game = replace(game, trained=max(steps), batch=len(groups[0].members))
+        examples = tuple(len(group.members) for group in groups)
+        game = replace(game, trained=max(steps), batch=max(examples), examples=examples)
         return MembershipRequest(attack, game, (), (), candidates, kind)
 
     @cached_property

@@ -17,6 +17,7 @@ from flfw.audit.membership_game.seen import by_round, in_sums, less_own_parts
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER
 from flfw.nets.net import Tensors
+from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import VictimModel
 
 _SENT, _RECEIVED, _FINAL = "sent", "received", "final/"
@@ -40,6 +41,7 @@ class Game:
         last: the round after which the final model stands in the file; 0: it does not.
         trained: for an outsider, local steps of a client in all rounds together.
         batch: for an outsider, examples in a step.
+        examples: number of examples that each target trains on, which the server is told; empty: it is not.
     """
 
     file: str
@@ -55,10 +57,12 @@ class Game:
     last: int = 0
     trained: int = 1
     batch: int = 1
+    examples: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        fits = len(self.steps) == len(self.clients) and all(count >= 1 for count in self.steps)
-        require(fits, "a number of steps >= 1 for each client of a membership game", steps=self.steps)
+        for name, counts in {"steps": self.steps, "examples": self.examples or self.steps}.items():
+            fits = len(counts) == len(self.clients) and all(count >= 1 for count in counts)
+            require(fits, f"a number of {name} >= 1 for each client of a membership game", **{name: counts})
 
 
 def views(
@@ -67,6 +71,7 @@ def views(
     seen: Sequence[Observation],
     public: Examples,
     model: Callable[[Tensors], VictimModel],
+    local: Callable[[int], LocalSteps | None],
     protocol: Callable[[int, int], Protocol],
     **granted: Any,
 ) -> Iterator[MembershipView]:
@@ -80,6 +85,7 @@ def views(
         seen: the readable uploads of the targets and of other clients; at ``peer`` its own ones.
         public: public data.
         model: see `MembershipView`.
+        local: returns a client's local training of some steps, see `MembershipView`.
         protocol: secure aggregation of a round's sum, see `flfw.audit.membership_game.seen`.
         granted: further grants of `MembershipView`.
 
@@ -94,7 +100,8 @@ def views(
             yield replace(shown, **granted)
         return
     uploads = by_round(_of_a_control(game, held) if game.easy else _as_seen(game, held, seen, protocol))
-    for client, steps in zip(game.clients, game.steps, strict=True):
+    numbers = game.examples or (0,) * len(game.clients)
+    for client, steps, examples in zip(game.clients, game.steps, numbers, strict=True):
         rounds = tuple(
             MembershipRound(
                 number, cohort[client].received, _sent_with(cohort[client], cohort.values()), game.lr, steps
@@ -104,7 +111,9 @@ def views(
         )
         if rounds:
             empty = _empty_view(game, held, held["clients"] == client, public, model)
-            yield replace(empty, client=client, rounds=rounds, **granted)
+            training = local(steps) if game.vantage == "server" else None
+            told = {"client": client, "rounds": rounds, "local": training, "examples": examples}
+            yield replace(empty, **told, **granted)
 
 
 def unusable(one: Observation) -> str:

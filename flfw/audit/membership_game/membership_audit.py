@@ -125,13 +125,15 @@ class MembershipAudit:
         null = untrained_pairs(pairs, clients, labels, experiment.seed)
         candidates = candidates_of(self._task, {client: pairs[client] for client in clients}, null)
         held, rounds, steps = candidates.granted(), sorted({line["round"] for line in lines}), map(self._steps, clients)
-        game = Game("", len(candidates.labels), tuple(clients), tuple(steps), experiment.lr, vantage=vantage)
+        train = sizes(self._task.split.train)
+        told = {"vantage": vantage, "examples": tuple(int(train[client]) for client in clients)}
+        game = Game("", len(candidates.labels), tuple(clients), tuple(steps), experiment.lr, **told)
         hidden, final = 0, self._final if vantage in (PEER, OUTSIDER) else None
         if vantage in (AGGREGATE, PEER):
             cohorts = tuple(sorted({(one["round"], one["client"], examples_in(one)) for one in lines}))
             game = replace(game, group=group, peers=peers, cohorts=cohorts)
-            sizes = Counter(number for number, client, _ in cohorts if client not in peers)
-            hidden = group or min(sizes.values())
+            others = Counter(number for number, client, _ in cohorts if client not in peers)
+            hidden = group or min(others.values())
         if final and (vantage == OUTSIDER or not final.averaged):
             held = held | final_tensors(final.tensors)
             game = replace(game, last=last, trained=last * max(game.steps), batch=experiment.batch_size)
