@@ -24,6 +24,7 @@ from flfw.experiment import Experiment
 
 _POLL_S = 0.05
 _LOOK_S = 1.0  # between two checks for new recordings; shorter would disturb training
+_WRITES = 2  # of a result that cannot be read
 _IDLE_DEATHS = 3  # processes in a row that died before they began a job
 _NOT_TOLD = ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE")  # the clients' folders, withheld from attacks
 
@@ -101,8 +102,12 @@ class Inline(Attacks):
         """Do the job now, unless it was done before."""
         from flfw.audit.attack_worker import attempt
 
-        while (solution := self._queue.solution(job)) is None:
+        for _ in range(_WRITES):
+            if (solution := self._queue.solution(job)) is not None:
+                return solution
             attempt(job, self._queue)
+        if (solution := self._queue.solution(job)) is None:
+            raise RunFailed(f"The result of {job.name} was written {_WRITES} times and cannot be read.")
         return solution
 
 

@@ -121,7 +121,7 @@ def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
     refused += [f"{id_} was left out: {why}." for id_, why in zip(ids, reasons, strict=True) if why]
     seen = [one for one, why in zip(read, reasons, strict=True) if one is not None and not why]
     seed, started = resolved.experiment.seed, time.monotonic()
-    scores: list[tuple[int, str, tuple[float, ...]]] = []
+    scores: list[tuple[int, str, tuple[float | None, ...]]] = []
     stopped = None
     try:
         for view in game_views(job, game, resolved, seen):

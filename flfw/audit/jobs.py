@@ -287,7 +287,7 @@ class Solution:
     refused: tuple[str, ...] = ()
     present: tuple[tuple[int, tuple[bool, ...]], ...] = ()
     shares: tuple[tuple[int, tuple[float, ...]], ...] = ()
-    scores: tuple[tuple[int, str, tuple[float, ...]], ...] = ()
+    scores: tuple[tuple[int, str, tuple[float | None, ...]], ...] = ()
 
 
 def failed(job: Job, why: str) -> Solution:

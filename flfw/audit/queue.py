@@ -80,7 +80,7 @@ class _StoredSolution:
     refused: tuple[str, ...]
     present: tuple[tuple[int, tuple[bool, ...]], ...]
     shares: tuple[tuple[int, tuple[float, ...]], ...]
-    scores: tuple[tuple[int, str, tuple[float, ...]], ...]
+    scores: tuple[tuple[int, str, tuple[float | None, ...]], ...]
 
 
 @final

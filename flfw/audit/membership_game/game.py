@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import isnan
 from typing import Any
 
 import torch
@@ -21,6 +22,7 @@ from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import VictimModel
 
 _SENT, _RECEIVED, _FINAL = "sent", "received", "final/"
+_MOST = 1e300  # of a score that is written
 
 
 @dataclass(frozen=True)
@@ -189,11 +191,18 @@ def _under(prefix: str, held: Tensors) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in held.items() if name.startswith(prefix)}
 
 
-def as_scores(view: MembershipView, scores: Mapping[str, Tensor]) -> list[tuple[int, str, tuple[float, ...]]]:
-    """Return a view's scores as a solution holds them, client by client."""
+def as_scores(view: MembershipView, scores: Mapping[str, Tensor]) -> list[tuple[int, str, tuple[float | None, ...]]]:
+    """Return a view's scores as a solution holds them, client by client; None stands for NaN.
+
+    An infinite one is cut to a number beyond all others, as a file holds finite numbers alone.
+    """
     clients = [view.client] if view.owners is None else view.owners.unique().tolist()
     rows = []
     for client in clients:
         mine = slice(None) if view.owners is None else view.owners == client
-        rows += [(client, name, tuple(map(float, values[mine].tolist()))) for name, values in scores.items()]
+        rows += [(client, name, tuple(map(_written, values[mine].tolist()))) for name, values in scores.items()]
     return rows
+
+
+def _written(score: float) -> float | None:
+    return None if isnan(score) else min(max(float(score), -_MOST), _MOST)

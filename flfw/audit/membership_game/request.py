@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import nan
 from typing import NamedTuple, Protocol, TypeAlias, final
 
 from flfw.audit.membership_entries import ScoredClient
@@ -80,7 +81,7 @@ class MembershipRequest:
         suffix = {AGGREGATE: of_sums, PEER: " by a peer", OUTSIDER: " from outside"}.get(game.vantage, "")
         return _WHERE.get(self.kind, f"on {len(game.clients)} clients") + suffix
 
-    def scored(self, scores: Sequence[tuple[int, str, Sequence[float]]]) -> dict[str, Scores]:
+    def scored(self, scores: Sequence[tuple[int, str, Sequence[float | None]]]) -> dict[str, Scores]:
         """Sort an attack's scores by kind of game, statistic and pair; those of the target hold the null control.
 
         A client to which it gave none has scores of NaN. So its pairs count as failed: nothing is known of them, and
@@ -91,7 +92,8 @@ class MembershipRequest:
         """
         both: dict[str, dict[int, tuple[ScoredClient, ScoredClient]]] = {}
         for client, statistic, values in scores:
-            both.setdefault(statistic, {})[client] = self.candidates.scored(client, values, statistic)
+            known = [nan if value is None else value for value in values]
+            both.setdefault(statistic, {})[client] = self.candidates.scored(client, known, statistic)
         clients = sorted(self.game.clients)
         rows = {
             statistic: [scored.get(client) or self.candidates.unscored(client) for client in clients]
@@ -105,7 +107,7 @@ class GameAnswer(Protocol):
     """Answer of an attack to a request."""
 
     @property
-    def scores(self) -> Sequence[tuple[int, str, Sequence[float]]]:
+    def scores(self) -> Sequence[tuple[int, str, Sequence[float | None]]]:
         """Scores: a client's number, a statistic, and the score of each of the client's candidates."""
         ...
 
