@@ -11,8 +11,8 @@ Statistics  cosine, gradient_difference, whitened and loss_drop: means over the 
             in the upload, against shadow
             trainings (Carlini et al., S&P 2022; Student-t as in arXiv 2603.11799), summed over the rounds;
             lira_update: the same with the whitened projection in the place of the logit. Half of the candidates are
-            in a shadow's set, and public examples up to the client's number. Both need all tensors of the client's
-            model, and local training that is steps on one loss.
+            in a shadow's set, or as many as the client has examples, and public ones up to its number. Both need
+            all tensors of the client's model, and local training that is steps on one loss.
 Departures  fedmia's null is the other clients of a round that received the same; lira's values are taken above each
             candidate's mean, and its priors are fitted; the rest are ours.
 Not told of a defence or of noise: no statistic adapts to one yet.
@@ -177,15 +177,15 @@ class Membership(MembershipAttack):
 
     def _without_shadows(self, view: MembershipView, victim: VictimModel) -> str:
         """Return why shadow trainings are not possible; empty: they are."""
-        half, public = len(view.candidates.labels) // 2, len(view.public.labels)
+        candidates, public, examples = len(view.candidates.labels), len(view.public.labels), view.examples
         if view.local is None:
-            return "the clients' local training is not granted as steps on one loss"
+            return "what is seen is not one client's training in steps on one loss"
         if not isinstance(victim, PlainVictim) or victim.unknown:
             return "tensors of the clients' models are private"
-        if view.examples < len(view.candidates.labels) - half:
-            return "it is not known on how many examples the clients train"
-        if view.examples > half + public:
-            return f"shadow trainings need {view.examples - half} public examples, and {public} are granted"
+        if not candidates <= examples * self.settings.shadows:
+            return f"{examples or 'an unknown number of'} examples of a client are too few for {candidates} candidates"
+        if examples > candidates // 2 + public:
+            return f"shadow trainings need {examples - candidates // 2} public examples, and {public} are granted"
         return ""
 
     def _shadows(self, view: MembershipView, victim: VictimModel, rng: torch.Generator) -> ShadowClients:

@@ -66,7 +66,7 @@ def student_ratio(target: np.ndarray, inside: np.ndarray, outside: np.ndarray, l
     if not np.isfinite(inside).any():
         return -np.log(np.clip(_tail(target, out), 1e-300, 1.0))
     into = predictive(inside, prior_of(inside, np.zeros(len(target), np.int64)))
-    return _log_density(target, into) - _log_density(target, out)
+    return log_density(target, into) - log_density(target, out)
 
 
 def excess_ratio(target: Tensor, shadows: Tensor, inside: Tensor, labels: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def excess_ratio(target: Tensor, shadows: Tensor, inside: Tensor, labels: Tensor
     within = inside.T.numpy(force=True)
     sides = np.where(within, values, np.nan), np.where(within, np.nan, values)
     into, out = (predictive(side, fitted(side, prior_of(side, np.zeros(len(above), np.int64)))) for side in sides)
-    return torch.from_numpy(_log_density(above, into) - _log_density(above, out))
+    return torch.from_numpy(log_density(above, into) - log_density(above, out))
 
 
 def fitted(values: np.ndarray, prior: Prior) -> Prior:
@@ -164,10 +164,15 @@ def predictive(values: np.ndarray, prior: Prior) -> tuple[np.ndarray, np.ndarray
     return freedom, centre, np.sqrt(variance * (1 + 1 / counts))
 
 
-def _log_density(x: np.ndarray, at: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
-    from scipy.stats import t
+def log_density(x: np.ndarray, at: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:
+    """Compute the log density of Student's t, also where the square of its argument is beyond all floats."""
+    from scipy.special import gammaln
 
-    return t.logpdf(x, at[0], loc=at[1], scale=at[2])
+    freedom, centre, scale = at
+    with np.errstate(divide="ignore"):  # at the centre
+        squares = 2 * np.log(np.abs(x - centre) / scale) - np.log(freedom)
+    constant = gammaln((freedom + 1) / 2) - gammaln(freedom / 2) - np.log(np.pi * freedom) / 2 - np.log(scale)
+    return constant - (freedom + 1) / 2 * np.logaddexp(0, squares)
 
 
 def _tail(x: np.ndarray, at: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Training sets of shadow models: half of the candidates, and public examples up to the number that a client has."""
+"""Training sets of shadow models: parts of the candidates, and public examples up to the number that a client has."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class ShadowSets:
 
     @classmethod
     def draw(cls, candidates: int, public: int, examples: int, shadows: int, rng: torch.Generator) -> ShadowSets:
-        """Draw sets two by two: the second has the candidates that the first has not.
+        """Draw sets in turns: those of a turn divide the candidates among them.
 
-        So each candidate is in as many sets as it is out of, and the difference of both sides is not that of their
-        numbers.
+        There are two in a turn, each with half of the candidates, as long as a client has room for so many: then each
+        candidate is in as many sets as it is out of. Of more candidates a set has as many as a client has examples.
 
         Args:
             candidates: number of candidates, N >= 2.
             public: number of public examples.
-            examples: number of examples that the client trains on, about half of the candidates or more.
+            examples: number of examples that the client trains on.
             shadows: number of sets, an even number >= 2.
             rng: generator on the CPU.
 
@@ -43,17 +43,15 @@ class ShadowSets:
         """
         require(candidates >= 2, "at least 2 candidates", candidates=candidates)
         require(shadows >= 2 and shadows % 2 == 0, "an even number of shadows >= 2", shadows=shadows)
-        least, most = candidates - candidates // 2, candidates // 2 + public
-        require(
-            least <= examples <= most,
-            f"{least} to {most} examples of the client, for shadow trainings",
-            examples=examples,
-        )
-        inside, places = torch.zeros(shadows, candidates, dtype=torch.bool), []
-        for first in range(0, shadows, 2):
+        least, most = -(-candidates // shadows), candidates // 2 + public
+        wanted = f"{least} to {most} examples of the client, for shadow trainings"
+        require(least <= examples <= most, wanted, examples=examples)
+        parts = max(2, -(-candidates // examples))
+        inside, places = torch.zeros(shadows, candidates, dtype=torch.bool), list[Tensor]()
+        while len(places) < shadows:
             order = torch.randperm(candidates, generator=rng)
-            for place, half in enumerate((order[: candidates // 2], order[candidates // 2 :])):
-                inside[first + place, half] = True
-                more = torch.randperm(public, generator=rng)[: examples - len(half)] + candidates
-                places.append(torch.cat([half, more]))
+            for part in order.tensor_split(parts)[: shadows - len(places)]:
+                inside[len(places), part] = True
+                more = torch.randperm(public, generator=rng)[: examples - len(part)] + candidates
+                places.append(torch.cat([part, more]))
         return cls(inside, torch.stack(places))

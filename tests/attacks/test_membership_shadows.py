@@ -120,8 +120,8 @@ def test_public_gradients_that_are_kept_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({"local": None}, "the clients' local training is not granted as steps on one loss"),
-        ({"examples": 0}, "it is not known on how many examples the clients train"),
+        ({"local": None}, "what is seen is not one client's training in steps on one loss"),
+        ({"examples": 0}, "an unknown number of examples of a client are too few for 40 candidates"),
         ({"examples": 321}, "shadow trainings need 301 public examples, and 300 are granted"),
         (
             {"model": lambda received: victim({"weight": received["weight"]})},

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 import torch
+from scipy import stats
 from scipy.stats import norm
 
 from flfw.errors import BadInput
-from flfw.membership.shadow_models import Prior, confidence, predictive, prior_of, student_ratio
+from flfw.membership.shadow_models import Prior, confidence, log_density, predictive, prior_of, student_ratio
 from flfw.rng import numpy_generator
 
 
@@ -79,3 +80,11 @@ def test_no_shadow_without_a_candidate_is_refused():
         student_ratio(np.zeros(1), np.zeros((1, 1)), np.full((1, 1), np.nan), np.zeros(1, int))
     with pytest.raises(BadInput, match="Expected values"):
         student_ratio(np.zeros(2), np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(2, int))
+
+
+def test_a_density_far_from_its_centre_is_that_of_scipy_and_finite_beyond() -> None:
+    at = tuple(np.array([value]) for value in (5.0, 1.0, 2.0))
+    near = np.array([1.0, 1.5, -40.0])
+    assert log_density(near, at) == pytest.approx(stats.t.logpdf(near, 5.0, 1.0, 2.0), rel=1e-12)  # type: ignore[arg-type]
+    tiny = tuple(np.array([value]) for value in (5.0, 0.0, 1e-154))
+    assert np.isfinite(log_density(np.array([1e10]), tiny)).all()  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Training sets of shadow models: every candidate in half of them, and as many examples as a client has."""
+"""Training sets of shadow models: every candidate in some of them, and as many examples as a client has."""
 
 import pytest
 import torch
@@ -30,8 +30,17 @@ def test_a_set_has_the_candidates_that_are_in_it_and_distinct_public_examples() 
 
 def test_an_odd_candidate_leaves_room_for_another_public_example() -> None:
     sets = drawn(candidates=5, examples=3, shadows=2)
-    assert sets.inside.sum(1).tolist() == [2, 3]
-    assert (sets.places >= 5).sum(1).tolist() == [1, 0]
+    assert sets.inside.sum(1).tolist() == [3, 2]
+    assert (sets.places >= 5).sum(1).tolist() == [0, 1]
+
+
+def test_more_candidates_than_a_client_has_room_for_are_divided_among_more_sets() -> None:
+    """Seven candidates and sets of three: three parts in a turn, and the first two of another turn."""
+    sets = drawn(candidates=7, examples=3, shadows=6)
+    assert sets.inside[:3].sum(0).tolist() == sets.inside[3:].sum(0).tolist() == [1] * 7
+    assert sets.inside.sum(1).tolist() == [3, 2, 2] * 2
+    assert (sets.places >= 7).sum(1).tolist() == [0, 1, 1] * 2
+    assert set(drawn(candidates=7, examples=3, shadows=4).inside.sum(0).tolist()) == {1, 2}
 
 
 def test_sets_depend_on_the_generator_alone() -> None:
@@ -44,8 +53,8 @@ def test_sets_depend_on_the_generator_alone() -> None:
     [
         ({"candidates": 1}, "at least 2 candidates, got candidates=1"),
         ({"shadows": 3}, "an even number of shadows >= 2, got shadows=3"),
-        ({"examples": 2}, "3 to 8 examples of the client, for shadow trainings, got examples=2"),
-        ({"examples": 9}, "3 to 8 examples of the client, for shadow trainings, got examples=9"),
+        ({"examples": 1}, "2 to 8 examples of the client, for shadow trainings, got examples=1"),
+        ({"examples": 9}, "2 to 8 examples of the client, for shadow trainings, got examples=9"),
     ],
 )
 def test_impossible_sets_are_refused(asked: dict[str, int], message: str) -> None:
