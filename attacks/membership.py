@@ -8,40 +8,46 @@ Statistics  cosine, gradient_difference, whitened and loss_drop: means over the 
             the whitened z-scores. fedmia: the cosine against two other clients or more. label_only and loss_only read
             no client's message: they are floors. Of a published model alone: loss, and rmia with reference
             models trained on public data (`flfw.membership.reference_models`). lira: the logit of the true class
-            in the upload, against shadow
-            trainings (Carlini et al., S&P 2022; Student-t as in arXiv 2603.11799), summed over the rounds;
+            in the upload, against shadow trainings (Carlini et al., S&P 2022; Student-t as in arXiv 2603.11799),
+            summed over the rounds;
             lira_update: the same with the whitened projection in the place of the logit. Half of the candidates are
             in a shadow's set, or as many as the client has examples, and public ones up to its number. Both need
             all tensors of the client's model, and local training that is steps on one loss.
+Adaptive    told of what hides the data, `flfw.adversary.informed_membership`: whitened and trajectory, and without
+            noise cosine. Modelled are prune, dp_gaussian, low_precision of more than two bits, and methods that clip
+            and add noise; the steps are taken to be at the received weights. A private classifier or extractor is
+            stood in for by what public data teach; HyperFL's extractor and its gradient are read off first. With
+            FedCG's generators, generated: whether a feature is nearer to the client's than to others'.
 Departures  fedmia's null is the other clients of a round that received the same; lira's values are taken above each
             candidate's mean, and its priors are fitted; the rest are ours.
-Not told of a defence or of noise: no statistic adapts to one yet.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, final
 
 import torch
-from torch import Tensor
-from torch.func import functional_call
+from torch import Tensor, nn
 
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.client_messages import floors, losses_with, mean_gradient_behind, public_examples
+from flfw.adversary.informed_membership import informed_scores
 from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView, PublishedModel
 from flfw.adversary.observation import Examples
 from flfw.adversary.published_model import References, published_scores
 from flfw.adversary.shadow_training import ShadowClients, confidences
 from flfw.errors import require
 from flfw.inversion.compute import Compute
+from flfw.inversion.private.stand_ins import replaceable
 from flfw.membership.gradients import Gradient, compared_gradients, gradient_sketches
 from flfw.membership.shadow_models import excess_ratio
 from flfw.membership.shadow_sets import ShadowSets
 from flfw.membership.sketch import Sketch
 from flfw.membership.statistics import cosine, excess_loss_drop, fedmia, gradient_difference, label_only, trajectory
 from flfw.membership.whitening import Whitening
-from flfw.nets.net import Tensors, losses
+from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
 from flfw.victims.victim import PlainVictim, VictimModel
 
@@ -60,6 +66,7 @@ class MembershipSettings:
         shadows: shadow trainings in each round, an even number; 0: none.
         references: for an outsider, the number of reference models, even and >= 4.
         gamma: for an outsider, RMIA's gamma > 0.
+        epochs: passes over the public examples for a stand-in of a private part, >= 1.
     """
 
     width: int = 512
@@ -68,6 +75,7 @@ class MembershipSettings:
     references: int = 4
     gamma: float = 2.0
     shadows: int = 8
+    epochs: int = 8
 
     def __post_init__(self) -> None:
         require(self.shadows >= 0 and self.shadows % 2 == 0, "an even number of shadows >= 0", shadows=self.shadows)
@@ -90,20 +98,20 @@ class Membership(MembershipAttack):
         return (f"No lira of membership: {why}.",) if why else ()
 
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:
-        """Score the candidates by every statistic."""
+        """Score the candidates by every statistic; by those that adapt, if a mechanism is granted."""
+        if view.adaptive:
+            return informed_scores(view, self.settings, rng.initial_seed())
         rows = [self._of_round(view, one, rng.initial_seed()) for one in view.rounds]
         names = [name for name in rows[0] if all(name in row for row in rows)]
         scores = {name: torch.stack([row[name].double() for row in rows]) for name in names}
         z = scores["whitened"]
         z = (z - z.mean(1, keepdim=True)) / z.std(1, keepdim=True).clamp(min=1e-12)
-        labels = view.candidates.labels
-        last = view.model(view.rounds[-1].received)
         summed = {name: rounds.sum(0) if name in _SUMS else rounds.mean(0) for name, rounds in scores.items()}
-        return summed | {
-            "trajectory": trajectory(z),
-            "label_only": label_only(labels, labels, view.public.labels),
-            "loss_only": -_losses(last, {}, view.candidates),
-        }
+        return summed | {"trajectory": trajectory(z)} | floors(view)
+
+    def replaceable(self, model: nn.Module, private: Collection[str]) -> str:
+        """Return the classifier or the extractor, where all of it is private and all of the other one is not."""
+        return replaceable(model, private)
 
     def published_scores(
         self, view: MembershipView, published: PublishedModel, rng: torch.Generator
@@ -126,7 +134,7 @@ class Membership(MembershipAttack):
         sent = [one.sent[view.client], *(t for c, t in one.sent.items() if c != view.client)][
             : 1 + self.settings.others
         ]
-        seen, constants = zip(*(victim.observed(_update(one, tensors)) for tensors in sent), strict=True)
+        seen, constants = zip(*(victim.observed(mean_gradient_behind(one, tensors)) for tensors in sent), strict=True)
         # Where a message has coordinates of its own, those of other clients cannot be compared in them.
         updates = list(seen[:1] if constants[0] else seen)
         sketch = Sketch.draw(updates[0], self.settings.width, torch_generator(seed, "sketch", one.round))
@@ -135,8 +143,8 @@ class Membership(MembershipAttack):
             return victim.gradient(x, y, victim.unknown, constants[0])
 
         ours = compared_gradients(gradient, sketch, updates, candidates.samples, candidates.labels)
-        before = _losses(victim, {}, candidates)
-        drops = [_losses(victim, tensors, candidates) for tensors in sent]
+        before = losses_with(victim, {}, candidates)
+        drops = [losses_with(victim, tensors, candidates) for tensors in sent]
         products = [ours.with_update(k, before) for k in range(len(updates))]
         whitening = self._whitening(view, one, gradient, sketch, None if constants[0] else seed)
         scores = {
@@ -166,9 +174,7 @@ class Membership(MembershipAttack):
         """
         key = (one.round, id(one.received), id(view.public.samples), seed)
         if key not in self._whitenings:
-            count = len(view.public.labels)
-            places = torch.linspace(0, count - 1, min(self.settings.public, count)).long()
-            public = view.public.samples[places], view.public.labels[places]
+            public = public_examples(view, self.settings.public)
             fitted = Whitening.fit(gradient_sketches(gradient, sketch, *public))
             if seed is None:
                 return fitted
@@ -195,20 +201,3 @@ class Membership(MembershipAttack):
         sets = ShadowSets.draw(len(candidates.labels), len(public.labels), view.examples, count, rng)
         both = (torch.cat([getattr(each, part) for each in (candidates, public)]) for part in ("samples", "labels"))
         return ShadowClients.train(victim, view.local, sets, Examples(*both), rng)
-
-
-def _update(one: MembershipRound, sent: Tensors) -> Tensors:
-    """Return about the mean gradient behind a message."""
-    both = [name for name, value in sent.items() if name in one.received and value.is_floating_point()]
-    if not both:
-        raise NotApplicable("membership needs tensors that clients receive and send back")
-    return {name: (one.received[name] - sent[name]) / (one.lr * one.steps) for name in both}
-
-
-@torch.no_grad()
-def _losses(victim: VictimModel, sent: Tensors, examples: Examples) -> Tensor:
-    """Return the loss of each example, with the sent tensors in the place of those received."""
-    held = {**victim.known, **victim.unknown}
-    held |= {name: value for name, value in sent.items() if name in held}
-    scores = functional_call(victim.model, held, (victim.inputs.normalise(examples.samples),))
-    return losses(scores, examples.samples, examples.labels)

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import final
 
 from flfw.inversion.matching import inner
+from flfw.membership.adapted import Passage
 from flfw.nets.net import Tensors
 from flfw.victims.operator import TRAITS, Operator, Trait
 
@@ -43,6 +44,10 @@ class DPGaussianAdaptation(Operator):
             return gradients
         factor = (bound / (inner(gradients, gradients) + _TINY).sqrt()).clamp(max=1.0)
         return {name: value * factor for name, value in gradients.items()}
+
+    def passage(self, sent: Tensors) -> Passage:
+        """Return the rest of an example: its gradient below noise, at the scale that a bound gives to all."""
+        return Passage(deviation=self.settings["std"], scaled=bool(self.settings["clip"]))
 
     @property
     def noise(self) -> float | None:

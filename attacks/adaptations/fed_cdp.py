@@ -15,11 +15,13 @@ Departures  1. several noisy steps: the effect of noise on the weights of later 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import final
 
 import torch
 
 from flfw.inversion.clipped import Clipped
+from flfw.membership.adapted import Passage
 from flfw.nets.net import Tensors
 from flfw.training.clipping import grouped
 
@@ -104,6 +106,13 @@ class FedCDPAdaptation(Clipped):
                 deviation = bounds[group] * self.relative_deviation
                 constants |= {f"precision.{name}": torch.where(deviation > 0, 1 / deviation, 0.0) for name in members}
         return constants
+
+    def passage(self, sent: Tensors) -> Passage:
+        """Return the rest of an example: as in the base class, at the sent entries."""
+        left = super().passage(sent)
+        if self._compresses == "none":
+            return left
+        return replace(left, weights={name: (value != 0).to(value.dtype) for name, value in sent.items()})
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Keep the trial at the sent entries, or its largest ones; in deviations, where the bound is read."""

@@ -20,6 +20,7 @@ from typing import final
 import torch
 from torch import Tensor
 
+from flfw.membership.adapted import Passage
 from flfw.nets.net import Tensors
 from flfw.victims.operator import Operator, Trait
 
@@ -63,6 +64,18 @@ class LowPrecisionAdaptation(Operator):
         if self._coarse:
             return {name: _straight_through(trial[name], self.settings["bits"]) for name in sent}
         return {name: value + (trial[name] - value) * constants[f"precision.{name}"] for name, value in sent.items()}
+
+    def passage(self, sent: Tensors) -> Passage | None:
+        """Return the rest of an example: its entries, in deviations of the rounding error; coarse: not modelled."""
+        if self._coarse:
+            return None
+        weights = {name: self.read({name: value})[f"precision.{name}"].expand_as(value) for name, value in sent.items()}
+        return Passage(weights, deviation=1.0)
+
+    @property
+    def passes(self) -> bool:
+        """False where hardly more than signs is left."""
+        return not self._coarse
 
     def _deviation(self, sent: Tensor) -> Tensor:
         """Estimate the root mean square of a tensor's rounding errors."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import final
 
+from flfw.membership.adapted import Passage
 from flfw.nets.net import Tensors
 from flfw.victims.operator import TRAITS, Operator, Trait
 
@@ -34,6 +35,10 @@ class PruneAdaptation(Operator):
     def read(self, sent: Tensors) -> Tensors:
         """Read ``support.NAME``: 1 where an entry was sent, else 0."""
         return {f"support.{name}": (value != 0).to(value.dtype) for name, value in sent.items()}
+
+    def passage(self, sent: Tensors) -> Passage:
+        """Return the rest of an example: its entries at the sent places, as they are."""
+        return Passage({name: (value != 0).to(value.dtype) for name, value in sent.items()})
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Keep the trial's entries at the sent places."""

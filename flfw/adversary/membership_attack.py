@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flfw.adversary.attack import AttackPlugin, NotApplicable
 from flfw.adversary.observation import Examples
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps
+from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
 
 
@@ -27,6 +28,7 @@ class MembershipRound:
             that received the same.
         lr: learning rate of the local steps.
         steps: number of the target's local steps.
+        mechanism: what stands between the target's gradient and its message; None: nothing, or it is not granted.
     """
 
     round: int
@@ -34,6 +36,7 @@ class MembershipRound:
     sent: Mapping[int, Tensors]
     lr: float
     steps: int
+    mechanism: Operator | None = None
 
 
 @dataclass(frozen=True)
@@ -68,8 +71,9 @@ class MembershipView:
         public: labelled examples of no client.
         model: builds the attacker's model of a client from received tensors; private tensors are the attacker's guess.
         local: the client's local training, with its batch size; None: it is more than steps on one loss.
-        examples: number of examples that it trains on; 0: unknown.
-        adaptive: whether the clients' defence is granted.
+        examples: number of the client's training examples, which the server is told; 0: it is not.
+        adaptive: whether what hides the data is granted: the mechanism of each round.
+        replaced: part of the model that is private, and in whose place a stand-in may be learnt; empty: none.
         granted: the same in words, a sentence each, for the report.
         published: for an outsider, the final model; else None.
         owners: (N,) the client of each candidate; None: the target.
@@ -83,6 +87,7 @@ class MembershipView:
     local: LocalSteps | None = None
     examples: int = 0
     adaptive: bool = False
+    replaced: str = ""
     granted: tuple[str, ...] = ()
     published: PublishedModel | None = None
     owners: Tensor | None = None
@@ -94,6 +99,15 @@ class MembershipAttack(AttackPlugin):
     def left_out(self, view: MembershipView) -> tuple[str, ...]:
         """Return a sentence for each statistic that the grants do not allow; by default none."""
         return ()
+
+    def replaceable(self, model: nn.Module, private: Collection[str]) -> str:
+        """Return the private part of a model for which it learns a stand-in if it is told of it; by default none.
+
+        Args:
+            model: the method's model, for its parts.
+            private: names of the tensors that clients keep.
+        """
+        return ""
 
     @abstractmethod
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:

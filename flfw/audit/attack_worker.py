@@ -21,8 +21,9 @@ from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.observation import Observation, Reconstruction
 from flfw.adversary.sums import Protocol, summed
 from flfw.audit.jobs import Job, Solution, alone, solved
-from flfw.audit.knowledge import MOST_SEARCHED, game_views, grant, granted_uploads, observed, protocol, restored
+from flfw.audit.knowledge import MOST_SEARCHED, grant, granted_uploads, observed, protocol, restored
 from flfw.audit.membership_game.game import Game, as_scores, unusable
+from flfw.audit.membership_views import game_views
 from flfw.audit.queue import Queue
 from flfw.audit.standing import unseen
 from flfw.curves import GROUP

@@ -17,14 +17,14 @@ from flfw.audit.attack_server import Attacks, AttackServer, Inline, place, requi
 from flfw.audit.climb import Climb
 from flfw.audit.entries import MALICIOUS, POSITIVE
 from flfw.audit.jobs import Job, Solution, Ticket
-from flfw.audit.judge import Judge
-from flfw.audit.ladder import control, easy
+from flfw.audit.judge import Judge, control, easy
 from flfw.audit.measures import perceptual
 from flfw.audit.measures.feature_error import Extractors
 from flfw.audit.measures.public import Public
 from flfw.audit.measures.sum_conclusion import with_groups_needed
 from flfw.audit.membership_game.membership_audit import MembershipAudit
 from flfw.audit.membership_game.request import MembershipRequest
+from flfw.audit.membership_views import with_informed
 from flfw.audit.plan import Plan
 from flfw.audit.probe import ladder_net
 from flfw.audit.queue import Queue
@@ -238,7 +238,8 @@ class Auditor(AbstractContextManager["Auditor"]):
             BadInput: no upload was recorded.
         """
         ended, game = self.experiment.rounds if last is None else last, self._game
-        asked = [request for name in self._of_membership for request in game.requests(name, ended)]
+        each = (game.requests(name, ended) for name in self._of_membership)
+        asked = [request for requests in each for request in with_informed(self._resolved, requests)]
         return [(request, self._plan.game_job(request)) for request in asked]
 
     @cached_property

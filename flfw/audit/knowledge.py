@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import torch
 from safetensors.torch import load_file
 
 from flfw.adversary.attack import Attack
-from flfw.adversary.membership_attack import MembershipView
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.adversary.peer_view import others_mean
 from flfw.adversary.sums import Protocol, isolated, pooled
 from flfw.adversary.upload import Upload
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Job, Ticket
-from flfw.audit.membership_game.game import Game, views
 from flfw.audit.probe import ladder_net
 from flfw.audit.rungs import undefended
 from flfw.data.feed import raw
@@ -148,8 +145,8 @@ def grant(
     device = device_of(job.device == "cuda")
     inputs = Inputs.from_constants(job.shape, job.mean, job.std).to(device)
     exchanges = {exchange.slot: exchange for exchange in job.exchanges}
-    common = {"public": _public(job, device), "start": _start(job, resolved, device)}
-    uploaded = {upload.client: _moved(upload.sent, device) for upload in uploads}
+    common = {"public": granted_public(job, device), "start": _start(job, resolved, device)}
+    uploaded = {upload.client: on_device(upload.sent, device) for upload in uploads}
     models: dict[tuple[int, bool, bool, Order | None], tuple[VictimModel, Operator | Automatic | None, bool]] = {}
     observations, knowledge = [], []
     for o in seen:
@@ -168,7 +165,7 @@ def grant(
             by_batch = "batch_statistics" in attack.models and not job.ticket.pooled
             models[like] = _victim(job, as_built, o, inputs, operator, local, by_batch), operator, local is not None
         model, operator, steps_known = models[like]
-        there = {"vantage": Vantage(job.vantage), "sent": _moved(o.sent, device), "received": model.known}
+        there = {"vantage": Vantage(job.vantage), "sent": on_device(o.sent, device), "received": model.known}
         observations.append(Observation(**{**vars(o), **there}))
         known = None if asked.labels is None else torch.tensor(asked.labels, device=device)
         details = {"steps": steps, "weights": lr is not None, "lr": lr, "mechanism": operator, "unrolled": steps_known}
@@ -187,14 +184,14 @@ def granted_uploads(job: Job, resolved: Resolved, seen: Sequence[Observation]) -
     """
     resolved = resolved.with_input_space(job.shape, job.classes)
     device, numbers = device_of(job.device == "cuda"), dict(job.examples)
-    inputs, public = Inputs.from_constants(job.shape, job.mean, job.std).to(device), _public(job, device)
+    inputs, public = Inputs.from_constants(job.shape, job.mean, job.std).to(device), granted_public(job, device)
     models, granted = dict[int, VictimModel](), []
     for upload in seen:
         if (like := id(upload.received)) not in models:
-            received = _moved(upload.received, device)
+            received = on_device(upload.received, device)
             models[like] = _what_the_method_shares(job, resolved, upload, received, inputs)
             normalise_by_instance(models[like])
-        moved = replace(upload, sent=_moved(upload.sent, device))
+        moved = replace(upload, sent=on_device(upload.sent, device))
         granted.append(Upload(moved, models[like], _training(resolved, numbers.get(upload.client, 0)), public))
     return granted
 
@@ -204,46 +201,6 @@ def _training(resolved: Resolved, examples: int) -> LocalSteps | None:
     experiment = resolved.experiment
     steps = experiment.local_epochs * -(-examples // experiment.batch_size)
     return resolved.method.local_steps(resolved.settings, experiment.lr, steps) if examples else None
-
-
-def game_views(job: Job, game: Game, resolved: Resolved, seen: Sequence[Observation]) -> Iterator[MembershipView]:
-    """Yield the views of a membership game on the job's device.
-
-    Args:
-        job: the job; it grants public data.
-        game: its game.
-        resolved: the job's experiment.
-        seen: the readable uploads; equal ids of ``received`` mean the same tensors.
-    """
-    resolved = resolved.with_input_space(job.shape, job.classes)
-    device = device_of(job.device == "cuda")
-    inputs = Inputs.from_constants(job.shape, job.mean, job.std).to(device)
-    public = _public(job, device)
-    assert public is not None, "every game grants public data"
-
-    def model(received: Tensors) -> VictimModel:
-        if game.easy:
-            net = ladder_net("easy", resolved.experiment, resolved.build_net).to(device)
-            return PlainVictim(net, received, ("*",), inputs)
-        with initialising(resolved.experiment.seed, "attacker"):
-            built = resolved.build_model().to(device)
-        victim = resolved.method.victim_model(built, received, inputs, resolved.settings)
-        normalise_by_instance(victim)
-        return victim
-
-    def local(steps: int) -> LocalSteps | None:
-        if game.easy:
-            return LocalSteps(game.lr, steps)
-        granted = resolved.method.local_steps(resolved.settings, game.lr, steps)
-        return granted and replace(granted, batch_size=resolved.experiment.batch_size)
-
-    moved: dict[int, Tensors] = {}
-    brought = []
-    for one in seen:
-        received = moved.setdefault(id(one.received), _moved(one.received, device))
-        brought.append(replace(one, sent=_moved(one.sent, device), received=received))
-    held = {name: raw(value) if name == "samples" else value for name, value in load_file(game.file).items()}
-    yield from views(game, held, brought, public, model, local, partial(protocol, resolved.experiment.seed))
 
 
 def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:
@@ -259,7 +216,8 @@ def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:
     return replace(result, samples=undone, searched=samples, unguided=unguided)
 
 
-def _public(job: Job, device: torch.device) -> Examples | None:
+def granted_public(job: Job, device: torch.device) -> Examples | None:
+    """Return the public data of a job on a device; None: it grants none."""
     if job.public is None:
         return None
     held = load_file(job.public[0])
@@ -286,7 +244,7 @@ def _victim(
     by_batch: bool,
 ) -> VictimModel:
     """Return the victim model of an observation's client, on the job's device."""
-    received = _moved(seen.received, inputs.mean.device)
+    received = on_device(seen.received, inputs.mean.device)
     build = _everything if job.ticket.fresh else _what_the_method_shares
     model = build(job, resolved, seen, received, inputs)
     if job.ticket.isolated is not None:  # of the other tensors the sum is no single client's
@@ -315,5 +273,6 @@ def _what_the_method_shares(
     return method.victim_model(model, received, inputs, settings)
 
 
-def _moved(tensors: Mapping[str, Any], device: torch.device) -> Tensors:
+def on_device(tensors: Mapping[str, Any], device: torch.device) -> Tensors:
+    """Return tensors on a device, by name."""
     return {name: value.to(device) for name, value in tensors.items()}

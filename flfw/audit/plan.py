@@ -15,6 +15,7 @@ from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import EASY, UPLOAD, Exchange, Job, Ticket, tickets_of
 from flfw.audit.knowledge import hidden
 from flfw.audit.membership_game.request import MembershipRequest
+from flfw.audit.membership_views import Informed
 from flfw.audit.scorer import read_truth
 from flfw.audit.uploads import is_audited, ticket_of_uploads, upload_key
 from flfw.curves import GROUP
@@ -161,10 +162,14 @@ class Plan:
 
     @property
     def hides(self) -> str | None:
-        """Name of the method, if an operation of its own hides the data, such as noise; None: there is none."""
+        """Name of the method, if an operation of its own or tensors that clients keep hide the data; None: neither."""
         mechanism = self.resolved.method.mechanism
         is_its_own = mechanism.__func__ is not Method.mechanism.__func__  # type: ignore[attr-defined]
-        return self._experiment.method if is_its_own else None
+        return self._experiment.method if is_its_own or hidden(self.resolved) else None
+
+    def missed(self, asked: MembershipRequest, client: int) -> str:
+        """Name the parts that an informed attacker's model of a client's messages leaves out; empty: none."""
+        return Informed(self.resolved, asked.game, asked.attack).missed(client)
 
     def game_job(self, asked: MembershipRequest) -> Job:
         """Return the job of a membership game: the uploads that are granted, the candidates and public data."""
@@ -172,7 +177,8 @@ class Plan:
         rung, read = "easy" if game.easy else "target", max(asked.rounds, default=0)
         ticket = Ticket(rung, read, "", 1, 1, "-".join(filter(None, ["membership", asked.name])))
         exchanges = tuple(Exchange(line["id"], line["client"], slot, None) for slot, line in enumerate(asked.lines))
-        return self._common(asked.attack, ticket, exchanges, game=game, public=self._public(), vantage=game.vantage)
+        told = {"public": self._public(), "vantage": game.vantage, "adaptive": asked.adaptive}
+        return self._common(asked.attack, ticket, exchanges, game=game, **told)
 
     def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
         beside = self._beside(attack, ticket, {exchange.slot for exchange in exchanges})

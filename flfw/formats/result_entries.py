@@ -269,6 +269,7 @@ class MembershipFields(TypedDict):
     verdict: str
     why: str
     cause: NotRequired[str | None]
+    adaptation: NotRequired[str | None]
     hidden_by: NotRequired[str | None]
     unit: NotRequired[str]
     group: NotRequired[int | None]

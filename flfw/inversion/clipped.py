@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from flfw.inversion.matching import inner
+from flfw.membership.adapted import Passage
 from flfw.nets.net import Tensors
 from flfw.training.clipping import FACTOR, STABILITY, Clipping, Grouping, grouped
 from flfw.victims.local_steps import LocalSteps
@@ -196,6 +197,13 @@ class Clipped(MethodOperator, ABC):
         bound, stability = factor * self.bound / unit, self.stability and self.stability / unit
         victim = super().victim(plain, received, local)
         return ClippedVictim(victim, bound, self.grouping, self.bounds, stability)
+
+    def passage(self, sent: Tensors) -> Passage:
+        """Return the rest of an example: its clipped gradient, or one scaled as the whole update is."""
+        deviation = self.noise or 0.0
+        if not self.on_steps:
+            return Passage(deviation=deviation, scaled=True)
+        return Passage(deviation=deviation, clip=lambda g: clipped(g, self.bound, self.grouping, self.stability))
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Return the trial unchanged: it is already clipped, and the mean of the noise is 0."""

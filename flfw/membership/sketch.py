@@ -68,11 +68,20 @@ class Sketch:
         Raises:
             BadInput: the tensors have other names or sizes.
         """
+        # Under vmap this takes a third of the time of an index in brackets.
+        return self._summed(self._flat(tensors).index_select(0, self.order) * self.signs)
+
+    def variances(self, each: Tensors) -> Tensor:
+        """Compute the variances (width,) of a sketch of independent numbers with some variances (of their shapes)."""
+        return self._summed(self._flat(each)[self.order])
+
+    def _flat(self, tensors: Tensors) -> Tensor:
         if set(tensors) != set(self.names):
             raise BadInput(f"Expected tensors {', '.join(self.names)}, got {', '.join(tensors)}.")
         flat = torch.cat([tensors[name].reshape(-1) for name in self.names])
         require(flat.numel() == self.order.numel(), f"{self.order.numel()} numbers", numbers=flat.numel())
-        # Under vmap this takes a third of the time of flat[self.order].
-        ordered = flat.index_select(0, self.order)
-        signed = pad(ordered * self.signs, (0, self.depth * self.width - flat.numel()))
-        return signed.view(self.depth, self.width).sum(0)
+        return flat
+
+    def _summed(self, numbers: Tensor) -> Tensor:
+        padded = pad(numbers, (0, self.depth * self.width - numbers.numel()))
+        return padded.view(self.depth, self.width).sum(0)

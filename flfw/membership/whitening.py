@@ -40,28 +40,29 @@ class Whitening:
     factor: Tensor
 
     @classmethod
-    def fit(cls, public: Tensor, ridge: float = RIDGE, noise: float = 0.0) -> Whitening:
+    def fit(cls, public: Tensor, ridge: float = RIDGE, noise: Tensor | float = 0.0) -> Whitening:
         """Fit the mean and the covariance.
 
         Args:
             public: (P, width) sketched gradients of examples of no client, P >= 2.
             ridge: share of the mean variance that is added to each, > 0.
             noise: variance, >= 0, of known noise on each number of the update's sketch, times the N examples that the
-                update is a mean over: its other noise, the other examples, has the covariance over N.
+                update is a mean over: its other noise, the other examples, has the covariance over N. One, or (width,).
 
         Raises:
             BadInput: too few examples, or a value out of range.
         """
         require(len(public) >= 2, "at least 2 public examples", public=len(public))
         require(ridge > 0, "ridge > 0", ridge=ridge)
-        require(noise >= 0, "noise >= 0", noise=noise)
+        least = float(torch.as_tensor(noise).min())
+        require(least >= 0, "noise >= 0", noise=least)
         rows = public.double()
         covariance = torch.atleast_2d(torch.cov(rows.T))
         size = len(covariance)
-        added = ridge * covariance.trace() / size + noise
+        added = (ridge * covariance.trace() / size + noise).expand(size)
         # Examples that are all alike have no covariance; the least positive number keeps the factor defined.
         added = added.clamp(min=torch.finfo(torch.float64).tiny ** 0.5)
-        factor = torch.linalg.cholesky(covariance + added * torch.eye(size, dtype=rows.dtype, device=rows.device))
+        factor = torch.linalg.cholesky(covariance + torch.diag(added))
         return cls(rows.mean(0), factor)
 
     def whitened(self, sketches: Tensor) -> Tensor:

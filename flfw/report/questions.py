@@ -116,7 +116,8 @@ def membership_line(row: Mapping[str, Any]) -> str:
         shown += f", epsilon at least {below(row['epsilon_low'])}"
     vantage = "" if row["vantage"] == "server" else f" ({seen_by(row)})"
     cause = "" if row["verdict"] == "leaks" else f": {row['why']}"
-    return f"membership by {row['statistic']}{vantage} {where_told(row)}: {row['verdict']} ({shown}){cause}"
+    knowledge = f", told of {row.get('hidden_by') or row['defence']}," if row.get("adaptation") else ""
+    return f"membership by {row['statistic']}{vantage}{knowledge} {where_told(row)}: {row['verdict']} ({shown}){cause}"
 
 
 def seen_by(row: Mapping[str, Any]) -> str:

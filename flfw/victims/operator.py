@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, final
 
 from torch import Tensor
 
+from flfw.membership.adapted import Passage
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim, VictimModel
@@ -83,6 +84,19 @@ class Operator(ABC):
             sent: names of the message's tensors; None: all of the network.
         """
         return ""
+
+    def passage(self, sent: Tensors) -> Passage | None:
+        """Return the rest that the mechanism leaves of one example among many; by default None: it is not modelled.
+
+        Args:
+            sent: the message in the units of the compared tensors, by name.
+        """
+        return None
+
+    @property
+    def passes(self) -> bool:
+        """True where `passage` gives something."""
+        return type(self).passage is not Operator.passage
 
     @property
     def has_victim(self) -> bool:
@@ -260,6 +274,16 @@ class Scaled(Operator):
         """Apply the mechanism in its own units."""
         scaled = _times(trial, self._factor), _times(sent, self._factor), constants
         return _times(self._mechanism.apply(*scaled), 1 / self._factor)
+
+    def passage(self, sent: Tensors) -> Passage | None:
+        """Return the mechanism's own passage, with its noise in the units of the compared tensors."""
+        passage = self._mechanism.passage(_times(sent, self._factor))
+        return passage and replace(passage, deviation=passage.deviation / abs(self._factor))
+
+    @property
+    def passes(self) -> bool:
+        """True where the mechanism's passage is modelled."""
+        return self._mechanism.passes
 
     @property
     def noise(self) -> float | None:

@@ -100,6 +100,7 @@ CASES: dict[str, tuple[list[ScoredClient], dict[str, Any], str, str]] = {
     "a static statistic behind noise": (clients(*QUIET), {"defence": "prune"}, "inconclusive", "static"),
     "a static statistic beside a hypernetwork": (clients(*QUIET), {"hidden_by": "HyperFL"}, "inconclusive", "static"),
     "an adaptive one": (clients(*QUIET), {"defence": "prune", "adaptive": True}, "no leak found", "nothing"),
+    "one that is told a part": (clients(*QUIET), {"defence": "prune", "missed": "a part"}, "inconclusive", "static"),
     "a static statistic that leaks": (clients(*(1.0,) * 10), {"defence": "prune"}, "leaks", "pairs"),
     "a claim that does not hold": (clients(*(0.1,) * 10, pairs=1000), {"claim": (0.01, 1e-9)}, "leaks", "claim"),
     "a claim that may hold": (clients(*(0.1,) * 10, pairs=1000), {"claim": (0.5, 1e-6)}, "inconclusive", "faint"),

@@ -27,7 +27,7 @@ from flfw.audit.foreign.grants import Grants
 from flfw.audit.foreign.knowledge import InputSpace, described, granted, input_space, victim
 from flfw.audit.foreign.ladder import control, crafted, probes
 from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket
-from flfw.audit.ladder import easy
+from flfw.audit.judge import easy
 from flfw.audit.measures.public import Public
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import Standing

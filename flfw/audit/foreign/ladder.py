@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from flfw import nets
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Observation, Truth
-from flfw.audit import ladder
+from flfw.audit import judge
 from flfw.audit.foreign.case import ForeignCase
 from flfw.audit.verdict import Rung
 from flfw.messages.inprocess import InProcessGrid
@@ -76,7 +76,7 @@ def control(singles: Sequence[Truth], inputs: Inputs, classes: int, seed: int) -
     with initialising(seed, "control"):
         net = nets.build("linear", inputs.shape, classes)
     pairs = [(seen, singles[seen.slot]) for seen in probes("control", net, singles, inputs)]
-    return ladder.control(pairs, len(singles), inputs)
+    return judge.control(pairs, len(singles), inputs)
 
 
 def _gradient(net: nn.Module, single: Truth, inputs: Inputs) -> nets.Tensors:

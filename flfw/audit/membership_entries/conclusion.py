@@ -49,6 +49,7 @@ class MembershipFacts:
         unlike: number of pairs that labels alone tell apart; None: the label-only floor is not known.
         adaptive: whether the statistic takes account of all that stands between the data and what is seen.
         hidden_by: what hides the data, in words; empty: nothing does.
+        missed: what a statistic that is told of it leaves out, in words; empty: nothing, or it is not told.
         claimed: claimed epsilon for one example, or patient, more or less; None: there is no claim.
         unit: whose membership it is: ``example`` or ``patient``.
         step_auc: area under the curve where a client takes a single step on one member; None: it was not tried.
@@ -61,6 +62,7 @@ class MembershipFacts:
     unlike: int | None = 0
     adaptive: bool = False
     hidden_by: str = ""
+    missed: str = ""
     claimed: float | None = None
     unit: str = "example"
     step_auc: float | None = None
@@ -182,6 +184,13 @@ def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
             "null",
             "It was not tried whether the measurement finds nothing where there is nothing, on at least "
             f"{NULL_PAIRS} pairs of held-out examples with different scores: it may be faulty.",
+        )
+    if facts.hidden_by and facts.missed:
+        return MembershipConclusion(
+            OPEN,
+            "static",
+            f"The statistic takes account of {facts.hidden_by}, which hides the data, but for {facts.missed}: that it "
+            "finds no members is no evidence of protection.",
         )
     if facts.hidden_by and not facts.adaptive:
         return MembershipConclusion(

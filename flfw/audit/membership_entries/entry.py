@@ -73,6 +73,8 @@ def entry(
     vantage: str = "server",
     sums: SumSeen | None = None,
     adaptive: bool = False,
+    adaptation: str | None = None,
+    missed: str = "",
     floors: Mapping[str, Sequence[ScoredClient]],
     claim: tuple[float, float] | None = None,
     controls: MembershipControls | None = None,
@@ -93,6 +95,8 @@ def entry(
         vantage: what the adversary sees.
         sums: the sums that the adversary sees; None: it sees none.
         adaptive: whether the statistic takes account of all that stands between the data and what is seen.
+        adaptation: how it adapts to what hides the data: ``written`` for it; None: it is not told of it.
+        missed: what its model of that leaves out, in words; empty: nothing.
         floors: scores of the same pairs by ``label_only`` and ``loss_only``.
         claim: epsilon and delta that are claimed for one example against this adversary, see `claim_against`.
         controls: the same statistic where the answer is known.
@@ -115,13 +119,11 @@ def entry(
     counted = {"failed": failed, "unlike": None if labels is None else unlike}
     areas = {"easy_auc": None if easy is None else easy.auc, "step_auc": None if single is None else single.auc}
     behind = hidden_by or ("" if defence == "none" else defence)
-    seen = {"hidden_by": behind, "claimed": claimed, "summed": sums.hidden if sums else 0, "unit": unit}
-    facts = MembershipFacts(**areas, null=null, **counted, adaptive=adaptive, **seen)
+    seen = {"hidden_by": behind, "missed": missed, "summed": sums.hidden if sums else 0, "unit": unit}
+    facts = MembershipFacts(**areas, null=null, **counted, adaptive=adaptive, claimed=claimed, **seen)
     asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence, "hidden_by": hidden_by}
     return {
-        **asked | _as_sums(sums),
-        "adaptive": adaptive,
-        "unit": unit,
+        **asked | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "unit": unit},
         "rounds": list(rounds),
         "clients": len(scored),
         "pairs": sum(len(one.members) for one in scored),

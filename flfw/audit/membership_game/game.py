@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from math import isnan
 from typing import Any
 
@@ -60,6 +61,12 @@ class Game:
     trained: int = 1
     batch: int = 1
     examples: tuple[int, ...] = ()
+
+    def among(self, clients: Collection[int]) -> Game:
+        """Return the game of some of the targets."""
+        kept = [client in clients for client in self.clients]
+        rows = {"clients": self.clients, "steps": self.steps, "examples": self.examples}
+        return replace(self, **{name: tuple(compress(row, kept)) for name, row in rows.items()})
 
     def __post_init__(self) -> None:
         for name, counts in {"steps": self.steps, "examples": self.examples or self.steps}.items():

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 import numpy as np
-import torch
-from torch.func import functional_call
 
 from flfw.audit.measures.sum_conclusion import memberships_with_groups_needed
 from flfw.audit.membership_entries import MembershipControls, SumSeen, claim_against, entry
+from flfw.audit.membership_game.accuracy import hits_of
 from flfw.audit.membership_game.candidates import untrained_pairs
 from flfw.audit.membership_game.controls import Controls
 from flfw.audit.membership_game.game import Game, final_tensors
@@ -34,7 +33,7 @@ from flfw.data.splits.on_demand import sizes
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.membership.pairs import Pairs, PatientGame
-from flfw.nets.net import Net, Tensors, hits
+from flfw.nets.net import Net, Tensors
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, examples_in
 from flfw.storage.final_model import FinalModel, final_model
@@ -44,8 +43,6 @@ from flfw.victims.victim import VictimModel
 
 FLOORS = ("label_only", "loss_only")
 """Statistics that read no client's message; each is a floor of the others."""
-
-_AT_ONCE = 500  # examples of one pass
 
 
 class Clients(Protocol):
@@ -62,6 +59,10 @@ class Clients(Protocol):
 
     def defence_of(self, client: int) -> str:
         """Return the name of a client's defence, or ``none``."""
+        ...
+
+    def missed(self, asked: MembershipRequest, client: int) -> str:
+        """Name the parts that an informed attacker's model of a client's messages leaves out; empty: none."""
         ...
 
 
@@ -196,20 +197,21 @@ class MembershipAudit:
         Raises:
             RunFailed: the attack server could not go on.
         """
-        scores: dict[Place, dict[str, Scores]] = defaultdict(dict)
+        scores: dict[tuple[Place, bool], dict[str, Scores]] = defaultdict(dict)
         with Steps("attack", len(requests)) as steps:
             for request, answer in zip(requests, answers, strict=True):
                 note(answer.refused)
-                scores[request.place] |= request.scored(answer.scores)
-                where = request.where
+                scores[request.place, request.adaptive] |= request.scored(answer.scores)
+                where = request.where + ", told of what hides the data" * request.adaptive
                 if answer.stopped:
                     end = "" if answer.stopped.endswith(".") else "."
                     unknown = f"{request.attack} {where} gave no scores: {answer.stopped}{end}"
                     self.remarks.append(f"{unknown} Whether members can be told is not known.")
                 steps.done(f"{request.attack} {where}: {answer.stopped or f'{answer.seconds:.0f} s'}")
         targets = [request for request in requests if request.kind == TARGET]
-        tests = sum(len(_statistics(scores[one.place][TARGET])) for one in targets) * len(clients.defences()) or 1
-        played = ((one, scores[one.controls] | scores[one.place]) for one in targets)
+        each = [len(_statistics(scores[one.place, one.adaptive][TARGET])) for one in targets]
+        tests = sum(each) * len(clients.defences()) or 1
+        played = ((o, scores[o.controls, o.adaptive] | scores[o.place, o.adaptive]) for o in targets)
         common = {"clients": clients, "tests": tests, "privacy": privacy}
         items = [item for one, by in played for item in self.entries(one, by, **common)]
         return memberships_with_groups_needed(items)
@@ -236,6 +238,8 @@ class MembershipAudit:
         unit = "example" if self._task.split.patients is None else "patient"
         easy, one_step, null = (scores.get(kind, {}) for kind in (OVERFITTED, ONE_STEP, NULL))
         for defence in sorted({defence_of(client) for client in asked.game.clients}, key=lambda name: name == "none"):
+            first = next(client for client in asked.game.clients if defence_of(client) == defence)
+            missed = clients.missed(asked, first) if asked.adaptive else ""
             targets = scores[TARGET].items()
             mine = {name: [one for one in rows if defence_of(one.client) == defence] for name, rows in targets}
             for statistic, rows in mine.items():
@@ -250,6 +254,9 @@ class MembershipAudit:
                         rows,
                         rounds=asked.rounds,
                         defence=defence,
+                        adaptive=asked.adaptive and not missed,
+                        adaptation="written" if asked.adaptive else None,
+                        missed=missed,
                         floors=floors,
                         vantage=asked.game.vantage,
                         sums=SumSeen(asked.game.group, asked.hidden, len(asked.game.peers)),
@@ -295,17 +302,6 @@ class MembershipAudit:
         if victim.unknown:
             return None
         return hits_of(victim, self._task, pairs.members), hits_of(victim, self._task, pairs.held_out)
-
-
-@torch.no_grad()
-def hits_of(victim: VictimModel, task: Task, places: np.ndarray) -> np.ndarray:
-    """Return for each training example (N,) whether the known model is right on it, of a text the share of places."""
-    parts = []
-    for some in np.array_split(places, -(-len(places) // _AT_ONCE)):
-        x, y = task.examples("train", some)
-        scores = functional_call(victim.model, victim.known, (victim.inputs.normalise(x),))
-        parts.append(hits(scores, x, y).numpy())
-    return np.concatenate(parts)
 
 
 def _statistics(scores: Scores) -> list[str]:

@@ -47,6 +47,7 @@ class MembershipRequest:
         candidates: the trusted side's record of the candidates.
         kind: ``target``, ``easy`` (few members learnt by heart) or ``one_step``.
         hidden: number of clients in a sum that the attack cannot take apart; 0: single messages are seen, or none.
+        adaptive: whether the attacker is told what hides the data of the game's targets.
     """
 
     attack: str
@@ -56,6 +57,7 @@ class MembershipRequest:
     candidates: GameCandidates | PatientCandidates
     kind: str = TARGET
     hidden: int = 0
+    adaptive: bool = False
 
     @property
     def controls(self) -> Place:

@@ -214,6 +214,27 @@ def trained_under(
     return learnt
 
 
+def trained_upon(
+    features: Tensor, labels: Tensor, classifier: nn.Module, teaching: Teaching, rng: torch.Generator
+) -> nn.Module:
+    """Train a copy of a classifier on the features of an extractor that stays as it is.
+
+    Args:
+        features: (N, ...) of public examples.
+        labels: (N,) their classes.
+        classifier: with its initial weights.
+        teaching: epochs and step size, those of surrogates.
+        rng: generator of the batches.
+    """
+    learnt = deepcopy(classifier).requires_grad_(True).eval()
+
+    def loss(rows: Tensor) -> Tensor:
+        return cross_entropy(learnt(features[rows]), labels[rows])
+
+    _descend(learnt, loss, len(labels), teaching.surrogate_epochs, teaching.surrogate_lr, rng)
+    return learnt
+
+
 def _decoder(
     views: Tensor,
     samples: Tensor,

@@ -1,0 +1,115 @@
+"""Statistics of an attacker on membership who is told what hides the data, and learns stand-ins for what is private."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from flfw.adversary.attack import NotApplicable
+from flfw.adversary.client_messages import floors, mean_gradient_behind, public_examples
+from flfw.adversary.membership_attack import MembershipRound, MembershipView
+from flfw.inversion.private.stand_ins import StoodIn, stood_in
+from flfw.inversion.private.surrogate import Teaching
+from flfw.membership.adapted import Passage, fitted, joined, projections, scale_of
+from flfw.membership.generated import nearer_share
+from flfw.membership.gradients import compared_gradients
+from flfw.membership.sketch import Sketch
+from flfw.membership.statistics import cosine
+from flfw.nets.conditional_gan import GeneratingNet
+from flfw.nets.conditional_gan import noise as noise_of
+from flfw.nets.net import Tensors
+from flfw.rng import torch_generator
+
+_GENERATED = 32  # features of a class, of each generator
+
+
+class InformedSettings(Protocol):
+    """Settings of the attack that these statistics read."""
+
+    @property
+    def width(self) -> int:
+        """Number of numbers in a sketch of a gradient."""
+        ...
+
+    @property
+    def public(self) -> int:
+        """Largest number of public examples that are used."""
+        ...
+
+    @property
+    def epochs(self) -> int:
+        """Number of passes over them for a stand-in, >= 1."""
+        ...
+
+
+def informed_scores(view: MembershipView, settings: InformedSettings, seed: int) -> dict[str, Tensor]:
+    """Score the candidates by the statistics that adapt to a mechanism.
+
+    Args:
+        view: with the mechanism of each round, and what is private.
+        settings: of the attack.
+        seed: of sketches and stand-ins.
+
+    Raises:
+        NotApplicable: it is not modelled what is left of one example.
+    """
+    parts, clear, made = [], [], []
+    for one in view.rounds:
+        known = _known(view, one, settings, seed)
+        passage = Passage() if one.mechanism is None else one.mechanism.passage(known.update)
+        if passage is None:
+            raise NotApplicable("what is left of one example is not modelled for what hides the data")
+        message = passage.of_message(known.update)
+        sketch = Sketch.draw(message, settings.width, torch_generator(seed, "sketch", one.round))
+
+        def gradient(x: Tensor, y: Tensor, known: StoodIn = known, passage: Passage = passage) -> Tensors:
+            return passage.of_example(known.victim.gradient(x, y, known.unknown, known.constants))
+
+        mine = compared_gradients(gradient, sketch, [message], view.candidates.samples, view.candidates.labels)
+        theirs = compared_gradients(gradient, sketch, [message], *public_examples(view, settings.public))
+        seen, noise = sketch.of(message), passage.noise(sketch, message)
+        guessed = passage.scaled or one.steps > 1 or bool(view.replaced)
+        scale = scale_of(theirs.sketches.mean(0), seen) if guessed else 1.0
+        whitening = fitted(theirs.sketches, max(1, view.examples), noise, scale)
+        parts.append(projections(whitening, mine.sketches, seen, scale))
+        clear += [] if passage.deviation else [cosine(mine.with_update(0, mine.norms))]
+        made += _by_generator(view, one, known, seed)
+    scores = {"whitened": torch.stack([joined([one]) for one in parts]).mean(0), "trajectory": joined(parts)}
+    more = {"cosine": clear, "generated": made}
+    return scores | {name: torch.stack(rows).mean(0) for name, rows in more.items() if rows} | floors(view)
+
+
+def _known(view: MembershipView, one: MembershipRound, settings: InformedSettings, seed: int) -> StoodIn:
+    """Return the client as it is known, with a stand-in for its private part if there is one."""
+    victim, sent = view.model(one.received), one.sent[view.client]
+    if not view.replaced:
+        update, constants = victim.observed(mean_gradient_behind(one, sent))
+        return StoodIn(victim, update, constants, victim.unknown)
+    rng = torch_generator(seed, "stand-in", one.round)
+    teaching = Teaching(surrogate_epochs=settings.epochs)
+    return stood_in(
+        victim, view.replaced, sent, one.lr * one.steps, public_examples(view, settings.public), teaching, rng
+    )
+
+
+def _by_generator(view: MembershipView, one: MembershipRound, known: StoodIn, seed: int) -> list[Tensor]:
+    """Score by the client's generator against that of others, or the one it received; empty: it sends none."""
+    model = deepcopy(known.victim.model)
+    if not isinstance(model, GeneratingNet) or view.replaced != "extractor":
+        return []
+    model.load_state_dict(known.unknown, strict=False)
+    others = [sent for client, sent in one.sent.items() if client != view.client] or [one.received]
+    rng = torch_generator(seed, "generated features", one.round)
+    device, classes = view.candidates.samples.device, model.classes
+    labels = torch.arange(classes, device=device).repeat_interleave(_GENERATED)
+    with torch.no_grad():
+        features = model.extractor(known.victim.inputs.normalise(view.candidates.samples)).flatten(1)
+        made = []
+        for sent in (one.sent[view.client], *others):
+            model.load_state_dict(sent, strict=False)
+            z = noise_of(len(labels), rng).to(device)
+            made.append(model.eval().generator(z, labels).flatten(1).unflatten(0, (classes, _GENERATED)))
+    return [nearer_share(features, view.candidates.labels, made[0], torch.cat(made[1:], 1))]

@@ -1,0 +1,155 @@
+"""Views of a membership game, built from a job alone; those of an attacker who is told what hides the data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import final
+
+from safetensors.torch import load_file
+
+from flfw.adversary.membership_attack import MembershipView
+from flfw.adversary.observation import Observation
+from flfw.audit.adaptation import Hiding, hiding
+from flfw.audit.jobs import Job, Ticket
+from flfw.audit.knowledge import granted_public, hidden, on_device, protocol
+from flfw.audit.membership_game.game import Game, views
+from flfw.audit.membership_game.membership_audit import MembershipRequest
+from flfw.audit.membership_game.request import TARGET
+from flfw.audit.probe import ladder_net
+from flfw.data.feed import raw
+from flfw.nets.inputs import Inputs
+from flfw.nets.net import Tensors
+from flfw.resolve import Resolved
+from flfw.rng import initialising
+from flfw.training.devices import device_of
+from flfw.victims.batch_statistics import normalise_by_instance
+from flfw.victims.local_steps import LocalSteps
+from flfw.victims.operator import MethodOperator, Operator
+from flfw.victims.victim import PlainVictim, VictimModel
+
+
+def game_views(job: Job, game: Game, resolved: Resolved, seen: Sequence[Observation]) -> Iterator[MembershipView]:
+    """Yield the views of a membership game on the job's device.
+
+    Args:
+        job: the job; it grants public data.
+        game: its game.
+        resolved: the job's experiment.
+        seen: the readable uploads; equal ids of ``received`` mean the same tensors.
+    """
+    resolved = resolved.with_input_space(job.shape, job.classes)
+    device = device_of(job.device == "cuda")
+    inputs = Inputs.from_constants(job.shape, job.mean, job.std).to(device)
+    public = granted_public(job, device)
+    assert public is not None, "every game grants public data"
+
+    def model(received: Tensors) -> VictimModel:
+        if game.easy:
+            net = ladder_net("easy", resolved.experiment, resolved.build_net).to(device)
+            return PlainVictim(net, received, ("*",), inputs)
+        with initialising(resolved.experiment.seed, "attacker"):
+            built = resolved.build_model().to(device)
+        victim = resolved.method.victim_model(built, received, inputs, resolved.settings)
+        normalise_by_instance(victim)
+        return victim
+
+    def local(steps: int) -> LocalSteps | None:
+        if game.easy:
+            return LocalSteps(game.lr, steps)
+        granted = resolved.method.local_steps(resolved.settings, game.lr, steps)
+        return granted and replace(granted, batch_size=resolved.experiment.batch_size)
+
+    moved: dict[int, Tensors] = {}
+    brought = []
+    for one in seen:
+        received = moved.setdefault(id(one.received), on_device(one.received, device))
+        brought.append(replace(one, sent=on_device(one.sent, device), received=received))
+    held = {name: raw(value) if name == "samples" else value for name, value in load_file(game.file).items()}
+    known = Informed(resolved, game, job.attack, job.vantage)
+    of_sums = partial(protocol, resolved.experiment.seed)
+    for view in views(game, held, brought, public, model, local, of_sums):
+        yield known.told(view) if job.adaptive else view
+
+
+@final
+@dataclass(frozen=True)
+class Informed:
+    """Knowledge of an attacker on membership about the mechanisms that hide the data of a run's clients.
+
+    Attributes:
+        resolved: the experiment.
+        game: the game.
+        attack: the name of the attack.
+        vantage: the attacker's position.
+    """
+
+    resolved: Resolved
+    game: Game
+    attack: str
+    vantage: str = "server"
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Targets whose messages are modelled, or that have a stand-in."""
+        if self.replaced and not self.game.easy:
+            return self.game.clients
+        return tuple(client for client in self.game.clients if self.operator(client, 1) is not None)
+
+    @property
+    def replaced(self) -> str:
+        """Private part of the model in whose place the attack learns a stand-in; empty: none."""
+        model = self.resolved.model
+        return self.resolved.membership[self.attack].replaceable(model, hidden(self.resolved))
+
+    def missed(self, client: int) -> str:
+        """Name the parts that the model of a client's messages leaves out; empty: none."""
+        hides, operator = self._hiding(client, 1), self.operator(client, 1)
+        parts = [hides.left_out, hides.beside, operator.missed if isinstance(operator, MethodOperator) else ""]
+        if hides.how != "nothing to adapt to" and operator is None:
+            parts.append(f"what {hides.by} does")
+        if kept := hidden(self.resolved):
+            instead = "in whose place stands what public data teach" if self.replaced else "which are guessed"
+            names = ", ".join(sorted({name.partition(".")[0] for name in kept}))
+            parts.append(f"the private tensors ({names}), {instead}")
+        return " and ".join(filter(None, parts))
+
+    def told(self, view: MembershipView) -> MembershipView:
+        """Return a view with the mechanism of each round."""
+        rounds = tuple(replace(one, mechanism=self.operator(view.client, one.round)) for one in view.rounds)
+        return replace(view, rounds=rounds, adaptive=True, replaced="" if self.game.easy else self.replaced)
+
+    def operator(self, client: int, server_round: int) -> Operator | None:
+        """Return the mechanism behind a client's message of a round; None: there is none, or it is not modelled."""
+        hides, place = self._hiding(client, server_round), self.game.clients.index(client)
+        if not hides.adapts:
+            return None
+        # A defence acts on the change of the weights, and the attack compares the mean gradient of the steps.
+        operator = hides.through(-self.game.lr * self.game.steps[place])
+        return operator if isinstance(operator, Operator) and operator.passes else None
+
+    def _hiding(self, client: int, server_round: int) -> Hiding:
+        place, experiment = self.game.clients.index(client), self.resolved.experiment
+        batch = min([experiment.batch_size, *self.game.examples[place : place + 1]])
+        rung = "easy" if self.game.easy else "target"
+        ticket = Ticket(rung, server_round, "", batch, self.game.steps[place], "membership")
+        return hiding(self.resolved, ticket, self.vantage, client in experiment.defended_partitions)
+
+
+def with_informed(resolved: Resolved, asked: Sequence[MembershipRequest]) -> list[MembershipRequest]:
+    """Return the requests, and after them those of an attacker who is told what hides the data, where that is modelled.
+
+    Args:
+        resolved: the experiment.
+        asked: all requests of one attack: the controls and the targets at every vantage.
+    """
+    by_server = [one for one in asked if one.game.vantage == "server"]
+    targets = [one for one in by_server if one.kind == TARGET]
+    told = {one.attack: Informed(resolved, one.game, one.attack).clients for one in targets}
+    more = [
+        replace(one, adaptive=True, game=one.game if one.game.easy else one.game.among(told[one.attack]))
+        for one in by_server
+        if told.get(one.attack)
+    ]
+    return [*asked, *more]
