@@ -302,14 +302,12 @@ def solved(job: Job, reconstructions: Sequence[Reconstruction | None], seconds: 
 
 
 def _on_cpu(reconstruction: Reconstruction) -> Reconstruction:
-    samples = _inputs(reconstruction.samples)
-    searched = None if reconstruction.searched is None else _inputs(reconstruction.searched)
+    optional = (reconstruction.searched, reconstruction.agreement, reconstruction.unguided)
+    searched, agreed, unguided = (None if given is None else _inputs(given) for given in optional)
     loss, taken = reconstruction.matching_loss, reconstruction.iterations  # an attack may give tensors
     labels = None if reconstruction.labels is None else reconstruction.labels.detach().to("cpu", torch.int64, copy=True)
     loss, taken = None if loss is None else float(loss), None if taken is None else int(taken)
-    agreed = None if reconstruction.agreement is None else _inputs(reconstruction.agreement)
-    unguided = None if reconstruction.unguided is None else _inputs(reconstruction.unguided)
-    return Reconstruction(samples, loss, taken, labels, searched, agreed, unguided)
+    return Reconstruction(_inputs(reconstruction.samples), loss, taken, labels, searched, agreed, unguided)
 
 
 def _inputs(samples: torch.Tensor) -> torch.Tensor:

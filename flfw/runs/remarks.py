@@ -1,14 +1,21 @@
-"""Notes of a result on what happened in training."""
+"""Notes of a result on what happened in training, and on what a malicious server did, which clients may have noticed."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from flfw.audit.measures.noticed import ISOLATING, TAMPERED, noticed
+from flfw.client.broadcast_checks import zeros_at_first
 from flfw.experiment import Experiment
+from flfw.pipeline import isolated_client, tampering_of
+from flfw.recording.reader import Recordings
+from flfw.resolve import resolve
+from flfw.rng import initialising
 from flfw.runs.final import drawn_of
-from flfw.runs.tampered_notes import what_was_done
+from flfw.server.central import sends_one_model
 from flfw.storage.provenance import code_hash
+from flfw.sums.isolation import isolation
 
 _SILENT = (
     "Clients reported no numbers (metrics=none): there is no loss and no accuracy of theirs, and all of them count "
@@ -52,6 +59,25 @@ def notes_on_end(experiment: Experiment, last: int, spent: bool) -> list[str]:
     words = experiment.audit_rounds.split(",") if experiment.attacks else []
     missed = sorted({int(word) for word in words if word != "last" and int(word) > last})
     return [*notes, f"Never came, and so were not audited: rounds {', '.join(map(str, missed))}."] if missed else notes
+
+
+def what_was_done(experiment: Experiment) -> list[str]:
+    """Return the note that an experiment's server was malicious; none where it was not."""
+    by = experiment.tampered_by
+    note = TAMPERED if not by or isolated_client(experiment) is None else ISOLATING
+    return [note.format(by)] if by else []
+
+
+def what_came_of_it(experiment: Experiment, recordings: Recordings) -> list[str]:
+    """Return notes on the messages of a run with a malicious server; none where its server was honest."""
+    tampering = tampering_of(experiment)
+    if tampering is None:
+        return []
+    resolved = resolve(experiment)
+    with initialising(experiment.seed, "model"):
+        fresh = resolved.build_model()
+    one_model, at_first = sends_one_model(resolved.method), zeros_at_first(fresh)
+    return [*isolation(recordings, tampering), *noticed(recordings, one_model, at_first)]
 
 
 def _of_rounds(training: Mapping[str, Any]) -> list[str]:

@@ -24,8 +24,7 @@ from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved, resolve
 from flfw.runs.final import finals
-from flfw.runs.remarks import notes_on_end, notes_on_training
-from flfw.runs.tampered_notes import what_came_of_it
+from flfw.runs.remarks import notes_on_end, notes_on_training, what_came_of_it
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
 from flfw.sums.figures import sums

@@ -40,6 +40,7 @@ from flfw.resolve import resolve, without_auto
 from flfw.runs import capability, results
 from flfw.runs import estimate as estimation
 from flfw.runs import run as whole
+from flfw.runs.poison import poisoner
 from flfw.storage.checkpoint import Checkpoints
 from flfw.task import Task
 from tests.support.attackable import fresh_net
@@ -437,7 +438,7 @@ def test_poison_covers_other_clients_examples(watched: Watched, tmp_path: Path) 
     jobs = capability._jobs(whole.stored(watched.folder), watched.folder)
     on_clients = [job for job in jobs if job.vantage == EXAMPLE]
     assert len(on_clients) == 2 and {job.recordings.name for job in jobs} == {"observations", "examples"}
-    heal = capability._poisoner(watched.folder, copy)
+    heal = poisoner(watched.folder, copy)
 
     def usable(name: str, job: Job) -> int:
         ids = [exchange.id for exchange in job.exchanges]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from flfw import plugins
-from flfw.adversary.attack import Attack
+from flfw.adversary.attack import Attack, AttackPlugin
 from flfw.client.federated_client import FederatedClient
 from flfw.defence import Defence
 from flfw.errors import BadInput
@@ -26,7 +26,7 @@ KINDS: dict[Kind, tuple[str, type]] = {
     METHOD: ("strategies", FederatedStrategy),
     CLIENT: ("clients", FederatedClient),
     DEFENCE: ("clients/defences", Defence),
-    ATTACK: ("attacks", Attack),
+    ATTACK: ("attacks", AttackPlugin),
 }
 SHIPPED = [
     (kind, path.stem, base)
@@ -167,7 +167,7 @@ def test_half_a_module_name_is_bad_input(foreign, name) -> None:
 
 FIND = """
 from flfw import plugins
-from flfw.adversary.attack import Attack
+from flfw.adversary.attack import Attack, AttackPlugin
 from flfw.client.federated_client import FederatedClient
 from flfw.errors import BadInput
 for kind, name, base in [(plugins.CLIENT, "sgd", FederatedClient), (plugins.ATTACK, "ig", Attack)]:

@@ -165,9 +165,9 @@ class TellsByTheResult(MembershipAttack):
 FAST = (Honest, OpensTruthAbove, ReadsMetrics)
 SLOW = (OpensTruthOfArguments, ReadsResults, ReadsCheckpoints, ReadsTheControl, ReadsOtherResults, Remembers, Fickle)
 KINDS = {name: plugins.find(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)}
-TAMPERING = [name for name, kind in KINDS.items() if issubclass(kind, Tampering)]
+TAMPERING = [name for name, kind in KINDS.items() if issubclass(kind, Tampering) and issubclass(kind, Attack)]
 TELLING = [name for name, kind in KINDS.items() if issubclass(kind, MembershipAttack)]
-DISCOVERED = [name for name in KINDS if name not in (*TAMPERING, *TELLING)]
+DISCOVERED = [name for name in KINDS if issubclass(KINDS[name], Attack) and name not in TAMPERING]
 
 
 def named(cls: type) -> str:
