@@ -37,7 +37,7 @@ def require_pairs(experiment: Experiment, earlier: Experiment, source: Path) -> 
     Raises:
         BadInput: naming the way to train for such an attack.
     """
-    if needs_pairs(experiment) and earlier.membership_pairs == "none":
+    if needs_pairs(experiment) and earlier.membership_pairs in ("auto", "none"):  # in what was run, auto means none
         raise BadInput(
             f"Expected a run with --membership-pairs for an attack on membership, got {source}, which held no example "
             f"out; train it anew with --attack {' '.join(experiment.attacks)}, or on real clients with "

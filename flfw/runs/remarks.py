@@ -1,4 +1,4 @@
-"""Notes of a result on what happened in training, and on what a malicious server did, which clients may have noticed."""
+"""Notes of a result on what happened in training, and on what a malicious server did."""
 
 from __future__ import annotations
 

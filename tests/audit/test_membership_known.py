@@ -53,8 +53,8 @@ class Reversed(MembershipAttack):
     """Scores members lower."""
 
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:
-        found = Membership().scores(view, rng)
-        return {name: -found[name] for name in ("cosine", "whitened")} | {"label_only": found["label_only"]}
+        scores = Membership().scores(view, rng)
+        return {name: -scores[name] for name in ("cosine", "whitened")} | {"label_only": scores["label_only"]}
 
 
 @final
@@ -62,8 +62,8 @@ class OneStatistic(MembershipAttack):
     """Gives one statistic, for which no interval is widened by others."""
 
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, Tensor]:
-        found = Membership().scores(view, rng)
-        return {name: found[name] for name in ("whitened", "label_only")}
+        scores = Membership().scores(view, rng)
+        return {name: scores[name] for name in ("whitened", "label_only")}
 
 
 BY_HEART: Fields = {"clients": 40, "images": 40, "lr": 0.1, "local_epochs": 50, "batch_size": 20}
@@ -168,7 +168,7 @@ def audited_again(setup: MembershipSetup, folder: Path, place: Path) -> dict[str
     experiment = without_auto(asked(folder, **setup.fields))
     task = Task.load(experiment, None)
     labels = np.asarray(task.dataset.train_y)
-    pairs = tuple((setup.pairs or as_drawn)(own, labels) for own in task.pairs or ())
+    pairs = tuple((setup.pairs or as_drawn)(drawn, labels) for drawn in task.pairs or ())
     again = dataclasses.replace(task, pairs=pairs)
     with Auditor(resolve(dataclasses.replace(experiment, out=out)), again, source, out) as auditor:
         auditor.run(privacy=[{**CLAIM, "epsilon": epsilon} for epsilon in setup.privacy])
@@ -279,9 +279,9 @@ def test_a_longer_run_of_known_answer_gets_it(name: str, ran: Callable[[Fields],
 @pytest.mark.parametrize("name", METHODS)
 def test_no_method_is_acquitted_by_statistics_that_do_not_know_it(name: str, ran: Callable[[Fields], Path]) -> None:
     """Parts are private or generated, or another example is sent beside: an able statistic must know that."""
-    found = items(ran(METHODS[name]))
-    assert found and all(item["verdict"] != NOTHING for item in found.values())
-    assert all((item["accuracy_gap"] is None) == (name != "dcs2") for item in found.values())
+    by_statistic = items(ran(METHODS[name]))
+    assert by_statistic and all(item["verdict"] != NOTHING for item in by_statistic.values())
+    assert all((item["accuracy_gap"] is None) == (name != "dcs2") for item in by_statistic.values())
 
 
 def test_one_pair_is_refused(ran: Callable[[Fields], Path]) -> None:
@@ -293,9 +293,9 @@ def answer(setup: MembershipSetup, ran: Callable[[Fields], Path], place: Path) -
     """Fail unless the items that are meant have the expected verdict, and claims are compared with what was found."""
     folder = ran(setup.fields)
     changed = setup.doctor or setup.pairs or setup.privacy
-    found = audited_again(setup, folder, place) if changed else items(folder)
-    got = {n: (found[n]["verdict"], cause and found[n]["cause"]) for n, (_, cause) in setup.expected.items()}
-    assert got == setup.expected, {name: found[name]["why"] for name in setup.expected}
+    judged = audited_again(setup, folder, place) if changed else items(folder)
+    got = {n: (judged[n]["verdict"], cause and judged[n]["cause"]) for n, (_, cause) in setup.expected.items()}
+    assert got == setup.expected, {name: judged[name]["why"] for name in setup.expected}
     for claimed in setup.privacy:
-        item = found["whitened"]
+        item = judged["whitened"]
         assert (item["claimed_epsilon"], item["epsilon_low"] > claimed) == (claimed, claimed < 1)

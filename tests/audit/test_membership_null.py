@@ -20,7 +20,7 @@ from flfw.audit.attack_worker import solve
 from flfw.audit.auditor import Auditor
 from flfw.audit.membership_entries import weigh
 from flfw.audit.membership_game import candidates as module
-from flfw.audit.membership_game.candidates import Candidates, untrained_pairs
+from flfw.audit.membership_game.candidates import GameCandidates, untrained_pairs
 from flfw.audit.membership_game.controls import Controls
 from flfw.audit.membership_game.request import MembershipRequest
 from flfw.experiment import Experiment
@@ -81,10 +81,10 @@ def permuted(pairs: Pairs, seed: int) -> Pairs:
 
 def played(request: MembershipRequest, task: Task, change: Callable[[Pairs], Pairs]) -> MembershipRequest:
     """Return the request with the candidates of changed pairs; their order is that of the scores."""
-    own = {client: change((task.pairs or ())[client]) for client in request.game.clients}
+    mine = {client: change((task.pairs or ())[client]) for client in request.game.clients}
     labels = np.asarray(task.dataset.train_y)
     null = untrained_pairs(task.pairs or (), request.game.clients, labels, 0)
-    return dataclasses.replace(request, candidates=Candidates.of(task, own, null))
+    return dataclasses.replace(request, candidates=GameCandidates.of(task, mine, null))
 
 
 def test_the_marks_of_the_run_are_told(one_run: tuple[Task, MembershipRequest, Scores]) -> None:
@@ -100,17 +100,17 @@ def test_permuted_marks_give_uniform_p_values(statistic: str, one_run: tuple[Tas
     require_uniform([p_values(one, scores)[statistic] for one in again])
 
 
-def by_place(candidates: Candidates) -> Scores:
+def by_place(candidates: GameCandidates) -> Scores:
     """Score the first candidates of each client highest, as a fault of an attack or of the order might."""
     return _for_each(candidates, lambda mine: -torch.arange(int(mine.sum())).double())
 
 
-def by_class(candidates: Candidates) -> Scores:
+def by_class(candidates: GameCandidates) -> Scores:
     """Score by class alone."""
     return _for_each(candidates, lambda mine: candidates.labels[mine].double())
 
 
-def _for_each(candidates: Candidates, score: Callable[[Tensor], Tensor]) -> Scores:
+def _for_each(candidates: GameCandidates, score: Callable[[Tensor], Tensor]) -> Scores:
     clients = candidates.clients
     return [(int(c), "it", tuple(score(clients == c).tolist())) for c in clients.unique()]
 
@@ -124,16 +124,16 @@ def test_the_order_of_candidates_tells_nothing_unless_it_is_broken(
 ) -> None:
     task, request, _ = one_run
 
-    def found() -> tuple[list[float], float]:
+    def p_of_order() -> tuple[list[float], float]:
         again = [played(request, task, lambda pairs, s=seed: permuted(pairs, s)) for seed in SEEDS]
         values = [p_values(one, by_place(one.candidates))["it"] for one in again]
         return values, of_null_control(again[0], by_place(again[0].candidates))
 
-    values, null = found()
+    values, null = p_of_order()
     require_uniform(values)
     assert null > 0.001
     monkeypatch.setattr(module, "ordered", lambda samples, labels: list(range(len(labels))))  # members come first
-    broken, null = found()
+    broken, null = p_of_order()
     with pytest.raises(AssertionError):
         require_uniform(broken)
     assert null < 1e-9  # the control of every run sees it, too
@@ -174,7 +174,7 @@ def test_controls_tell_nothing_of_the_coins(one_run: tuple[Task, MembershipReque
     def seen(swap: bool) -> Mapping[str, Mapping[str, Tensor]]:
         files: dict[str, dict[str, Tensor]] = {}
         pairs = [(task.pairs or ())[client] for client in request.game.clients]
-        pairs = [Pairs(own.held_out, own.members) for own in pairs] if swap else pairs
+        pairs = [Pairs(one.held_out, one.members) for one in pairs] if swap else pairs
 
         def fresh() -> Net:
             with initialising(0, "easy"):
@@ -206,7 +206,7 @@ def test_a_control_learns_its_members_and_not_their_partners(one_run: tuple[Task
 def test_pairs_of_the_null_control_are_held_out_by_others() -> None:
     pairs = [Pairs(np.array([4 * k, 4 * k + 1]), np.array([4 * k + 2, 4 * k + 3])) for k in range(3)]
     drawn = untrained_pairs(pairs, [0, 2], np.zeros(12, int), 0)
-    ends = {client: sorted([*own.members, *own.held_out]) for client, own in drawn.items()}
+    ends = {client: sorted([*one.members, *one.held_out]) for client, one in drawn.items()}
     assert ends == {0: [6, 7, 10, 11], 2: [2, 3, 6, 7]}
     alone = untrained_pairs(pairs[:1], [0], np.zeros(12, int), 0)[0]
     assert sorted([*alone.members, *alone.held_out]) == [2, 3]  # with no other client they are its own
@@ -215,15 +215,15 @@ def test_pairs_of_the_null_control_are_held_out_by_others() -> None:
 @pytest.mark.slow
 def test_twenty_runs_whose_candidates_were_all_held_out(tmp_path: Path) -> None:
     """Each run draws its own data, network and pairs; both of a pair were held out."""
-    found: dict[str, list[float]] = {}
+    by_statistic: dict[str, list[float]] = {}
     for seed in SEEDS:
         fields = {"seed": seed, "clients": 4, "images": 4}
         experiment = without_auto(asked(tmp_path / f"run-{seed}", **fields, membership_pairs="100"))
         whole.run(experiment)
         task = Task.load(experiment, None)
-        halves = [np.split(own.held_out[: len(own.held_out) // 2 * 2], 2) for own in task.pairs or ()]
+        halves = [np.split(one.held_out[: len(one.held_out) // 2 * 2], 2) for one in task.pairs or ()]
         untrained = dataclasses.replace(task, pairs=tuple(Pairs(*half) for half in halves))
         for name, p in p_values(*scored_by(experiment, untrained, tmp_path / f"again-{seed}")).items():
-            found.setdefault(name, []).append(p)
+            by_statistic.setdefault(name, []).append(p)
     for name in ("cosine", "gradient_difference", "whitened", "loss_drop", "trajectory"):
-        require_uniform(found[name])
+        require_uniform(by_statistic[name])

@@ -468,7 +468,7 @@ def test_an_attack_that_reads_other_clients_examples_is_caught(watched: Watched)
 def test_the_estimate_counts_its_probes_and_its_files(tmp_path: Path) -> None:
     client = {"up": 1e6, "down": 2e6, "private": 0.0}
     counted = [
-        estimation._disk(asked(tmp_path, vantage=vantage), 1, client, {"easy": 0.0})
+        estimation._disk(asked(tmp_path, vantage=vantage), 1, client, {"easy": 0.0, "probed": 1.0})
         for vantage in ((SERVER, UPDATE), (SERVER, EXAMPLE))
     ]
     assert counted[1] - counted[0] == 2 * (3 * 1e6 + 2 * 2e6)  # two rounds: three gradients, two clients' broadcasts

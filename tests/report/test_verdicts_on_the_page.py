@@ -13,6 +13,7 @@ import pytest
 import sim
 from flfw.audit import entries as audit_entries
 from flfw.audit import verdict as verdicts
+from flfw.audit.measures import sum_conclusion
 from flfw.audit.measures.statistics import most_missed
 from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
 from flfw.report.findings import AuditEntry, read_settings
@@ -103,6 +104,41 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
     ),
     ("inconclusive", "noise", {}, "which the defence does not claim", "noise without a structure"),
     ("inconclusive", "few", {"messages": 1}, "only 1 independent message was attacked", "message was attacked, and"),
+    (
+        "inconclusive",
+        "group",
+        {"vantage": "aggregate", "group": 4},
+        "4 clients are left that hide one another in a sum",
+        "4 clients are left that hide one another in a sum, and that is too few for an answer",
+    ),
+    (
+        "inconclusive",
+        "group",
+        {"vantage": "aggregate", "group": 3, "colluding": 2},
+        "1 client is left that hide one another in a sum",
+        "1 client is left that hide one another in a sum, and that is too few for an answer",
+    ),
+    (
+        "inconclusive",
+        "alone",
+        {"vantage": "aggregate", "group": 4},
+        "it was not shown that it works where one client is left",
+        "succeeds where a sum holds a single client's message",
+    ),
+    (
+        "inconclusive",
+        "untried",
+        {"vantage": "aggregate", "group": 12},
+        "other kinds of attacks were not tried on the sums",
+        "sums were not tested by attacks of other kinds",
+    ),
+    (
+        "leaks",
+        "peer",
+        {"vantage": "peer", "group": 2, "colluding": 1},
+        "a client takes its own part off the mean",
+        "of two clients each can compute what the other one sent",
+    ),
 ]
 
 
@@ -117,7 +153,9 @@ def setting(folder: Path, **changes: Any) -> AuditEntry:
 
 def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
     source = inspect.getsource(verdicts) + inspect.getsource(audit_entries)
-    causes = set(re.findall(r'Conclusion\(\s*"[^"]+",\s*"(\w+)"', source)) | set(verdicts._TO_SHOW)
+    on_sums = re.findall(r'(?:return \(?|\()\s*"[^"]+",\s*"(\w+)",', inspect.getsource(sum_conclusion))
+    causes = set(re.findall(r'Conclusion\(\s*"[^"]+",\s*"(\w+)"', source)) | set(verdicts._TO_SHOW) | set(on_sums)
+    assert {"peer", "undefended", "alone", "group", "untried"} <= set(on_sums)
     assert causes - WITHOUT_A_CLAUSE == {cause for _, cause, *_ in CASES}
     assert {key.partition(",")[0] for key in BRIEF} == {cause for _, cause, *_ in CASES}
     assert BRIEF.keys() == PLAIN.keys()

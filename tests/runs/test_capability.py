@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from flfw import plugins
-from flfw.adversary.attack import AttackPlugin, NotApplicable, Uses
+from flfw.adversary.attack import Attack, AttackPlugin, NotApplicable, Uses
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.adversary.upload import Upload

@@ -121,8 +121,8 @@ def views(
         if rounds:
             empty = _empty_view(game, held, held["clients"] == client, public, model)
             training = local(steps) if game.vantage == "server" else None
-            told = {"client": client, "rounds": rounds, "local": training, "examples": examples}
-            yield replace(empty, **told, **granted)
+            known = {"client": client, "rounds": rounds, "local": training, "examples": examples}
+            yield replace(empty, **known, **granted)
 
 
 def unusable(one: Observation) -> str:

@@ -127,8 +127,8 @@ class MembershipAudit:
         candidates = candidates_of(self._task, {client: pairs[client] for client in clients}, null)
         held, rounds, steps = candidates.granted(), sorted({line["round"] for line in lines}), map(self._steps, clients)
         train = sizes(self._task.split.train)
-        told = {"vantage": vantage, "examples": tuple(int(train[client]) for client in clients)}
-        game = Game("", len(candidates.labels), tuple(clients), tuple(steps), experiment.lr, **told)
+        known = {"vantage": vantage, "examples": tuple(int(train[client]) for client in clients)}
+        game = Game("", len(candidates.labels), tuple(clients), tuple(steps), experiment.lr, **known)
         hidden, final = 0, self._final if vantage in (PEER, OUTSIDER) else None
         if vantage in (AGGREGATE, PEER):
             cohorts = tuple(sorted({(one["round"], one["client"], examples_in(one)) for one in lines}))
