@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.observation import Examples, Observation, Vantage
+from flfw.adversary.sums import Protocol
 from flfw.audit.auditor import Auditor
 from flfw.audit.knowledge import game_views
-from flfw.audit.membership_entries import ScoredClient
-from flfw.audit.membership_game.candidates import GameCandidates, permuted
-from flfw.audit.membership_game.game import Game, easy_exchanges, views
-from flfw.audit.membership_game.membership_audit import MembershipRequest
+from flfw.audit.membership_game.candidates import GameCandidates
+from flfw.audit.membership_game.game import Game, own_exchanges, views
+from flfw.audit.membership_game.request import NULL, TARGET, MembershipRequest
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.membership.pairs import Pairs
@@ -31,6 +31,7 @@ from flfw.victims.victim import PlainVictim
 from tests.support.attackable import digit_inputs, fresh_net
 from tests.support.small_runs import tiny
 
+NO_IMAGE = Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long())
 PAIRS = {0: Pairs(np.array([3, 5]), np.array([4, 8])), 2: Pairs(np.array([10]), np.array([11]))}
 GAME: dict[str, Any] = {"attack": ("membership",), "split": "iid", "audit_rounds": "1", "membership_pairs": "6"}
 GAME |= {"dataset": "digits", "set": ("membership.width=16", "membership.public=20")}
@@ -65,7 +66,7 @@ def test_candidates_stand_in_the_order_of_their_content_and_are_sorted_back_by_p
         order = drawn.places[mine]
         assert sorted(order.tolist()) == list(range(len(there)))
         assert torch.equal(drawn.samples[mine], samples[order]) and torch.equal(drawn.labels[mine], labels[order])
-        scored = drawn.scored(client, [float(there[place]) for place in order])  # each scored with its own number
+        scored, _ = drawn.scored(client, [float(there[place]) for place in order])  # each scored with its own number
         assert scored.members.tolist() == there[: len(there) // 2]
         assert scored.held_out.tolist() == there[len(there) // 2 :]
     with pytest.raises(ValueError, match="3 scores for 4 candidates of client 0"):
@@ -84,14 +85,18 @@ def test_the_candidates_are_the_same_to_the_bit_on_whichever_side_the_coins_fell
     ]
 
 
-def test_the_null_control_turns_about_half_of_the_pairs_and_keeps_each_together() -> None:
-    scored = ScoredClient(3, np.arange(400.0), np.arange(400.0) + 0.5)
-    (one,) = permuted([scored], 0)
-    swapped = one.members != scored.members
-    assert 150 < swapped.sum() < 250
-    assert np.array_equal(one.members + one.held_out, scored.members + scored.held_out)
-    assert np.array_equal(permuted([scored], 0)[0].members, one.members)
-    assert not np.array_equal(permuted([scored], 1)[0].members, one.members)
+def test_pairs_of_the_null_control_are_mixed_with_the_games_own_and_sorted_apart() -> None:
+    task = Task.load(resolve(tiny(split="iid")).experiment, None)
+    null = {0: Pairs(np.array([20, 21, 22]), np.array([30, 31, 32]))}
+    drawn = GameCandidates.of(task, PAIRS, null)
+    assert drawn.clients.tolist() == [0] * 10 + [2] * 2 and drawn.played == {0: 2, 2: 1}
+    there = [3, 5, 20, 21, 22, 4, 8, 30, 31, 32]
+    scores = [float(there[place]) for place in drawn.places[drawn.clients == 0]]
+    game, untrained = drawn.scored(0, scores)
+    assert (game.members.tolist(), game.held_out.tolist()) == ([3, 5], [4, 8])
+    assert (untrained.members.tolist(), untrained.held_out.tolist()) == ([20, 21, 22], [30, 31, 32])
+    game, untrained = drawn.unscored(2)
+    assert np.isnan(game.members).tolist() == [True] and len(untrained.members) == 0
 
 
 # --- views ---
@@ -99,6 +104,15 @@ def test_the_null_control_turns_about_half_of_the_pairs_and_keeps_each_together(
 
 def model(received: dict[str, Tensor]) -> PlainVictim:
     return PlainVictim(fresh_net("linear", (1, 8, 8)), received, ("*",), digit_inputs(8))
+
+
+def no_training(steps: int) -> None:
+    """Know no client's local training."""
+
+
+def no_sum(server_round: int, first: int) -> Protocol:
+    """Fail, as nobody asks for a sum."""
+    raise AssertionError("no sum is seen here")
 
 
 def upload(round_: int, client: int, received: dict[str, Tensor], number: float) -> Observation:
@@ -115,7 +129,7 @@ def test_a_view_has_the_uploads_of_those_who_received_the_same_its_own_first() -
         "clients": torch.tensor([0, 1, 0, 5]),
     }
     game = Game("file", 4, (0, 5), (7, 9), 0.5)
-    (view,) = views(game, held, seen, Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long()), model)
+    (view,) = views(game, held, seen, NO_IMAGE, model, no_training, no_sum)
     assert view.client == 0 and view.candidates.labels.tolist() == [0, 2]  # of client 5 nothing was recorded
     assert [one.round for one in view.rounds] == [1, 2]
     assert [list(one.sent) for one in view.rounds] == [[0], [0, 1]]
@@ -125,13 +139,13 @@ def test_a_view_has_the_uploads_of_those_who_received_the_same_its_own_first() -
 
 def test_the_easy_rung_is_read_from_its_file() -> None:
     received, sent = {"w": torch.zeros(2)}, [{"w": torch.ones(2)}, {"w": torch.full((2,), 2.0)}]
-    held = easy_exchanges(received, sent) | {
+    held = own_exchanges(received, sent) | {
         "samples": torch.zeros(4, 1, 1, 1),
         "labels": torch.zeros(4).long(),
         "clients": torch.tensor([0, 0, 1, 1]),
     }
     game = Game("file", 4, (0, 1), (1, 1), 0.1, easy=True)
-    answers = list(views(game, held, [], Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long()), model))
+    answers = list(views(game, held, [], NO_IMAGE, model, no_training, no_sum))
     assert [view.client for view in answers] == [0, 1]
     for client, view in enumerate(answers):
         (one,) = view.rounds
@@ -149,8 +163,9 @@ def test_a_game_without_steps_for_each_client_is_refused(steps: tuple[int, ...])
 
 def test_the_requests_name_all_uploads_and_nothing_of_the_coin(run: Path, tmp_path: Path) -> None:
     resolved, task = checked(run)
-    easy, target = [asked for asked, _ in Auditor(resolved, task, run, tmp_path).membership_jobs()]
-    assert (easy.game.easy, easy.lines, easy.rounds) == (True, (), ())
+    control, target = [asked for asked, _ in Auditor(resolved, task, run, tmp_path).membership_jobs()]
+    assert (control.kind, target.kind) == ("one_step", "target")  # twelve steps need all 24 examples
+    assert (control.game.easy, control.lines, control.rounds) == (True, (), ())
     assert (target.game.clients, target.game.candidates, target.rounds) == ((0, 1), 24, (1,))
     assert [line["client"] for line in target.lines] == [0, 1]
     batches = [-(-len(places) // resolved.experiment.batch_size) for places in task.split.train]
@@ -159,7 +174,7 @@ def test_the_requests_name_all_uploads_and_nothing_of_the_coin(run: Path, tmp_pa
 
 def test_the_requests_are_of_as_many_clients_as_images(run: Path, tmp_path: Path) -> None:
     resolved, task = checked(run, images=1)
-    _, (target, _) = Auditor(resolved, task, run, tmp_path).membership_jobs()
+    *_, (target, _) = Auditor(resolved, task, run, tmp_path).membership_jobs()
     assert target.game.clients == (0,) and len(target.lines) == 2  # the other client's upload stays a null
 
 
@@ -178,7 +193,7 @@ def test_a_lie_about_the_coin_changes_nothing_that_an_attack_reads(run: Path, tm
     lied = replace(task, pairs=tuple(turned(pairs) for pairs in task.pairs))
     inputs, results = [], []
     for name, variant in (("a", task), ("b", lied)):
-        _, (asked, job) = Auditor(resolved, variant, run, tmp_path / name).membership_jobs()
+        *_, (asked, job) = Auditor(resolved, variant, run, tmp_path / name).membership_jobs()
         assert job.game is not None and job.public is not None
         inputs.append((Path(job.game.file).read_bytes(), Path(job.public[0]).read_bytes()))
         job_of = replace(job, game=replace(job.game, file=""), public=("", job.public[1]))
@@ -187,8 +202,9 @@ def test_a_lie_about_the_coin_changes_nothing_that_an_attack_reads(run: Path, tm
     assert inputs[0] == inputs[2] and inputs[1] == inputs[3]
     (asked, scores), (other, same) = results
     assert scores == same
-    for statistic, rows in asked.scored(scores).items():
-        for one, turned_one in zip(rows, other.scored(same)[statistic], strict=True):
+    assert asked.scored(scores).keys() == {TARGET, NULL}
+    for statistic, rows in asked.scored(scores)[TARGET].items():
+        for one, turned_one in zip(rows, other.scored(same)[TARGET][statistic], strict=True):
             assert np.array_equal(one.members, turned_one.held_out)
             assert np.array_equal(one.held_out, turned_one.members)
 
@@ -278,7 +294,11 @@ def test_an_attack_without_scores_has_no_entry_and_a_note(run: Path, tmp_path: P
     answers = [Answer(rows(asked[0], 1.0)), Answer(stopped="not applicable: nothing to compare")]
     game = auditor._game  # pyright: ignore[reportPrivateUsage]
     assert game.play(asked, answers, lambda sentences: noted.extend(sentences), SomeDefended(), []) == []
-    assert noted == ["membership on 2 clients gave no scores: not applicable: nothing to compare."]
+    unknown = "Whether members can be told is not known."
+    assert game.remarks == [
+        f"membership on 2 clients gave no scores: not applicable: nothing to compare. {unknown}",
+    ]
+    assert noted == []
 
 
 def test_a_game_needs_pairs() -> None:

@@ -167,7 +167,7 @@ def test_half_a_module_name_is_bad_input(foreign, name) -> None:
 
 FIND = """
 from flfw import plugins
-from flfw.adversary.attack import Attack, AttackPlugin
+from flfw.adversary.attack import Attack
 from flfw.client.federated_client import FederatedClient
 from flfw.errors import BadInput
 for kind, name, base in [(plugins.CLIENT, "sgd", FederatedClient), (plugins.ATTACK, "ig", Attack)]:

@@ -153,7 +153,7 @@ def setting(folder: Path, **changes: Any) -> AuditEntry:
 
 def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
     source = inspect.getsource(verdicts) + inspect.getsource(audit_entries)
-    on_sums = re.findall(r'(?:return \(?|\()\s*"[^"]+",\s*"(\w+)",', inspect.getsource(sum_conclusion))
+    on_sums = re.findall(r'return \(?\s*"[^"]+",\s*"(\w+)",', inspect.getsource(sum_conclusion))
     causes = set(re.findall(r'Conclusion\(\s*"[^"]+",\s*"(\w+)"', source)) | set(verdicts._TO_SHOW) | set(on_sums)
     assert {"peer", "undefended", "alone", "group", "untried"} <= set(on_sums)
     assert causes - WITHOUT_A_CLAUSE == {cause for _, cause, *_ in CASES}
@@ -167,7 +167,8 @@ def test_each_cause_has_its_sentences(
     tmp_path: Path, verdict: str, cause: str, changes: dict[str, Any], brief: str, plain: str
 ) -> None:
     page = page_of(tmp_path / "run", judged(verdict, cause, **changes))
-    assert page.heading.startswith(f"{verdict.capitalize()}: ") and brief in page.heading
+    opening = "HyperFL with prune on digits leaks: " if verdict == "leaks" else f"{verdict.capitalize()}: "
+    assert page.heading.startswith(opening) and brief in page.heading
     words = words_of(page)
     assert plain in words and "Not sure at all." in words
     assert f"The reason of {cause}." in page.text[: page.text.index("What the attacks reached")]

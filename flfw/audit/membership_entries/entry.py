@@ -125,9 +125,7 @@ def entry(
     return {
         **asked | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "unit": unit},
         "rounds": list(rounds),
-        "clients": len(scored),
-        "pairs": sum(len(one.members) for one in scored),
-        **counted,
+        **_as_sizes(scored) | counted,
         "tests": tests,
         **_as_figures(_area(kept, seed, statistic)) | _as_evidence(evidence),
         "delta": delta if claim else None,
@@ -215,6 +213,10 @@ def _as_controls(easy: Area | None, single: Area | None, null: PairGuesses | Non
         for name, shown in (("easy", easy), ("one_step", single))
     }
     return {**finding, "null": {**_as_right(null), "passed": finds_none(null)}}
+
+
+def _as_sizes(scored: Sequence[ScoredClient]) -> dict[str, int]:
+    return {"clients": len(scored), "pairs": sum(len(one.members) for one in scored)}
 
 
 def _as_sums(sums: SumSeen | None) -> dict[str, int | None]:
