@@ -130,6 +130,7 @@ WORDS = """\
 <h3>How sure that is</h3>
 {% if told %}<p>{{ {'leaks': 'That members are told more often than a coin explains is sure: the intervals allow for all statistics and clients that were tried.', 'no leak found': 'A smaller effect, or a stronger attacker, may have been missed.'}.get(told.verdict, 'Of membership nothing is sure.') }}</p>{% endif %}
 {% if not worst and told %}{% elif not worst %}<p>There is nothing to be sure of.</p>
+{% elif worst.entry.verdict == 'leaks' and worst.cause == 'peer' %}<p>That the other client’s message can be computed follows by arithmetic, whatever an attack makes of it. How much a stronger attacker rebuilds from it is not known.</p>
 {% elif worst.entry.verdict == 'leaks' %}<p>What was rebuilt is a fact: it was compared with the original. {{ sureness(worst)|trim }} A stronger attacker may reach more.</p>
 {% elif worst.entry.verdict in ('inconclusive', 'attack broken') %}<p>Not sure at all. The number above speaks of the attack, not of the data.</p>
 {% elif worst.entry.verdict == 'identifies' %}<p>That it is more than chance is sure: had nothing come through, a result like this in any test of this run would have a probability of at most 1 %. How much a stronger attacker learns is not known.</p>

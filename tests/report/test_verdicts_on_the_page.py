@@ -170,7 +170,8 @@ def test_each_cause_has_its_sentences(
     opening = "HyperFL with prune on digits leaks: " if verdict == "leaks" else f"{verdict.capitalize()}: "
     assert page.heading.startswith(opening) and brief in page.heading
     words = words_of(page)
-    assert plain in words and "Not sure at all." in words
+    sure = "follows by arithmetic, whatever an attack makes of it" if cause == "peer" else "Not sure at all."
+    assert plain in words and sure in words
     assert f"The reason of {cause}." in page.text[: page.text.index("What the attacks reached")]
     assert not re.search(r"\b(None|nan|NaN|inf|Undefined)\b|[{}]", page.text)
     records = page_of(tmp_path / "rows", judged(verdict, cause, **changes), tabular=True)
