@@ -97,7 +97,7 @@ class MembershipAttack(AttackPlugin):
     """Base of the attacks on membership; their arguments are those of `AttackPlugin`."""
 
     def left_out(self, view: MembershipView) -> tuple[str, ...]:
-        """Return a sentence for each statistic that the grants do not allow; by default none."""
+        """Return a sentence for each statistic of messages that the grants do not allow; by default none."""
         return ()
 
     def replaceable(self, model: nn.Module, private: Collection[str]) -> str:
