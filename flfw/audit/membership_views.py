@@ -146,10 +146,10 @@ def with_informed(resolved: Resolved, asked: Sequence[MembershipRequest]) -> lis
     """
     by_server = [one for one in asked if one.game.vantage == "server"]
     targets = [one for one in by_server if one.kind == TARGET]
-    told = {one.attack: Informed(resolved, one.game, one.attack).clients for one in targets}
+    informed = {one.attack: Informed(resolved, one.game, one.attack).clients for one in targets}
     more = [
-        replace(one, adaptive=True, game=one.game if one.game.easy else one.game.among(told[one.attack]))
+        replace(one, adaptive=True, game=one.game if one.game.easy else one.game.among(informed[one.attack]))
         for one in by_server
-        if told.get(one.attack)
+        if informed.get(one.attack)
     ]
     return [*asked, *more]

@@ -177,8 +177,8 @@ class Plan:
         rung, read = "easy" if game.easy else "target", max(asked.rounds, default=0)
         ticket = Ticket(rung, read, "", 1, 1, "-".join(filter(None, ["membership", asked.name])))
         exchanges = tuple(Exchange(line["id"], line["client"], slot, None) for slot, line in enumerate(asked.lines))
-        told = {"public": self._public(), "vantage": game.vantage, "adaptive": asked.adaptive}
-        return self._common(asked.attack, ticket, exchanges, game=game, **told)
+        grants = {"public": self._public(), "vantage": game.vantage, "adaptive": asked.adaptive}
+        return self._common(asked.attack, ticket, exchanges, game=game, **grants)
 
     def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
         beside = self._beside(attack, ticket, {exchange.slot for exchange in exchanges})

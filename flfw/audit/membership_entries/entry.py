@@ -125,12 +125,9 @@ def entry(
     return {
         **asked | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "unit": unit},
         "rounds": list(rounds),
-        **_as_sizes(scored) | counted,
-        "tests": tests,
+        **_as_sizes(scored) | counted | {"tests": tests},
         **_as_figures(_area(kept, seed, statistic)) | _as_evidence(evidence),
-        "delta": delta if claim else None,
-        "claimed_epsilon": claimed,
-        "accuracy_gap": accuracy_gap,
+        **_as_claim(claim) | {"accuracy_gap": accuracy_gap},
         "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},
         "worst_client": _as_client(evidence.worst, kept, seed),
         "controls": _as_controls(easy, single, null),
@@ -213,6 +210,11 @@ def _as_controls(easy: Area | None, single: Area | None, null: PairGuesses | Non
         for name, shown in (("easy", easy), ("one_step", single))
     }
     return {**finding, "null": {**_as_right(null), "passed": finds_none(null)}}
+
+
+def _as_claim(claim: tuple[float, float] | None) -> dict[str, float | None]:
+    epsilon, delta = claim or (None, None)
+    return {"delta": delta, "claimed_epsilon": epsilon}
 
 
 def _as_sizes(scored: Sequence[ScoredClient]) -> dict[str, int]:
