@@ -15,10 +15,10 @@ from torch import Tensor
 from flfw.adversary.observation import Examples, Observation, Vantage
 from flfw.adversary.sums import Protocol
 from flfw.audit.auditor import Auditor
-from flfw.audit.knowledge import game_views
 from flfw.audit.membership_game.candidates import GameCandidates
 from flfw.audit.membership_game.game import Game, own_exchanges, views
 from flfw.audit.membership_game.request import NULL, TARGET, MembershipRequest
+from flfw.audit.membership_views import game_views
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.membership.pairs import Pairs
