@@ -156,6 +156,20 @@ def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipCo
 
 def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
     """Conclude that the statistic is not shown to see a leak that is there."""
+    if facts.hidden_by and facts.missed:
+        return MembershipConclusion(
+            OPEN,
+            "static",
+            f"The statistic takes account of {facts.hidden_by}, which hides the data, but for {facts.missed}: that it "
+            "finds no members is no evidence of protection.",
+        )
+    if facts.hidden_by and not facts.adaptive:
+        return MembershipConclusion(
+            OPEN,
+            "static",
+            f"The statistic takes no account of {facts.hidden_by}, which hides the data: that it finds no members is "
+            "no evidence of protection.",
+        )
     easy = finds_members(facts.easy_auc)
     if easy is None:
         return MembershipConclusion(
@@ -184,20 +198,6 @@ def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
             "null",
             "It was not tried whether the measurement finds nothing where there is nothing, on at least "
             f"{NULL_PAIRS} pairs of held-out examples with different scores: it may be faulty.",
-        )
-    if facts.hidden_by and facts.missed:
-        return MembershipConclusion(
-            OPEN,
-            "static",
-            f"The statistic takes account of {facts.hidden_by}, which hides the data, but for {facts.missed}: that it "
-            "finds no members is no evidence of protection.",
-        )
-    if facts.hidden_by and not facts.adaptive:
-        return MembershipConclusion(
-            OPEN,
-            "static",
-            f"The statistic takes no account of {facts.hidden_by}, which hides the data: that it finds no members is "
-            "no evidence of protection.",
         )
     return None
 
