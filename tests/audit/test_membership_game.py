@@ -21,7 +21,7 @@ from flfw.audit.membership_game.request import NULL, TARGET, MembershipRequest
 from flfw.audit.membership_views import game_views
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.membership.pairs import Pairs
+from flfw.membership.pairs import Pairs, PatientGame
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
 from flfw.rng import torch_generator
@@ -37,7 +37,7 @@ GAME: dict[str, Any] = {"attack": ("membership",), "split": "iid", "audit_rounds
 GAME |= {"dataset": "digits", "set": ("membership.width=16", "membership.public=20")}
 
 
-def turned(pairs: Pairs) -> Pairs:
+def turned(pairs: Pairs | PatientGame) -> Pairs:
     """The same pairs with every coin on its other side."""
     return Pairs(pairs.held_out, pairs.members)
 
@@ -246,6 +246,9 @@ class SomeDefended:
     def defence_of(self, client: int) -> str:
         return "prune" if client == 0 else "none"
 
+    def missed(self, asked: MembershipRequest, client: int) -> str:
+        return ""
+
 
 @dataclass(frozen=True)
 class Answer:
@@ -260,6 +263,7 @@ class Answer:
 def rows(request: MembershipRequest, value: float) -> tuple[tuple[int, str, tuple[float, ...]], ...]:
     """Scores with which every member stands ``value`` above its counterpart, and a floor that knows nothing."""
     answers = []
+    assert isinstance(request.candidates, GameCandidates)
     for client in request.game.clients:
         places = request.candidates.places[request.candidates.clients == client].tolist()
         half = len(places) // 2

@@ -168,7 +168,8 @@ def audited_again(setup: MembershipSetup, folder: Path, place: Path) -> dict[str
     experiment = without_auto(asked(folder, **setup.fields))
     task = Task.load(experiment, None)
     labels = np.asarray(task.dataset.train_y)
-    pairs = tuple((setup.pairs or as_drawn)(drawn, labels) for drawn in task.pairs or ())
+    all_drawn = [drawn for drawn in task.pairs or () if isinstance(drawn, Pairs)]
+    pairs = tuple((setup.pairs or as_drawn)(drawn, labels) for drawn in all_drawn)
     again = dataclasses.replace(task, pairs=pairs)
     with Auditor(resolve(dataclasses.replace(experiment, out=out)), again, source, out) as auditor:
         auditor.run(privacy=[{**CLAIM, "epsilon": epsilon} for epsilon in setup.privacy])

@@ -22,6 +22,7 @@ from flfw.audit.membership_entries import weigh
 from flfw.audit.membership_game import candidates as module
 from flfw.audit.membership_game.candidates import GameCandidates, untrained_pairs
 from flfw.audit.membership_game.controls import Controls
+from flfw.audit.membership_game.patient_candidates import PatientCandidates
 from flfw.audit.membership_game.request import MembershipRequest
 from flfw.experiment import Experiment
 from flfw.membership.pairs import Pairs
@@ -32,7 +33,7 @@ from flfw.runs import run as whole
 from flfw.task import Task
 from tests.support.small_runs import tiny
 
-Scores = Sequence[tuple[int, str, Sequence[float]]]
+Scores = Sequence[tuple[int, str, Sequence[float | None]]]
 SEEDS = range(20)
 
 
@@ -81,10 +82,12 @@ def permuted(pairs: Pairs, seed: int) -> Pairs:
 
 def played(request: MembershipRequest, task: Task, change: Callable[[Pairs], Pairs]) -> MembershipRequest:
     """Return the request with the candidates of changed pairs; their order is that of the scores."""
-    mine = {client: change((task.pairs or ())[client]) for client in request.game.clients}
+    drawn = {client: (task.pairs or ())[client] for client in request.game.clients}
+    mine = {client: change(pairs) for client, pairs in drawn.items() if isinstance(pairs, Pairs)}
     labels = np.asarray(task.dataset.train_y)
     null = untrained_pairs(task.pairs or (), request.game.clients, labels, 0)
-    return dataclasses.replace(request, candidates=GameCandidates.of(task, mine, null))
+    untrained = {client: pairs for client, pairs in null.items() if isinstance(pairs, Pairs)}
+    return dataclasses.replace(request, candidates=GameCandidates.of(task, mine, untrained))
 
 
 def test_the_marks_of_the_run_are_told(one_run: tuple[Task, MembershipRequest, Scores]) -> None:
@@ -100,17 +103,17 @@ def test_permuted_marks_give_uniform_p_values(statistic: str, one_run: tuple[Tas
     require_uniform([p_values(one, scores)[statistic] for one in again])
 
 
-def by_place(candidates: GameCandidates) -> Scores:
+def by_place(candidates: GameCandidates | PatientCandidates) -> Scores:
     """Score the first candidates of each client highest, as a fault of an attack or of the order might."""
     return _for_each(candidates, lambda mine: -torch.arange(int(mine.sum())).double())
 
 
-def by_class(candidates: GameCandidates) -> Scores:
+def by_class(candidates: GameCandidates | PatientCandidates) -> Scores:
     """Score by class alone."""
     return _for_each(candidates, lambda mine: candidates.labels[mine].double())
 
 
-def _for_each(candidates: GameCandidates, score: Callable[[Tensor], Tensor]) -> Scores:
+def _for_each(candidates: GameCandidates | PatientCandidates, score: Callable[[Tensor], Tensor]) -> Scores:
     clients = candidates.clients
     return [(int(c), "it", tuple(score(clients == c).tolist())) for c in clients.unique()]
 

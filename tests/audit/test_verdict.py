@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flfw.audit import ladder
+from flfw.audit import judge
 from flfw.audit.auditor import auditing
 from flfw.audit.entries import AuditedTarget
 from flfw.audit.entries import entry as summed
@@ -420,5 +420,5 @@ def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None
 
 def test_an_easy_rung_of_few_recordings_is_not_passed() -> None:
     rows, solution = [{"recovered": True, "db": 90.0}], Solution("job", (None,))
-    assert not ladder.easy(rows, 8, solution).passed
-    assert ladder.easy(rows, 2, solution).passed
+    assert not judge.easy(rows, 8, solution).passed
+    assert judge.easy(rows, 2, solution).passed
