@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks import membership
-from flfw.adversary import shadow_training
+from flfw.adversary import client_messages, shadow_training
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
 from flfw.adversary.shadow_training import ShadowClients
@@ -33,7 +33,7 @@ WORK: Mapping[str, Callable[..., Any]] = {
     "gradients of public examples": gradients.gradient_sketches,
     "covariance": Whitening.fit.__func__,
     "whitened projections": Whitening.against,
-    "losses": membership._losses,
+    "losses": client_messages.losses_with,
     "shadow trainings": ShadowClients.train.__func__,
     "logits": shadow_training.confidences,
     "log-ratios": shadow_models.excess_ratio,

@@ -29,7 +29,7 @@ BRIEF = {
     "search": "its search ended short of the true data in {short} of {searched} messages",
     "noise": "it took the defence's randomness for independent noise, which the defence does not claim",
     "few": "only {messages} attacked, too few for a conclusion",
-    "group": "{left} left that hide one another in a sum, too few for a conclusion",
+    "group": "{left} left in a sum, too few for a conclusion",
     "alone": "it was not shown that it works where one client is left",
     "untried": "other kinds of attacks were not tried on the sums",
     "peer": "a client takes its own part off the mean and has the other one's update",
@@ -57,7 +57,7 @@ PLAIN = {
     "noise": "the attack took the protection's randomness for noise without a structure, which nobody claims; somebody "
     "who knows a structure may remove it",
     "few": "only {messages} attacked, and that is too few for an answer",
-    "group": "{left} left that hide one another in a sum, and that is too few for an answer",
+    "group": "{left} left in a sum, and that is too few for an answer",
     "alone": "it was not shown that the same attack succeeds where a sum holds a single client's message",
     "untried": "sums were not tested by attacks of other kinds, which may find more",
     "peer": "of two clients each can compute what the other one sent",
