@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import torch
 
@@ -16,17 +17,24 @@ from flfw.nets.net import Tensors
 from flfw.resolve import Resolved
 from flfw.rng import torch_generator
 from flfw.task import Task
+from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import VictimModel
 
 _FEW, _MORE = 4, 68  # candidates; between these numbers the time follows a line
-_PUBLIC = 16  # public examples of the measurements that give this line
-_EASY, _DRAWS = 16, 8  # candidates of a draw on the easy rung, and draws
+_NULL = 400  # candidates of the null control, over all clients
+# Controls: clients that learn by heart, the candidates of each, and their steps, which are 50 to 400; single steps.
+_BY_HEART, _EASY, _LEARNT = 8, 20, 100
+_SINGLE, _PAIR = 12, 2
+_CONTROL_LR = 0.1
 
 Model = Callable[[Tensors], VictimModel]
 
 
 def membership_seconds(resolved: Resolved, task: Task, model: Model, received: Tensors, sent: Tensors) -> float:
-    """Measure the seconds of all attacks on membership: of the easy rung, and of the clients in the audited rounds.
+    """Measure the seconds of all attacks on membership: in the controls, and for the clients in the audited rounds.
+
+    What belongs to a round alone, such as the gradients of public examples, is done once for all of its clients. A
+    second game, of an attacker who is told what hides the data, is not counted.
 
     Args:
         resolved: the experiment.
@@ -46,22 +54,25 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
     candidates = Examples(*task.examples("train", chosen))
     steps = max(1, experiment.local_epochs * -(-on_demand.sizes(task.split.train)[0] // experiment.batch_size))
     one = MembershipRound(1, received, dict.fromkeys(range(experiment.per_round), sent), experiment.lr, steps)
+    held = on_demand.sizes(task.split.train)[0]
+    rounds = sum(1 for number in experiment.audited if number)
     for attack in resolved.membership.values():
 
-        def seconds(tried: int, known: int, attack: MembershipAttack = attack) -> float:
+        def seconds(tried: int, local: LocalSteps | None, held: int, attack: MembershipAttack = attack) -> float:
             few = Examples(candidates.samples[:tried], candidates.labels[:tried])
-            some = Examples(public.samples[:known], public.labels[:known])
-            view = MembershipView(0, (one,), few, some, model)
+            view = MembershipView(0, (one,), few, public, model, local=local, examples=held)
             started = time.monotonic()
             with suppress(NotApplicable):
                 attack.scores(view, torch_generator(experiment.seed, "estimate"))
             return time.monotonic() - started
 
-        seconds(_FEW, _PUBLIC)  # the first call takes the time of imports, and of memory
-        least = seconds(_FEW, _PUBLIC)
-        each = max(0.0, seconds(_MORE, _PUBLIC) - least) / (_MORE - _FEW)
-        alone = seconds(_FEW, len(public.labels))
-        rounds = sum(1 for number in experiment.audited if number) * experiment.per_round / experiment.clients
-        total += sum(rounds * (alone + each * max(0, count - _FEW)) for count in counts)
-        total += _DRAWS * (alone + each * (_EASY - _FEW))
+        granted = resolved.method.local_steps(resolved.settings, experiment.lr, steps)
+        local = granted and replace(granted, batch_size=experiment.batch_size)
+        first, alone, more = (seconds(tried, local, held) for tried in (_FEW, _FEW, _MORE))
+        of_a_round, each = max(0.0, first - alone), max(0.0, more - alone) / (_MORE - _FEW)
+        took_part = experiment.per_round / experiment.clients
+        shown = [count + _NULL / len(counts) for count in counts]
+        total += rounds * (of_a_round + took_part * sum(alone + each * max(0, count - _FEW) for count in shown))
+        total += 2 * of_a_round + _BY_HEART * seconds(_EASY, LocalSteps(_CONTROL_LR, _LEARNT), _EASY // 2)
+        total += _SINGLE * seconds(_PAIR, LocalSteps(_CONTROL_LR, 1), _PAIR // 2)
     return total
