@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 import sim
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
-from flfw.adversary.observation import Observation, Vantage
+from flfw.adversary.observation import Examples, Observation, Vantage
 from flfw.audit.membership_game.candidates import GameCandidates
-from flfw.audit.membership_game.game import Game, unusable
+from flfw.audit.membership_game.game import Game, as_scores, unusable
 from flfw.audit.membership_game.request import MembershipRequest
 from flfw.defence import Defence
 from flfw.errors import BadInput
@@ -124,3 +125,17 @@ def test_an_upload_of_nan_is_left_out_and_the_other_clients_are_scored(tmp_path:
     silent, heard = (by_defence[name, "cosine"] for name in (plug_in(Diverges), "none"))
     assert (silent["pairs"], silent["failed"], silent["right"]["guesses"], silent["clients"]) == (5, 5, 0, 1)
     assert silent["verdict"] == "inconclusive" and (heard["failed"], heard["clients"]) == (0, 2)
+
+
+def test_scores_that_are_no_finite_numbers_are_written_as_such_that_can_be_read() -> None:
+    """Infinite ones stay beyond all others; NaN is none, and comes back as NaN."""
+    nothing = Examples(torch.zeros(0, 1), torch.zeros(0))
+    shown = MembershipView(4, (), nothing, nothing, lambda _: pytest.fail("no model is asked for"))
+    row = as_scores(shown, {"s": torch.tensor([torch.inf, -torch.inf, torch.nan, 0.5])})
+    assert row == [(4, "s", (1e300, -1e300, None, 0.5))]
+    places = torch.tensor([0, 1, 2, 3])
+    candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4), torch.full((4,), 4), places, {4: 2})
+    (scored,) = MembershipRequest("a", Game("file", 4, (4,), (1,), 0.1), (1,), (), candidates).scored(row)["target"][
+        "s"
+    ]
+    assert scored.members.tolist() == [1e300, -1e300] and np.isnan(scored.held_out[0]) and scored.held_out[1] == 0.5
