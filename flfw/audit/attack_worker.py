@@ -134,7 +134,7 @@ def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
                 refused.append(f"Client {view.client} has no scores: {error}")
             else:
                 scores += as_scores(view, statistics)
-                refused += attack.left_out(view) if view.rounds else ()
+                refused += attack.left_out(view) if game.vantage == "server" else ()  # sums have fewer by nature
     except NotApplicable as error:
         stopped, scores = f"not applicable: {error}", []
     except BadInput as error:

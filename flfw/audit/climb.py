@@ -125,7 +125,7 @@ class Climb:
             shown, constants = known.model.observed(seen.sent)
             trial = known.model.gradient(truth.samples, truth.labels, {}, constants)
             rounding = resolution(seen.sent, seen.received, shown, known.steps) if known.weights else 0.0
-            rounding += _of_the_sum(shown, seen, known.weights, job)
+            rounding += of_the_sum(shown, seen, known.weights, job)
             compared.append(agreement(shown, [trial], rounding))
         if not compared:
             return Rung("consistency", None, None, stopped="none of its messages could be checked")
@@ -261,7 +261,7 @@ class Climb:
         return matching[0] if matching else None
 
 
-def _of_the_sum(shown: Tensors, seen: Observation, weights: bool, job: Job) -> float:
+def of_the_sum(shown: Tensors, seen: Observation, weights: bool, job: Job) -> float:
     """Return the relative error of a mean or sum of a group that rounding explains: of the protocol, or the model."""
     ticket = job.ticket
     group = ticket.group if ticket.isolated is None else 1 / max(1, ticket.group)  # of an isolated client, the sum

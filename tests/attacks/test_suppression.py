@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,6 +18,9 @@ from attacks.suppression import Suppression, SuppressionSettings
 from flfw import nets
 from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.adversary.sums import Protocol, isolated, pooled
+from flfw.aggregates.secagg_plus import Quantiser
+from flfw.audit.climb import of_the_sum
+from flfw.audit.jobs import Ticket
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest
 from flfw.errors import BadInput
 from flfw.nets.net import Net, Tensors
@@ -298,3 +302,14 @@ def test_a_run_that_isolates_nobody_is_refused(tmp_path: Path, changes: dict[str
         whole.run(tiny(tmp_path / "run", **{**ASKED, **changes}))
     assert line in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
+
+
+def test_rounding_explains_more_of_an_isolated_sum_than_of_a_mean() -> None:
+    """Each of 4 clients rounds 9 numbers of a gradient of length 3: by half a step at most, in the sum of all."""
+    half = Quantiser().step / 2
+    seen = Observation(Vantage.SERVER, "gradient", "target", 0, 0, 0, {"w": torch.ones(9)}, {"w": torch.zeros(9)})
+    usual = Ticket("target", 0, "", 1, 1, "target")
+    asked: Any = SimpleNamespace(ticket=usual.in_sums(4, "", isolated=0))
+    assert of_the_sum(seen.sent, seen, False, asked) == pytest.approx(half * (9 * 4) ** 0.5 / 3)
+    asked.ticket = usual.in_sums(4, "")
+    assert of_the_sum(seen.sent, seen, False, asked) == pytest.approx(half * (9 / 4) ** 0.5 / 3)

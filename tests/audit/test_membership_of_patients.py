@@ -11,9 +11,10 @@ import torch
 
 import sim
 from flfw.audit.membership_entries import claim_against
+from flfw.audit.membership_game.candidates import untrained_pairs
 from flfw.audit.membership_game.patient_candidates import PatientCandidates
 from flfw.errors import BadInput
-from flfw.membership.pairs import PatientPairs, patient_game, without_held_out
+from flfw.membership.pairs import PatientGame, PatientPairs, patient_game, without_held_out
 from flfw.runs.run import stored
 from flfw.task import Task
 from tests.support.pictures import noise, save
@@ -68,6 +69,29 @@ def test_a_patient_with_a_score_that_is_none_has_none() -> None:
     assert np.isnan(scored.members).tolist() == [True, False] and np.isfinite(scored.held_out).all()
     with pytest.raises(ValueError, match="1 scores for 7 candidates of client 3"):
         candidates().scored(3, [0.0])
+
+
+def test_the_null_control_pairs_patients_whom_other_clients_hold_out() -> None:
+    """Nobody trained on them; client 0 gets those of client 1, and their scores come apart from the game's."""
+    games = patient_game(TRAIN, LABELS, PATIENTS, 0, None)
+    (null,) = untrained_pairs(games, [0], LABELS, 0).values()
+    assert isinstance(null, PatientGame) and null.count == 1
+    there = {*null.pairs.members.tolist(), *null.pairs.held_out.tolist()}
+    assert there == set(games[1].pairs.held_out.tolist())
+    assert sorted(null.places.tolist()) == sorted(games[1].held_out.tolist())
+    whose = np.concatenate([games[0].patients, null.patients])
+    shown = PatientCandidates(
+        torch.zeros(len(whose), 1),
+        torch.zeros(len(whose), dtype=torch.int64),
+        torch.zeros(len(whose), dtype=torch.int64),
+        torch.from_numpy(whose.astype(np.int64)),
+        {0: games[0].pairs},
+        {0: null.pairs},
+    )
+    played, untrained = shown.scored(0, whose.astype(float).tolist())
+    assert (len(played.members), len(untrained.members)) == (2, 1)
+    both = [*untrained.members.tolist(), *untrained.held_out.tolist()]
+    assert np.argsort(both).tolist() == np.argsort([*null.pairs.members, *null.pairs.held_out]).tolist()
 
 
 def test_a_claim_for_an_example_covers_no_patient() -> None:

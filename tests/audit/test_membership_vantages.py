@@ -17,7 +17,10 @@ from flfw.audit.membership_game.request import vantage_points
 from flfw.audit.membership_game.seen import in_sums, less_own_parts
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
+from flfw.runs.run import stored
+from flfw.task import Task
 from tests.support.small_runs import tiny
 
 RECEIVED = {"w": torch.tensor([1.0, -1.0]), "steps": torch.tensor(3)}
@@ -106,7 +109,9 @@ def test_each_size_of_a_group_is_a_vantage_point_of_its_own() -> None:
 def played(out: Path, **changes: Any) -> dict[tuple[str, int | None, str], dict[str, Any]]:
     asked = {"attack": ("membership",), "audit_rounds": "1,2", "rounds": 2, "set": ("membership.width=64",), **changes}
     folder = whole.run(tiny(out, **asked))
-    items = json.loads((folder / "result.json").read_text())["membership"]
+    result = json.loads((folder / "result.json").read_text())
+    assert result["recordings"]["refused"] == []
+    items = result["membership"]
     return {(item["vantage"], item["group"], item["statistic"]): item for item in items}
 
 
@@ -169,3 +174,32 @@ def test_vantages_that_a_run_does_not_have_are_refused(tmp_path: Path, changes: 
     asked: Experiment = tiny(tmp_path / "run", **{"attack": ("membership",), "audit_rounds": "1", **changes})
     with pytest.raises(BadInput, match=message):
         whole.check(asked)
+
+
+def test_each_vantage_has_its_own_claim_and_the_gap_is_members_less_held_out_examples(tmp_path: Path) -> None:
+    """The noise of both clients hides one of them better in their sum; the gap is counted here example by example."""
+    asked = {"method": "fed_sdp", "attack": ("membership",), "audit_rounds": "2", "rounds": 2, "lr": 0.1}
+    few = ("membership.width=64", "membership.shadows=0", "membership.public=50", "noise_multiplier=1")
+    folder = whole.run(tiny(tmp_path / "run", **asked, set=few, vantage=("server", "aggregate"), group=1))
+    result = json.loads((folder / "result.json").read_text())
+    claims = {item["vantage"]: item["claimed_epsilon"] for item in result["membership"]}
+    assert claims["aggregate"] < claims["server"]
+    for vantage, claim in claims.items():
+        assert claim == min(float(row["epsilon"]) for row in result["privacy"] if row["adversary"] == vantage)
+    task, right = Task.load(stored(folder), None), {"members": 0, "held_out": 0}
+    recordings = Recordings(folder / "observations")
+    for seen in recordings.observations([line["id"] for line in recordings.update_lines(2)]):
+        assert seen is not None and task.pairs is not None
+        weight, bias = (seen.received[f"classifier.{name}"] for name in ("weight", "bias"))
+        for side in right:
+            x, y = task.examples("train", getattr(task.pairs[seen.client], side))
+            logits = task.inputs.normalise(x).flatten(1) @ weight.T + bias
+            right[side] += int((logits.argmax(1) == y).sum())
+    pairs = sum(len(game.members) for game in task.pairs or ())
+    gap = (right["members"] - right["held_out"]) / pairs
+    assert gap != 0 and result["membership"][0]["accuracy_gap"] == pytest.approx(gap)
+
+
+def test_a_sum_is_not_held_against_shadow_trainings_of_one_client(items: Any) -> None:
+    has = {vantage for vantage, _, statistic in items if statistic in ("lira", "lira_update")}
+    assert has == {"server"}

@@ -15,10 +15,11 @@ import torch
 from safetensors.torch import load_file
 
 from flfw.adversary.observation import Reconstruction
+from flfw.audit.attack_server import Inline
 from flfw.audit.jobs import EASY, Exchange, Job, Ticket, failed, solved, ticket_of
 from flfw.audit.queue import Queue
 from flfw.curves import Point
-from flfw.errors import BadInput
+from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.storage.sealed import read_checked
 
@@ -364,3 +365,27 @@ def test_jobs_of_before_are_not_done_until_they_are_asked_for_again(queue: Queue
     assert queue.next() is None and list(queue.folder.iterdir()) == []
     queue.put(asked)
     assert queue.next() == asked
+
+
+class DamagingQueue:
+    """A queue on a disk that damages every result; it counts how often one was written."""
+
+    def __init__(self, queue: Queue) -> None:
+        self._queue, self.written = queue, 0
+
+    def start(self, asked: Job, process: int) -> None:
+        self._queue.start(asked, process)
+
+    def solution(self, asked: Job) -> None:
+        return None
+
+    def fail(self, asked: Job, why: str) -> None:
+        self.written += 1
+
+
+def test_a_result_that_can_never_be_read_ends_an_audit_in_this_process(queue: Queue) -> None:
+    damaging: Any = DamagingQueue(queue)
+    queue.put(job())
+    with pytest.raises(RunFailed, match=r"The result of .* was written 2 times and cannot be read"):
+        Inline(damaging, lambda _: []).wait(job())
+    assert damaging.written == 2
