@@ -43,7 +43,7 @@ MINUTES ?= 150
 CORES ?= 1
 
 evidence: $(VENV)/.installed  ## the next cells of the papers' tables at full scale, at the lowest priority; docs/evidence.md
-	$(RUN) -m papers.evidence --minutes $(MINUTES) --cores $(CORES)
+	$(RUN) -m flfw.papers.evidence --minutes $(MINUTES) --cores $(CORES)
 
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .

@@ -83,7 +83,7 @@ def _do(arguments: list[str]) -> int:
         print(table(command.compare))
         return 0
     if command.figures:
-        from papers.figures import write
+        from flfw.papers.figures import write
 
         print(*write(command.figures, command.experiment.out, data_root=command.experiment.data_root), sep="\n")
         return 0
@@ -190,16 +190,16 @@ def _purge(folder: Path) -> str:
 
 def _tables() -> tuple[str, ...]:
     """Return the names of all tables: the papers', and the frontier."""
-    from papers.command import names
-    from papers.frontier.table import NAME
+    from flfw.papers.command import names
+    from flfw.papers.frontier.table import NAME
 
     return *names(), NAME
 
 
 def _table(command: Command) -> int:
-    from papers.command import reproduce
-    from papers.frontier.command import reproduce as measure_points
-    from papers.frontier.table import NAME
+    from flfw.papers.command import reproduce
+    from flfw.papers.frontier.command import reproduce as measure_points
+    from flfw.papers.frontier.table import NAME
 
     name = command.table or command.cell.partition("/")[0]
     if ":" not in name and name not in _tables():

@@ -23,7 +23,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from attacks.dlg import DLGSettings, LeastSquares
+from flfw.attacks.dlg import DLGSettings, LeastSquares
 
 
 @dataclass(frozen=True)

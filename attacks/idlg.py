@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import final
 
-from attacks.dlg import LeastSquares
+from flfw.attacks.dlg import LeastSquares
 
 
 @final

@@ -35,10 +35,10 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from attacks.hyperfl import require_reading
 from flfw.adversary.attack import Budget, Models, NotApplicable, Preparation, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching, GrantedMechanism
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
+from flfw.attacks.hyperfl import require_reading
 from flfw.errors import require
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.descent import AdamDescent

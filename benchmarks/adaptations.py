@@ -19,27 +19,27 @@ from typing import Any
 
 import torch
 
-from attacks.adaptations.dp_gaussian import DPGaussianAdaptation
-from attacks.adaptations.fed_cdp import FedCDPAdaptation
-from attacks.adaptations.fed_sdp import FedSDPAdaptation
-from attacks.adaptations.low_precision import LowPrecisionAdaptation
-from attacks.adaptations.prune import PruneAdaptation
-from attacks.ig import IG, IGSettings
 from benchmarks import output
 from benchmarks.attack_victims import Victims, pictures, victims
-from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
-from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
-from clients.defences.prune import Prune, PruneSettings
 from flfw.adversary.observation import Knowledge, Observation, Vantage
+from flfw.attacks.adaptations.dp_gaussian import DPGaussianAdaptation
+from flfw.attacks.adaptations.fed_cdp import FedCDPAdaptation
+from flfw.attacks.adaptations.fed_sdp import FedSDPAdaptation
+from flfw.attacks.adaptations.low_precision import LowPrecisionAdaptation
+from flfw.attacks.adaptations.prune import PruneAdaptation
+from flfw.attacks.ig import IG, IGSettings
+from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
+from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
+from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
 from flfw.dp.settings import Noise, clipped_change
 from flfw.inversion.automatic import Automatic
 from flfw.nets import Tensors
 from flfw.rng import torch_generator
+from flfw.strategies.fed_cdp import FedCDPSettings
+from flfw.strategies.fed_sdp import FedSDPSettings
 from flfw.training.gaussian import gaussian
 from flfw.victims.operator import Circumstances, MethodOperator, Operator
-from strategies.fed_cdp import FedCDPSettings
-from strategies.fed_sdp import FedSDPSettings
 
 _WITHIN_DB = 1.0
 _LR = 0.1  # of the clipped step

@@ -29,17 +29,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.adaptations.fed_cdp import FedCDPAdaptation
-from attacks.adaptations.low_precision import LowPrecisionAdaptation
-from attacks.adaptations.prune import PruneAdaptation
-from attacks.membership import Membership, MembershipSettings
 from benchmarks import output
-from clients.defences.dcs2 import DCS2, DCS2Settings
-from clients.defences.low_precision import LowPrecision
-from clients.defences.prune import Prune
 from flfw import data, nets
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
+from flfw.attacks.adaptations.fed_cdp import FedCDPAdaptation
+from flfw.attacks.adaptations.low_precision import LowPrecisionAdaptation
+from flfw.attacks.adaptations.prune import PruneAdaptation
+from flfw.attacks.membership import Membership, MembershipSettings
+from flfw.clients.defences.dcs2 import DCS2, DCS2Settings
+from flfw.clients.defences.low_precision import LowPrecision
+from flfw.clients.defences.prune import Prune
 from flfw.defence import LocalStep
 from flfw.inversion.clipped import clipped
 from flfw.inversion.private.surrogate import Teaching, trained_upon
@@ -49,10 +49,10 @@ from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors
 from flfw.rng import initialising, numpy_generator, torch_generator
+from flfw.strategies.fed_cdp import FedCDPSettings
 from flfw.victims.generated import GeneratedVictim
 from flfw.victims.operator import Circumstances, Operator, Scaled
 from flfw.victims.victim import PlainVictim, VictimModel
-from strategies.fed_cdp import FedCDPSettings
 
 _MEMBERS, _PUBLIC, _WIDTH, _LR = 40, 400, 256, 0.1
 _WIDE = 1e6  # a bound that clips nothing

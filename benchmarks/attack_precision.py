@@ -20,11 +20,11 @@ from typing import Any, Literal
 
 import torch
 
-from attacks.ig import IG, IGSettings
 from benchmarks import output
 from benchmarks.attack_victims import Victims, matched_psnrs, pictures, victims
 from benchmarks.our_search import wait
 from benchmarks.turns import ratio, rounded
+from flfw.attacks.ig import IG, IGSettings
 from flfw.inversion.compute import Compute, Precision
 from flfw.inversion.search import Target, invert
 from flfw.rng import torch_generator

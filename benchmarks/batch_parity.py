@@ -39,15 +39,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from attacks.gradinversion import GradInversion, GradInversionSettings
-from attacks.ig import IG, IGSettings
-from attacks.imprint import Imprint, ImprintSettings
 from benchmarks import breaching_env, output
 from benchmarks.attack_victims import Victims, matched_psnrs, pictures, victims
 from benchmarks.our_search import TV
 from benchmarks.their_search import Theirs
 from flfw import nets
 from flfw.adversary.observation import Knowledge, Observation, Vantage
+from flfw.attacks.gradinversion import GradInversion, GradInversionSettings
+from flfw.attacks.ig import IG, IGSettings
+from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.inversion.closed_form.imprint import expected_alone
 from flfw.inversion.layer_statistics import received_statistics
 from flfw.inversion.matching import Distance, squared_distance

@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from benchmarks import output
-from clients.defences.dcs2 import DCS2Settings, Search
 from flfw import nets
+from flfw.clients.defences.dcs2 import DCS2Settings, Search
 from flfw.defence import LocalStep
 from flfw.nets.inputs import Inputs
 from flfw.nets.representation import entering, row_norms

@@ -37,9 +37,9 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log_softmax, mse_loss, softmax
 
 from benchmarks import output
-from clients.fedcg import FedCGClient
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
+from flfw.clients.fedcg import FedCGClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
@@ -49,8 +49,8 @@ from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.place import ServerPlace
+from flfw.strategies.fedcg import FedCG, FedCGSettings
 from flfw.task import Task
-from strategies.fedcg import FedCG, FedCGSettings
 
 _EXACT = 1e-5
 _ROUNDS = 7  # that are compared in float32

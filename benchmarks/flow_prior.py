@@ -19,11 +19,11 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
-from attacks.adaptations.dp_gaussian import DPGaussianAdaptation
-from attacks.ig import IG, IGSettings
 from benchmarks import output
 from flfw import data, nets
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
+from flfw.attacks.adaptations.dp_gaussian import DPGaussianAdaptation
+from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.measures.arrangements import GuessedBatch
 from flfw.audit.measures.identification import identify
 from flfw.audit.measures.metrics import psnr, ssim

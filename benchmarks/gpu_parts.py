@@ -30,9 +30,9 @@ from flfw.inversion.compute import Compute
 from flfw.inversion.evaluation import stacked, stacked_given
 from flfw.inversion.graph import Graph
 from flfw.nets import Tensors
-from papers.evidence.priorities import Item, items
-from papers.evidence.records import FOLDER, file_of, read
-from papers.timing import Trainee
+from flfw.papers.evidence.priorities import Item, items
+from flfw.papers.evidence.records import FOLDER, file_of, read
+from flfw.papers.timing import Trainee
 
 CLOSE: Mapping[str, float] = {
     "float64_gradient": 1e-10,
@@ -291,7 +291,7 @@ def cell(path: str, amount: Amount) -> dict[str, Any]:
     item = next(items(_QUICK_CELL if amount.quick else path))
     key = json.dumps([item.cell.path, item.variant, item.seed, item.choice])
     words = ["--item", key, "--runs", amount.runs, "--folder", records, "--gpus", int(amount.device.type == "cuda")]
-    worker = subprocess.Popen([sys.executable, "-m", "papers.evidence", *map(str, words)], cwd=_ROOT)
+    worker = subprocess.Popen([sys.executable, "-m", "flfw.papers.evidence", *map(str, words)], cwd=_ROOT)
     known = {"cell": item.name, "rounds": item.run.rounds, "published": item.cell.value, **_on_processor(item)}
     try:
         code = worker.wait(60 * amount.minutes)
@@ -301,7 +301,7 @@ def cell(path: str, amount: Amount) -> dict[str, Any]:
         worker.terminate()
         worker.wait()
     if code:
-        return {**known, "missing": f"not measured: python -m papers.evidence ended with exit code {code}"}
+        return {**known, "missing": f"not measured: python -m flfw.papers.evidence ended with exit code {code}"}
     (record,) = (one for one in read(records) if one.cell == item.cell.path)
     return {**known, "value": record.value, "seconds": record.seconds}
 

@@ -31,10 +31,10 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from benchmarks import output
-from clients.hyperfl import HyperFLClient
 from flfw import nets
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
+from flfw.clients.hyperfl import HyperFLClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.errors import BadInput

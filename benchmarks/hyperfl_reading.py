@@ -16,8 +16,8 @@ from torch import Tensor
 
 from benchmarks import output
 from benchmarks.hyperfl import CASES, client, images
-from clients.hyperfl import HyperFLClient
 from flfw import nets
+from flfw.clients.hyperfl import HyperFLClient
 from flfw.inversion.closed_form.shared_gradient import read, without_decay
 
 _RUNS = {"1": (50, 1), "4": (200, 1), "12": (600, 1), "60": (600, 5)}  # steps: images and epochs

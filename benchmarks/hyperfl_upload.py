@@ -39,9 +39,9 @@ from flfw.messages.wire import broadcast, nbytes, pack, views
 from flfw.nets import Tensors
 from flfw.resolve import resolve, without_auto
 from flfw.server.aggregation import Update
+from flfw.strategies.hyperfl import HyperFL
 from flfw.task import Task
 from flfw.training.hypernetwork_training import HypernetworkTraining
-from strategies.hyperfl import HyperFL
 
 _GOAL = 10.0
 _ERROR = 1e-3

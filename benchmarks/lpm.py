@@ -31,10 +31,10 @@ from torch.nn.functional import cross_entropy
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from benchmarks import hyperfl, output
-from clients.hyperfl import HyperFLClient
 from flfw import nets
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
+from flfw.clients.hyperfl import HyperFLClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment

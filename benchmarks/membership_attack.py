@@ -12,11 +12,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from attacks import membership
 from flfw.adversary import client_messages, shadow_training
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
 from flfw.adversary.shadow_training import ShadowClients
+from flfw.attacks import membership
 from flfw.membership import gradients, shadow_models
 from flfw.membership.shadow_sets import ShadowSets
 from flfw.membership.whitening import Whitening

@@ -21,15 +21,15 @@ from flfw.matrix import compare, matrices, tables
 from flfw.matrix.cells import settled
 from flfw.matrix.question import Matrix
 from flfw.matrix.rows import read
+from flfw.papers import cells as paper_cells
+from flfw.papers.evidence import records
+from flfw.papers.frontier import points
+from flfw.papers.preset import Figure
 from flfw.report.report import write_report
 from flfw.resolve import resolve
 from flfw.runs.audit_again import require_recorded
 from flfw.runs.results import last_round, read_earlier
 from flfw.runs.run import stored
-from papers import cells as paper_cells
-from papers.evidence import records
-from papers.frontier import points
-from papers.preset import Figure
 
 _CHANGES: dict[str, Change] = {"result.json": unsealed(json_mutant), "audit.csv": unsealed(table_mutant)}
 
@@ -82,7 +82,7 @@ def results(scratch: Path) -> list[Subject]:
             "read_earlier", {"result.json": _CHANGES["result.json"]}, earlier, fits=lambda r: type(r[0]) is int
         ),
         folder.subject(
-            "papers.cells", {"result.json": _CHANGES["result.json"]}, figures, refusals=(RunFailed,), fits=_finite
+            "flfw.papers.cells", {"result.json": _CHANGES["result.json"]}, figures, refusals=(RunFailed,), fits=_finite
         ),
         kept.subject("--from", parts, again, fits=lambda count: count > 0, weight=0.5),
         training.subject("read_training", change, read_training, fits=lambda t: isinstance(t["rounds"], list)),

@@ -2,8 +2,9 @@
 
 Both sides have the same network, gradients, labels, first guesses, one start and the same number of iterations. The
 framework is breaching 0.1.2 under its configuration ``invertinggradients`` (`benchmarks.breaching_side`), in its
-environment (`benchmarks.breaching_env`); ours is `attacks.ig` as users run it. Their total variation has a border, and
-of one search both keep the guess with the lowest objective. The images are lossless, of CIFAR-10 unless said otherwise.
+environment (`benchmarks.breaching_env`); ours is `flfw.attacks.ig` as users run it. Their total variation has a border,
+and of one search both keep the guess with the lowest objective. The images are lossless, of CIFAR-10 unless said
+otherwise.
 
 Equal weights (``cifar10``, ``mnist``): the sigmoid LeNet, one image to each gradient, 2,000 iterations, both with one
 constant weight of the total variation. The engines should agree within 1 dB. Defaults (``lenet_B``, ``cnn2_B``): our
@@ -25,11 +26,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.ig import IG, IGSettings
 from benchmarks import breaching_env, output
 from benchmarks.attack_victims import Victims, pictures, victims
 from benchmarks.our_search import TV
 from benchmarks.their_search import Theirs
+from flfw.attacks.ig import IG, IGSettings
 from flfw.inversion.search import Target, invert
 
 THEIR_TV = 0.2

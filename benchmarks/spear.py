@@ -21,10 +21,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from attacks.spear import SPEAR
 from benchmarks import output
 from flfw import data, nets
 from flfw.adversary.observation import Knowledge, Observation, Vantage
+from flfw.attacks.spear import SPEAR
 from flfw.data import Dataset
 from flfw.errors import BadInput
 from flfw.nets.inputs import Inputs

@@ -6,17 +6,14 @@ There is no registry. A plug-in is the only concrete class of its kind that its 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import inspect
 import pkgutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-import flfw
 from flfw.errors import BadInput, require
 from flfw.experiment import Scalar
 from flfw.imports import imported
@@ -37,11 +34,11 @@ class Kind:
         return "an" if self.noun[0] in "aeiou" else "a"
 
 
-METHOD = Kind("method", "strategies")
-CLIENT = Kind("client", "clients")
-DEFENCE = Kind("defence", "clients.defences")
-ATTACK = Kind("attack", "attacks")
-ADAPTATION = Kind("adaptation", "attacks.adaptations")
+METHOD = Kind("method", "flfw.strategies")
+CLIENT = Kind("client", "flfw.clients")
+DEFENCE = Kind("defence", "flfw.clients.defences")
+ATTACK = Kind("attack", "flfw.attacks")
+ADAPTATION = Kind("adaptation", "flfw.attacks.adaptations")
 
 
 def short_name(plugin: str) -> str:
@@ -73,7 +70,7 @@ def find(kind: Kind, name: str, base: type[T]) -> type[T]:
         raise BadInput(
             f"Expected {kind.article} {kind.noun} among {known}, or package.module:Class; got {kind.noun}={name}."
         )
-    module = _import(f"{kind.package}.{name}", kind)
+    module = importlib.import_module(f"{kind.package}.{name}")
     classes = [c for c in vars(module).values() if _is_concrete(c, base) and c.__module__ == module.__name__]
     if len(classes) != 1:
         raise BadInput(
@@ -96,20 +93,7 @@ def _is_concrete(candidate: object, base: type) -> bool:
 
 
 def _home(package: str) -> Path:
-    return Path(flfw.__file__).parent.parent.joinpath(*package.split("."))
-
-
-def _import(module: str, kind: Kind) -> ModuleType:
-    """Import one of the project's own files, and check that it is: another package may have the same name."""
-    top = module.partition(".")[0]
-    spec = importlib.util.find_spec(top)
-    folders = [Path(place) for place in (spec.submodule_search_locations if spec else None) or []]
-    if _home(top) not in folders:
-        raise BadInput(
-            f"Expected package {top} in {_home(top)}, got {', '.join(map(str, folders)) or 'none'}: another package of "
-            "that name comes first on the path; run from another folder or rename it."
-        )
-    return importlib.import_module(module)
+    return Path(importlib.import_module(package).__path__[0])
 
 
 @dataclass(frozen=True)

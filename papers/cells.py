@@ -2,7 +2,7 @@
 
 Each experiment has its own folder. The folder is named after all settings that decide the numbers, so tables share
 runs. A completed run is read, an interrupted run is resumed, and a run without a checkpoint is started again. Where no
-whole run is needed (`papers.preset.Source`), the folder holds only a result.json.
+whole run is needed (`flfw.papers.preset.Source`), the folder holds only a result.json.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from flfw import data, nets, plugins
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.formats.result_file import read_result
+from flfw.papers import planned, timing
+from flfw.papers.preset import Figure, Preset
+from flfw.papers.published import Cell
+from flfw.papers.reach import Reach, keep, reach, uninformative
 from flfw.resolve import without_auto
 from flfw.runs import run
 from flfw.storage import checkpoint
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import sealed, write_whole
 from flfw.task import Task
-from papers import planned, timing
-from papers.preset import Figure, Preset
-from papers.published import Cell
-from papers.reach import Reach, keep, reach, uninformative
 
 Status = Literal["measured", "not run", "failed"]
 OURS = "variant=ours"

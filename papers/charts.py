@@ -1,4 +1,4 @@
-"""Figures of norms, privacy and compression: drawn from their rows alone, in the style of `papers.drawing`."""
+"""Figures of norms, privacy and compression: drawn from their rows alone, in the style of `flfw.papers.drawing`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from flfw.errors import require
-from papers.drawing import INKS, MARKS, STYLE, TEXT, End, Rows, blank, name_ends
+from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, End, Rows, blank, name_ends
 
 _WIDE = 100.0  # smallest ratio of largest to smallest value with a logarithmic axis
 _BAND = 0.18
@@ -64,7 +64,7 @@ def privacy(rows: Rows, title: str) -> Figure:
     A dashed line is the accuracy of a run without any epsilon.
 
     Args:
-        rows: rows of `papers.comparisons.privacy`.
+        rows: rows of `flfw.papers.comparisons.privacy`.
         title: title above the plots.
     """
     units = [unit for unit in dict.fromkeys(row["unit"] for row in rows) if _known(rows, unit)]
@@ -108,7 +108,7 @@ def compression(rows: Rows, title: str) -> Figure:
     """Draw accuracy by compression, and below it the leakage at the client: a mark for each run, a line for the means.
 
     Args:
-        rows: rows of `papers.comparisons.compression`.
+        rows: rows of `flfw.papers.comparisons.compression`.
         title: title above the plots.
     """
     figure = blank(6.4, 5.6, title)

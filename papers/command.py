@@ -9,14 +9,14 @@ from pathlib import Path
 
 from flfw.errors import BadInput
 from flfw.experiment import FREE_ON_RESUME, Experiment
+from flfw.papers import published, show
+from flfw.papers.cells import Outcome
+from flfw.papers.layout import sheet
+from flfw.papers.preset import Scale, presets
+from flfw.papers.reproduce import Reproduction
 from flfw.runs import engine
 from flfw.storage.checkpoint import locked
 from flfw.storage.sealed import write_whole
-from papers import published, show
-from papers.cells import Outcome
-from papers.layout import sheet
-from papers.preset import Scale, presets
-from papers.reproduce import Reproduction
 
 OUT = Path("runs/papers")
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from flfw.errors import BadInput, require
 from flfw.matrix.rows import Finished
+from flfw.papers.drawing import Rows
 from flfw.plugins import short_name
-from papers.drawing import Rows
 
 ON_CLIENT = "client_example"
 

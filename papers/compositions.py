@@ -1,4 +1,4 @@
-"""Composition theorems beside accountants, for Fed-CDP's steps: ``python -m papers.compositions``.
+"""Composition theorems beside accountants, for Fed-CDP's steps: ``python -m flfw.papers.compositions``.
 
 It prints a Markdown table of the epsilons of the same noisy steps. The defaults are Fed-CDP's on MNIST: sigma 6,
 q = 0.01, T L = 10,000 steps, delta 1e-5. Like the paper's own count, it takes q for granted and counts one clipped
@@ -63,7 +63,7 @@ def main(arguments: list[str]) -> int:
 
 def _do(arguments: list[str]) -> int:
     parser = Parser(
-        prog="python -m papers.compositions", description="Compare bounds on the privacy spent by noisy steps."
+        prog="python -m flfw.papers.compositions", description="Compare bounds on the privacy spent by noisy steps."
     )
     parser.add_argument("--sigma", type=float, default=6.0, help="noise multiplier, >= 0")
     parser.add_argument("--rate", type=float, default=0.01, help="q, probability to be drawn in a step, in (0, 1]")

@@ -35,8 +35,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flfw.experiment import Experiment
-from papers.preset import Figure, Further, Preset, Presets, Scale
-from papers.published import Cell
+from flfw.papers.preset import Figure, Further, Preset, Presets, Scale
+from flfw.papers.published import Cell
 
 _NETS = {"MNIST": ("mnist", "lenet"), "CIFAR-10": ("cifar10", "convnet32"), "MNIST-M": ("mnist_m", "convnet32")}
 _OWN = ("dcs2", {"MNIST": "dcs2.threshold=300", "CIFAR-10": "dcs2.threshold=500", "MNIST-M": "dcs2.threshold=500"})
@@ -57,7 +57,7 @@ _DEFENCES: dict[str, tuple[str, dict[str, str]]] = {
     "DCS^2, threshold 100": ("dcs2", {"": "dcs2.threshold=100"}),
     "DCS^2, sensitive 0-4": ("dcs2", {"": "dcs2.sensitive=0,1,2,3,4"}),
     "DCS^2 + Prune": ("dcs2+prune", {"MNIST": "prune.ratio=0.7", "": "prune.ratio=0.9"}),
-    "Idle client": ("papers.idle_client:IdleClient", {}),
+    "Idle client": ("flfw.papers.idle_client:IdleClient", {}),
 }
 """Defence of each row, and its assignment by data set; an empty name stands for all others."""
 

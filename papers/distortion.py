@@ -1,4 +1,4 @@
-"""Distortions that cannot change an input's class, by a run's last model: ``python -m papers.distortion RUN``.
+"""Distortions that cannot change an input's class, by a run's last model: ``python -m flfw.papers.distortion RUN``.
 
 Proposition 2 of Fed-CDP (Wei et al., ICDCS 2021, arXiv 2107.01154) is about the largest distortion that keeps a label,
 without a number. This is our reading, the bound of Hein and Andriushchenko (NeurIPS 2017):
@@ -30,12 +30,12 @@ from torch.func import jacrev, vmap
 from flfw.errors import BadInput, require
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Net
+from flfw.papers.norms import last_weights
 from flfw.resolve import resolve
 from flfw.runs import run
 from flfw.storage.checkpoint import is_complete, require_same_data, stored_experiment
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
-from papers.norms import last_weights
 
 _UNCHANGED = (nn.Identity, nn.Flatten, nn.Dropout)  # in evaluation mode
 _SLOPES: dict[type[nn.Module], float] = {nn.ReLU: 1.0, nn.LeakyReLU: 1.0, nn.Tanh: 1.0, nn.Sigmoid: 0.25}
@@ -183,7 +183,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _do(arguments: Sequence[str]) -> int:
     parser = Parser(
-        prog="python -m papers.distortion", description="Bound the distortions that keep the class of test examples."
+        prog="python -m flfw.papers.distortion",
+        description="Bound distortions that keep the class of test examples.",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run that shares its whole model")
     parser.add_argument("--examples", type=int, default=1000, help="most test examples; default: %(default)s")

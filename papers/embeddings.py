@@ -14,11 +14,11 @@ from flfw.client.store import ClientStore, StateMissing
 from flfw.data.splits.picture import holdings
 from flfw.errors import BadInput, require
 from flfw.messages.sharing import matches
+from flfw.papers.drawing import MARKS, OTHERS, Rows
 from flfw.resolve import resolve
 from flfw.rng import numpy_generator
 from flfw.runs import run
 from flfw.storage.checkpoint import Stored, require_same_data, stored_experiment
-from papers.drawing import MARKS, OTHERS, Rows
 
 EMBEDDING = "embedding"
 """Name of the private tensor that is projected to the plane."""

@@ -21,10 +21,10 @@ from torch import Tensor, nn
 
 from flfw.errors import require
 from flfw.nets.conditional_gan import GeneratingNet, noise
+from flfw.papers.drawing import STYLE, TEXT, Rows, blank
+from flfw.papers.embeddings import plane
+from flfw.papers.restored import Restored, restored
 from flfw.rng import numpy_generator, torch_generator
-from papers.drawing import STYLE, TEXT, Rows, blank
-from papers.embeddings import plane
-from papers.restored import Restored, restored
 
 MOST_CLIENTS = 4
 MOST_EXAMPLES = 200

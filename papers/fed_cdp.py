@@ -58,9 +58,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flfw.experiment import Experiment
-from papers import fed_cdp_runs as runs
-from papers.preset import Figure, Preset, Presets, Scale, as_authors
-from papers.published import Cell
+from flfw.papers import fed_cdp_runs as runs
+from flfw.papers.preset import Figure, Preset, Presets, Scale, as_authors
+from flfw.papers.published import Cell
 
 VANTAGES = {"type 0&1": "server", "type 2": "client_example"}
 HALF = 0.5

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from flfw.experiment import Experiment
-from papers.preset import Scale
+from flfw.papers.preset import Scale
 
 SIGMA, CLIP = 6.0, 4.0
 ROWS = ("non-private", "Fed-SDP", "Fed-CDP", "Fed-CDP(decay)")

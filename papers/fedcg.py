@@ -45,8 +45,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flfw.experiment import Experiment
-from papers.preset import Figure, Preset, Presets, Scale
-from papers.published import Cell
+from flfw.papers.preset import Figure, Preset, Presets, Scale
+from flfw.papers.published import Cell
 
 METHODS = {
     "Local": "local_only",

@@ -1,4 +1,4 @@
-"""Figures from finished runs, the numbers beside each as CSV: ``python -m papers.figures RUN [OTHER ...]``.
+"""Figures from finished runs, the numbers beside each as CSV: ``python -m flfw.papers.figures RUN [OTHER ...]``.
 
     training    mean training loss, and accuracy before and after local training, by round, of all runs together
     measures    further measures of the first run's method, by round
@@ -13,8 +13,8 @@ and, only by name (``--only``), since they need certain runs or are slow:
     features     features of the first run's clients beside generated ones for the same labels, by t-SNE
     grid         original images and their reconstructions, of all runs, with the scores
 
-Each is first a table of numbers; `papers.drawing` or `papers.charts` draws the figure from that table alone. Only a
-grid has images beside its table.
+Each is first a table of numbers; `flfw.papers.drawing` or `flfw.papers.charts` draws the figure from that table alone.
+Only a grid has images beside its table.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from matplotlib.figure import Figure
 from flfw import data
 from flfw.errors import BadInput, require
 from flfw.matrix.rows import Finished, read
+from flfw.papers import charts, comparisons, drawing, features, gains, grids
+from flfw.papers.comparisons import kind
+from flfw.papers.drawing import Rows
+from flfw.papers.embeddings import embeddings, perplexity
+from flfw.papers.norms import norms
 from flfw.storage.sealed import write_whole
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
-from papers import charts, comparisons, drawing, features, gains, grids
-from papers.comparisons import kind
-from papers.drawing import Rows
-from papers.embeddings import embeddings, perplexity
-from papers.norms import norms
 
 USUAL = ("training", "measures", "embeddings")
 NAMES = (*USUAL, "privacy", "compression", "norms", "gains", "features", "grid")
@@ -64,7 +64,7 @@ def write(
         only: names of figures, see `NAMES`. If empty, the `USUAL` ones are drawn. Of these, figures for which the first
             run has no numbers are left out; a line on stderr gives the reason.
         data_root: present folder of the data; None: the folder that the run used.
-        choice: images of a grid; None: see `papers.grids.GridChoice`.
+        choice: images of a grid; None: see `flfw.papers.grids.GridChoice`.
 
     Raises:
         BadInput: a run is not finished, was not trained or has other data than the first, or there are no numbers for
@@ -211,7 +211,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _do(arguments: list[str]) -> int:
-    parser = Parser(prog="python -m papers.figures", description="Draw finished runs for a paper.")
+    parser = Parser(prog="python -m flfw.papers.figures", description="Draw finished runs for a paper.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders; what shows one run shows the first")
     parser.add_argument("--out", type=Path, help="folder to write; default: figures in the first run's")
     parser.add_argument("--format", choices=get_args(drawing.Format), default="svg", help="of the figures")

@@ -16,8 +16,8 @@ from matplotlib.ticker import FuncFormatter
 from flfw.data.splits import partition
 from flfw.errors import BadInput, require
 from flfw.matrix.rows import Finished
+from flfw.papers.drawing import INKS, STYLE, Rows, blank
 from flfw.plugins import settings
-from papers.drawing import INKS, STYLE, Rows, blank
 
 ALONE = "local_only"
 """Method of the reference run."""

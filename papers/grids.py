@@ -23,8 +23,8 @@ from safetensors.numpy import load_file
 
 from flfw.errors import BadInput, require
 from flfw.matrix.rows import AttackSetting, Finished
+from flfw.papers.drawing import INKS, STYLE, TEXT, Rows, blank
 from flfw.report.findings import belongs, is_true, number
-from papers.drawing import INKS, STYLE, TEXT, Rows, blank
 
 COLUMNS = 8
 ORIGINAL, LAST = "original", "last"

@@ -70,9 +70,9 @@ from dataclasses import replace
 
 from flfw import nets
 from flfw.experiment import Experiment
-from papers import low_resolution
-from papers.preset import Figure, Further, Preset, Presets, Scale, as_authors
-from papers.published import Cell
+from flfw.papers import low_resolution
+from flfw.papers.preset import Figure, Further, Preset, Presets, Scale, as_authors
+from flfw.papers.published import Cell
 
 METHODS = {
     "Local-only": "local_only",

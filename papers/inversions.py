@@ -1,4 +1,4 @@
-"""Inversion of private features, by how much the attacker knows of the extractor: ``python -m papers.inversions RUN``.
+"""Inversion of private features, by what the attacker knows of the network: ``python -m flfw.papers.inversions RUN``.
 
 The notebooks of FedCG's authors (Wu et al., IJCAI 2022, arXiv 2111.08211) measure this, the paper does not report it.
 
@@ -36,13 +36,13 @@ from flfw.inversion.priors import total_variation
 from flfw.inversion.private.surrogate import Teaching, restarted, trained_under
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.inputs import Inputs
+from flfw.papers import drawing, grids
+from flfw.papers.restored import Restored, restored
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.runs import run
 from flfw.task import Task
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
-from papers import drawing, grids
-from papers.restored import Restored, restored
 
 TRUE, GENERATED = "true", "generated"
 MEAN = "mean image of its class, no leak"
@@ -211,7 +211,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _do(arguments: Sequence[str]) -> int:
     usual = InversionSettings()
-    parser = Parser(prog="python -m papers.inversions", description="Invert a client's features.")
+    parser = Parser(prog="python -m flfw.papers.inversions", description="Invert a client's features.")
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of a finished run with --keep-state")
     parser.add_argument("--client", type=int, default=0, help="default: %(default)s")
     parser.add_argument("--other", default="", metavar="DATASET", help="data of another distribution")

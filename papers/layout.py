@@ -6,10 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from string import ascii_lowercase
 
+from flfw.papers.cells import OURS, Outcome
+from flfw.papers.preset import Preset, Scale
+from flfw.papers.published import Cell, Table
 from flfw.storage.provenance import code_hash
-from papers.cells import OURS, Outcome
-from papers.preset import Preset, Scale
-from papers.published import Cell, Table
 
 _SHOWN_PATHS = 3
 _WITHOUT_A_RUN = {

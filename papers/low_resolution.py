@@ -23,8 +23,8 @@ from pathlib import Path
 from flfw import data
 from flfw.data import Arrays, DatasetCard
 from flfw.experiment import Experiment
-from papers.preset import Figure, Further, Preset, Scale
-from papers.published import Cell
+from flfw.papers.preset import Figure, Further, Preset, Scale
+from flfw.papers.published import Cell
 
 _AT = "audit.attack=rog,round=0"
 _CLOSED = ("rog.private=closed_form",)

@@ -23,14 +23,14 @@ from flfw.client.workplace import Workplace
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
+from flfw.papers.drawing import Rows
+from flfw.papers.timing import plain
 from flfw.resolve import resolve
 from flfw.runs import run
 from flfw.storage.checkpoint import require_same_data, stored_experiment
 from flfw.storage.sealed import sealed, unseal
 from flfw.task import Task
 from flfw.training.per_example import PerExample
-from papers.drawing import Rows
-from papers.timing import plain
 
 MOST_CLIENTS = 100
 LOW, HIGH = 0.1, 0.9

@@ -11,7 +11,7 @@ from typing import Literal, TypeAlias
 from flfw import plugins
 from flfw.experiment import Experiment
 from flfw.method import Method
-from papers.published import Cell
+from flfw.papers.published import Cell
 
 Scale = Literal["quick", "full"]
 

@@ -108,7 +108,7 @@ class OutsideTable:
 
     Attributes:
         table: its cells; its name is that of its files.
-        presets: function of a cell and a scale for the cell's `papers.preset.Preset`.
+        presets: function of a cell and a scale for the cell's `flfw.papers.preset.Preset`.
     """
 
     table: Table

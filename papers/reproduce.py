@@ -10,10 +10,10 @@ from pathlib import Path
 
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
-from papers import cells, layout
-from papers.cells import Outcome
-from papers.preset import Preset, Presets, Scale, varied
-from papers.published import Cell, Table
+from flfw.papers import cells, layout
+from flfw.papers.cells import Outcome
+from flfw.papers.preset import Preset, Presets, Scale, varied
+from flfw.papers.published import Cell, Table
 
 PENDING = "not reached yet"
 

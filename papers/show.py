@@ -6,10 +6,10 @@ import io
 import re
 from collections.abc import Iterable, Iterator
 
-from papers.cells import Outcome
-from papers.layout import Entry, Sheet
-from papers.preset import Scale
-from papers.published import Table
+from flfw.papers.cells import Outcome
+from flfw.papers.layout import Entry, Sheet
+from flfw.papers.preset import Scale
+from flfw.papers.published import Table
 
 _GAP = 2
 _TEX = {

@@ -1,4 +1,4 @@
-"""Search for the policy of ATS: ``python -m papers.transformation_search --dataset NAME --net NAME``.
+"""Search for the policy of ATS: ``python -m flfw.papers.transformation_search --dataset NAME --net NAME``.
 
 Gao et al., CVPR 2021 (arXiv 2011.12505), with the ranking of the TPAMI extension, 2023. Candidates are random sequences
 of three ids (`flfw.data.transformations`). Each has two scores:
@@ -243,7 +243,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _do(arguments: Sequence[str]) -> int:
     parser = Parser(
-        prog="python -m papers.transformation_search", description="Search for the transformation policy of ATS."
+        prog="python -m flfw.papers.transformation_search", description="Search for the transformation policy of ATS."
     )
     parser.add_argument("--dataset", required=True, help="a data set of images")
     parser.add_argument("--net", required=True, help="a network")

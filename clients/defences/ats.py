@@ -1,7 +1,8 @@
 """ATS: each training image is transformed by a searched sequence of operations, as if by augmentation.
 
 Paper       Gao et al., "Privacy-preserving Collaborative Learning with Automatic Transformation Search", CVPR 2021,
-            arXiv 2011.12505; extended in TPAMI 2023. A baseline of DCS^2. `papers.transformation_search` is the search.
+            arXiv 2011.12505; extended in TPAMI 2023. A baseline of DCS^2. `flfw.papers.transformation_search` is its
+            search.
 Symbols     T a policy: ids of operations, in order; with `+` one of several sequences for each image, uniformly.
 Acts on     the images of each local step, after the augmentation; not on the labels.
 Departures  1. The paper gives each operation a probability. The authors' code lists it and never uses it: the whole

@@ -27,9 +27,9 @@ from flwr.app import Context, RecordDict
 from sklearn.datasets import load_digits
 from torch import nn
 
-from attacks.analytic import Analytic
-from attacks.ig import IG, IGSettings
 from flfw.adversary.observation import Truth
+from flfw.attacks.analytic import Analytic
+from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.foreign import TrainingDescription, audit
 from flfw.audit.measures.public import Public
 from flfw.errors import BadInput

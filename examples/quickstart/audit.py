@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from quickstart.task import SmallNet, digits, places
 
-from attacks.ig import IG, IGSettings
 from flfw.adversary.observation import Truth
+from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.foreign import audit
 from flfw.audit.measures.public import Public
 from flfw.recording.reader import Recordings

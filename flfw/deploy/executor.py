@@ -28,7 +28,6 @@ from flwr.supercore.utils import get_flwr_home
 
 from flfw.deploy.plain_log import keep_plain
 from flfw.messages.pulling import ask_again_soon
-from flfw.storage.provenance import PACKAGES
 
 _LIBRARIES = (
     "numpy.random",
@@ -117,7 +116,7 @@ def become_fresh() -> None:
     for number in exit_handler.SIGNAL_TO_EXIT_CODE:
         signal.signal(number, signal.SIG_DFL)
     exit_handler.registered_exit_handlers.clear()
-    for name in [name for name in sys.modules if name.partition(".")[0] in PACKAGES]:
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flfw"]:
         del sys.modules[name]
     sys.argv = ["flwr-clientapp"]
 

@@ -6,9 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
-import flfw
 from flfw.experiment import Scalar
-from flfw.storage.provenance import PACKAGES
+from flfw.storage.provenance import sources
 
 
 def write_app(folder: Path, run_config: dict[str, Scalar]) -> None:
@@ -34,10 +33,8 @@ def toml_lines(run_config: dict[str, Scalar]) -> str:
 
 def write_bundle(folder: Path, run_config: dict[str, Scalar]) -> None:
     """Write the running code and its configuration as an app; Flower takes only the modules of a package."""
-
-    root = Path(flfw.__file__).parent.parent
-    for source in (path for package in PACKAGES for path in (root / package).rglob("*.py")):
-        target = folder / source.relative_to(root)
+    for name, source in sources().items():
+        target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(source, target)
     write_app(folder, run_config)

@@ -12,15 +12,29 @@ from typing import Any
 
 import flfw
 
-PACKAGES = ("flfw", "strategies", "clients", "attacks")
+_PLUGINS = ("strategies", "clients", "attacks")
+
+
+def sources() -> dict[str, Path]:
+    """List the source files of an app, each by its name in the package, such as ``flfw/strategies/fedavg.py``.
+
+    A checkout and an installed package give the same names. The papers' tables are no part of an app.
+    """
+    core = Path(flfw.__file__).parent
+    files = {path.relative_to(core): path for path in core.rglob("*.py")}
+    files = {name: path for name, path in files.items() if name.parts[0] not in (*_PLUGINS, "papers")}
+    for package in _PLUGINS:
+        folder = core / package if (core / package).exists() else core.parent / package  # see flfw/__init__.py
+        files |= {Path(package, path.relative_to(folder)): path for path in folder.rglob("*.py")}
+    return {f"flfw/{name.as_posix()}": files[name] for name in sorted(files)}
 
 
 @cache
 def code_hash() -> str:
     """Compute a SHA-256 (16 hex digits) over all source files; server and clients compare it before the first round."""
-    root, digest = Path(flfw.__file__).parent.parent, hashlib.sha256()
-    for path in sorted(p for package in PACKAGES for p in (root / package).rglob("*.py")):
-        digest.update(str(path.relative_to(root)).encode())
+    digest = hashlib.sha256()
+    for name, path in sources().items():
+        digest.update(name.encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()[:16]
 

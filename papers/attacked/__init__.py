@@ -46,7 +46,7 @@ CIFAR-10 few images are recovered even without a defence, so its columns say les
 
 ```
 {command}
-python -m papers.attacked runs/attacked
+python -m flfw.papers.attacked runs/attacked
 ```
 
 The first command writes a report for each run and a page for each data set. The second prints this page from their

@@ -1,4 +1,4 @@
-"""Command ``python -m papers.attacked [FOLDER]``: take a finished matrix, and print docs/attacked_defences.md."""
+"""Command ``python -m flfw.papers.attacked [FOLDER]``: take a finished matrix, and print docs/attacked_defences.md."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from flfw.papers.attacked import PAGE, read, take, text
 from flfw.storage.sealed import write_whole
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
-from papers.attacked import PAGE, read, take, text
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    return exit_code("python -m papers.attacked", lambda: _do(arguments))
+    return exit_code("python -m flfw.papers.attacked", lambda: _do(arguments))
 
 
 def _do(arguments: Sequence[str]) -> int:
-    ask = Parser(prog="python -m papers.attacked", description=__doc__)
+    ask = Parser(prog="python -m flfw.papers.attacked", description=__doc__)
     ask.add_argument("finished", nargs="?", type=Path, help="folder of the finished matrix; none: print the page anew")
     given = ask.parse_args(arguments)
     if given.finished:

@@ -1,4 +1,4 @@
-"""Command ``python -m papers.evidence``: gather evidence, or print docs/evidence.md from it."""
+"""Command ``python -m flfw.papers.evidence``: gather evidence, or print docs/evidence.md from it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flfw.errors import require
+from flfw.papers.evidence import page
+from flfw.papers.evidence.gather import RUNS, Gathering, gather, measure
+from flfw.papers.evidence.records import FOLDER
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
-from papers.evidence import page
-from papers.evidence.gather import RUNS, Gathering, gather, measure
-from papers.evidence.records import FOLDER
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    return exit_code("python -m papers.evidence", lambda: _do(arguments))
+    return exit_code("python -m flfw.papers.evidence", lambda: _do(arguments))
 
 
 def _do(arguments: Sequence[str]) -> int:
-    ask = Parser(prog="python -m papers.evidence", description=__doc__)
+    ask = Parser(prog="python -m flfw.papers.evidence", description=__doc__)
     ask.add_argument("--minutes", type=float, default=150, help="end after so many; 0: when the list is done")
     ask.add_argument("--cores", type=int, default=1, help="cells at a time, a core each")
     ask.add_argument("--gpus", type=float, default=0.0, help="share of a GPU for each run")

@@ -8,8 +8,8 @@ from math import isfinite, sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
-from papers.evidence.records import Record
-from papers.published import Cell
+from flfw.papers.evidence.records import Record
+from flfw.papers.published import Cell
 
 Word = Literal["agrees", "undecided", "above", "below", "diverged"]
 
@@ -80,7 +80,7 @@ def word(cell: Cell, mine: Measured) -> Word | None:
     of the difference, if that is no more than two points. Within two standard errors, but farther off, it is undecided:
     the seeds differ too much to tell. A mean that is not finite has diverged. None: the paper has no number.
 
-    >>> from papers.published import table
+    >>> from flfw.papers.published import table
     >>> cell = table("hyperfl.1").select("hyperfl.1/FedAvg/Fashion-MNIST/20")[0]  # 85.67
     >>> word(cell, Measured(86.5, None, (0,), ())), word(cell, Measured(80.0, 0.5, (0, 1, 2), ()))
     ('agrees', 'below')

@@ -20,11 +20,11 @@ from typing import Any, final
 from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import Experiment
 from flfw.experiment.fields import require_at_least, require_finite
+from flfw.papers import cells
+from flfw.papers.evidence.priorities import Item, items
+from flfw.papers.evidence.records import FOLDER, Record, changed, digest, is_there
+from flfw.papers.preset import Figure, Preset, presets
 from flfw.resolve import without_auto
-from papers import cells
-from papers.evidence.priorities import Item, items
-from papers.evidence.records import FOLDER, Record, changed, digest, is_there
-from papers.preset import Figure, Preset, presets
 
 RUNS = Path("runs/evidence")
 _POLL = 1.0
@@ -98,7 +98,7 @@ class _Worker:
     def __init__(self, item: Item, limits: Gathering) -> None:
         self.item, self.started = item, time.monotonic()
         key = json.dumps([item.cell.path, item.variant, item.seed, item.choice])
-        command = [sys.executable, "-m", "papers.evidence", "--item", key, "--runs", str(limits.runs.absolute())]
+        command = [sys.executable, "-m", "flfw.papers.evidence", "--item", key, "--runs", str(limits.runs.absolute())]
         command += ["--folder", str(limits.folder.absolute()), "--gpus", str(limits.gpus)]
         self._process = subprocess.Popen(command, env={**os.environ, **dict.fromkeys(_THREADS, "1")})
 

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 
+from flfw.papers import layout, published
+from flfw.papers.evidence import agreement
+from flfw.papers.evidence.agreement import Measured
+from flfw.papers.evidence.priorities import cells_of, items
+from flfw.papers.evidence.records import FOLDER, Record, is_there, read
+from flfw.papers.preset import presets
+from flfw.papers.published import Cell
 from flfw.storage.sealed import write_whole
-from papers import layout, published
-from papers.evidence import agreement
-from papers.evidence.agreement import Measured
-from papers.evidence.priorities import cells_of, items
-from papers.evidence.records import FOLDER, Record, is_there, read
-from papers.preset import presets
-from papers.published import Cell
 
 PAGE = Path(__file__).parents[2] / "docs" / "evidence.md"
 VARIANTS = ("authors", "ours")
@@ -27,8 +27,8 @@ page is printed from them. More cells are measured as time allows:
 
 ```
 make evidence MINUTES=150 CORES=1            # the next cells of the list, at the lowest priority
-python -m papers.evidence --list             # the list, and what is measured
-python -m papers.evidence --only fed_cdp.5   # some cells
+python -m flfw.papers.evidence --list             # the list, and what is measured
+python -m flfw.papers.evidence --only fed_cdp.5   # some cells
 ```
 
 **authors** is the method as in its authors' code, **ours** the method as this project has it by default; what differs

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from flfw.experiment import Experiment
-from papers import cells, published
-from papers.preset import Preset, Variant, presets, varied
-from papers.published import Cell
+from flfw.papers import cells, published
+from flfw.papers.preset import Preset, Variant, presets, varied
+from flfw.papers.published import Cell
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,7 @@ class Wanted:
     """Cells that are measured together: all of them with the first seed, then with the next one.
 
     Attributes:
-        cells: a path of `papers.published.Cell.path`, or its beginning.
+        cells: a path of `flfw.papers.published.Cell.path`, or its beginning.
         seeds: the seeds.
         variants: the variants; one that changes no run of a cell is left out.
     """

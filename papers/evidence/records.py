@@ -12,10 +12,10 @@ from typing import Any
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.formats.typed import read_json
+from flfw.papers import cells
+from flfw.papers.evidence.priorities import Item
 from flfw.resolve import without_auto
 from flfw.storage.sealed import write_whole
-from papers import cells
-from papers.evidence.priorities import Item
 
 _NOT_FINITE = ("inf", "-inf", "nan")
 

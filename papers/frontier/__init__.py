@@ -5,9 +5,10 @@ A table of our own, no paper's. A point is a method, the unit that it protects, 
 Epsilon     What the project's ledger claims (``privacy`` of result.json) for the unit that the method protects, at
             delta 1e-5, with noise that nobody can repeat: against the server where the method claims something against
             it, else against another client. The noise follows from the wanted epsilon (``target_epsilon``).
-Tuning      A few settings (`papers.frontier.trials`) are run with a seed of their own, and the one with the highest
-            accuracy on validation data is run with three other seeds and tested. Validation examples are the first,
-            third, ... of the official test part, at every seed; test examples are the others. No test accuracy chooses.
+Tuning      A few settings (`flfw.papers.frontier.trials`) are run with a seed of their own, and the one with the
+            highest accuracy on validation data is run with three other seeds and tested. Validation examples are the
+            first, third, ... of the official test part, at every seed; test examples are the others. No test accuracy
+            chooses.
 Price       The k runs of the choice saw the clients' training examples too. ``with tuning`` is the epsilon of all of
             them and the reported run together: k + 1 releases, composed by the same accountant, none forgotten. Not in
             it: what the choice tells of the validation examples, for which nothing is claimed; the other points of the

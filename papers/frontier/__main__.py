@@ -1,4 +1,4 @@
-"""Command ``python -m papers.frontier POINTS.json``: write the page and the figure of measured points."""
+"""Command ``python -m flfw.papers.frontier POINTS.json``: write the page and the figure of measured points."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from flfw.papers.frontier import points
+from flfw.papers.frontier.command import write
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
-from papers.frontier import points
-from papers.frontier.command import write
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    return exit_code("python -m papers.frontier", lambda: _do(arguments))
+    return exit_code("python -m flfw.papers.frontier", lambda: _do(arguments))
 
 
 def _do(arguments: Sequence[str]) -> int:
-    ask = Parser(prog="python -m papers.frontier", description=__doc__)
+    ask = Parser(prog="python -m flfw.papers.frontier", description=__doc__)
     ask.add_argument("points", type=Path, help="what sim.py --table dp.frontier wrote, such as docs/frontier.json")
     given = ask.parse_args(arguments)
     scale, known, papers = points.read(given.points)

@@ -13,9 +13,9 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, PercentFormatter
 
-from papers.drawing import INKS, MARKS, STYLE, TEXT, blank
-from papers.frontier.points import FrontierPoint, Mark
-from papers.preset import Scale
+from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, blank
+from flfw.papers.frontier.points import FrontierPoint, Mark
+from flfw.papers.preset import Scale
 
 _HOLLOW: Any = {"markerfacecolor": "white", "linestyle": "none", "color": TEXT}
 _PAPER, _TICKS = "s", (0.25, 1, 4, 16)

@@ -10,17 +10,17 @@ from pathlib import Path
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.papers.command import OUT, require_free
+from flfw.papers.drawing import rendered
+from flfw.papers.frontier import chart, measure, page, points
+from flfw.papers.frontier.marks import marks
+from flfw.papers.frontier.points import FrontierPoint, Mark
+from flfw.papers.frontier.table import NAME, in_scale, table
+from flfw.papers.preset import Scale
+from flfw.papers.published import Cell
 from flfw.runs import engine
 from flfw.storage.checkpoint import locked
 from flfw.storage.sealed import write_whole
-from papers.command import OUT, require_free
-from papers.drawing import rendered
-from papers.frontier import chart, measure, page, points
-from papers.frontier.marks import marks
-from papers.frontier.points import FrontierPoint, Mark
-from papers.frontier.table import NAME, in_scale, table
-from papers.preset import Scale
-from papers.published import Cell
 
 
 def reproduce(prefix: str, scale: Scale, given: Experiment) -> int:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from flfw.papers.preset import Figure
 from flfw.privacy.claims import Adversary, Unit
-from papers.preset import Figure
 
 _TEST = {
     "shared": Figure("final.acc_global", "accuracy of the shared model, mean over the clients' test data", 1),

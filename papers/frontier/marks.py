@@ -9,11 +9,11 @@ from typing import Any
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.papers import fed_cdp_runs, hyperfl, planned, published
+from flfw.papers.evidence import records
+from flfw.papers.frontier.points import Mark
+from flfw.papers.published import Cell
 from flfw.runs import run
-from papers import fed_cdp_runs, hyperfl, planned, published
-from papers.evidence import records
-from papers.frontier.points import Mark
-from papers.published import Cell
 
 _AGAINST = "server"  # the papers protect from a curious server
 _HYPERFLS_EPSILON = 4.0  # printed for its three private methods, section 5.1

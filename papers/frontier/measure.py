@@ -10,14 +10,14 @@ from pathlib import Path
 
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
-from papers import cells
-from papers.frontier import price
-from papers.frontier.lines import FrontierLine
-from papers.frontier.points import FrontierPoint
-from papers.frontier.table import in_scale, line_of
-from papers.frontier.trials import TUNING_SEED, Trial, at_seeds, experiment, trials
-from papers.preset import Preset, Scale
-from papers.published import Cell
+from flfw.papers import cells
+from flfw.papers.frontier import price
+from flfw.papers.frontier.lines import FrontierLine
+from flfw.papers.frontier.points import FrontierPoint
+from flfw.papers.frontier.table import in_scale, line_of
+from flfw.papers.frontier.trials import TUNING_SEED, Trial, at_seeds, experiment, trials
+from flfw.papers.preset import Preset, Scale
+from flfw.papers.published import Cell
 
 PENDING = "not reached yet"
 _NEAR = 0.01  # a point of accuracy

@@ -6,10 +6,10 @@ import io
 from collections.abc import Iterator, Sequence
 from math import isinf
 
-from papers.frontier.lines import LINES, WITHOUT
-from papers.frontier.points import FrontierPoint, Mark
-from papers.frontier.trials import CLIENTS, EPSILONS, SEEDS, TUNING_SEED
-from papers.preset import Scale
+from flfw.papers.frontier.lines import LINES, WITHOUT
+from flfw.papers.frontier.points import FrontierPoint, Mark
+from flfw.papers.frontier.trials import CLIENTS, EPSILONS, SEEDS, TUNING_SEED
+from flfw.papers.preset import Scale
 
 _HEAD = ("data", "method", "unit", "against", "epsilon", "accuracy", "with tuning", "tries", "settings chosen")
 _MARKS = ("data", "method", "unit", "against", "epsilon: printed, true", "accuracy: printed, measured here", "table")

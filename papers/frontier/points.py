@@ -11,8 +11,8 @@ from typing import Any, Literal, TypedDict, TypeVar
 
 from flfw.errors import BadInput
 from flfw.formats.typed import fitted, read_json
+from flfw.papers.preset import Scale
 from flfw.storage.sealed import write_whole
-from papers.preset import Scale
 
 Status = Literal["measured", "missing"]
 _NOT_FINITE = ("inf", "-inf", "nan")

@@ -10,10 +10,10 @@ from typing import Any
 from flfw.dp.ledger import Ledger
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
+from flfw.papers.frontier.lines import FrontierLine
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import Mechanism
 from flfw.runs import run
-from papers.frontier.lines import FrontierLine
 
 
 def together(finished: Sequence[Experiment], line: FrontierLine) -> float:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from papers.frontier.lines import LINES, FrontierLine
-from papers.frontier.trials import DATA, EPSILONS
-from papers.preset import Scale
-from papers.published import Cell, Table
+from flfw.papers.frontier.lines import LINES, FrontierLine
+from flfw.papers.frontier.trials import DATA, EPSILONS
+from flfw.papers.preset import Scale
+from flfw.papers.published import Cell, Table
 
 NAME = "dp.frontier"
 

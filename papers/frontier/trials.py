@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from flfw.experiment import Experiment
-from papers.frontier.lines import FrontierLine
-from papers.preset import Scale
+from flfw.papers.frontier.lines import FrontierLine
+from flfw.papers.preset import Scale
 
 CLIENTS: dict[Scale, int] = {"quick": 40, "full": 100}
 COHORT = 10

@@ -13,15 +13,15 @@ import torch
 from torch import Tensor
 
 import sim
-from attacks.adaptations.ats import ATSAdaptation
-from attacks.ig import IG, IGSettings
-from clients.defences.ats import ATS, ATSSettings
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
+from flfw.attacks.adaptations.ats import ATSAdaptation
+from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.adaptation import adaptation, mechanism
 from flfw.audit.climb import _apart
 from flfw.audit.jobs import EXAMPLE, Exchange, Job, Ticket, solved
 from flfw.audit.knowledge import restored
 from flfw.audit.queue import Queue
+from flfw.clients.defences.ats import ATS, ATSSettings
 from flfw.data.transformations import patterns, replayed, sequences
 from flfw.experiment import Experiment
 from flfw.resolve import resolve

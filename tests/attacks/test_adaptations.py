@@ -11,13 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from attacks.adaptations.dp_gaussian import DPGaussianAdaptation
-from attacks.adaptations.low_precision import LowPrecisionAdaptation
-from attacks.adaptations.prune import PruneAdaptation
-from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
-from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
-from clients.defences.prune import Prune, PruneSettings
 from flfw import plugins
+from flfw.attacks.adaptations.dp_gaussian import DPGaussianAdaptation
+from flfw.attacks.adaptations.low_precision import LowPrecisionAdaptation
+from flfw.attacks.adaptations.prune import PruneAdaptation
+from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
+from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
+from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
 from flfw.inversion.descent import AdamDescent
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance

@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import sim
-from attacks.april import APRIL, APRILSettings, unexplained, weighing_positions
 from flfw import nets
 from flfw.adversary.attack import Budget, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.attacks.april import APRIL, APRILSettings, unexplained, weighing_positions
 from flfw.errors import BadInput
 from flfw.inversion.descent import AdamDescent
 from flfw.nets.inputs import Inputs

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
-from clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw import nets
 from flfw.adversary.attack import NotApplicable
+from flfw.attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Ticket
+from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw.defence import LocalStep
 from flfw.errors import BadInput
 from flfw.experiment import Experiment

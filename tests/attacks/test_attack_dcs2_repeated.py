@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import sim
-from attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
-from attacks.ig import IG, IGSettings
-from clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw import nets
 from flfw.adversary.observation import Knowledge, Observation
+from flfw.attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
+from flfw.attacks.ig import IG, IGSettings
 from flfw.client.probing import Probing
+from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw.defence import LocalStep
 from flfw.errors import BadInput
 from flfw.inversion.closed_form.concealed import SOLVED, Separated, rank, separate, solvable

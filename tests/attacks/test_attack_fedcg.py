@@ -14,13 +14,13 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from attacks.dlg_statistics import DLGStatistics
-from attacks.fedcg import FedCGInversion, FedCGInversionSettings
-from attacks.ig import IG
 from flfw import data, nets
 from flfw.adversary.attack import Attack, NotApplicable
 from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
 from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
+from flfw.attacks.dlg_statistics import DLGStatistics
+from flfw.attacks.fedcg import FedCGInversion, FedCGInversionSettings
+from flfw.attacks.ig import IG
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import Job, Ticket, ticket_of
 from flfw.audit.knowledge import _start

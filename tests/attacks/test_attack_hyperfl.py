@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from attacks.hyperfl import HyperFLInversion, HyperFLInversionSettings
-from attacks.ig import IG, IGSettings
 from flfw import data, nets
 from flfw.adversary.attack import Budget, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Vantage
+from flfw.attacks.hyperfl import HyperFLInversion, HyperFLInversionSettings
+from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.standing import standing

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.spear import SPEAR, SPEARSettings
 from flfw import nets
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Knowledge, Reconstruction
 from flfw.adversary.sums import Protocol, pooled
+from flfw.attacks.spear import SPEAR, SPEARSettings
 from flfw.errors import BadInput
 from flfw.inversion.closed_form.rectified import separate_rectified
 from flfw.inversion.closed_form.separation import separate

@@ -13,14 +13,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.analytic import Analytic
-from attacks.ig import IG, IGSettings
-from attacks.imprint import Imprint
-from attacks.loki import Loki
-from attacks.spear import SPEAR
 from flfw import nets, plugins
 from flfw.adversary.attack import Attack, AttackPlugin, Budget, NotApplicable
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth, Vantage
+from flfw.attacks.analytic import Analytic
+from flfw.attacks.ig import IG, IGSettings
+from flfw.attacks.imprint import Imprint
+from flfw.attacks.loki import Loki
+from flfw.attacks.spear import SPEAR
 from flfw.errors import BadInput
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import Inputs

@@ -11,10 +11,10 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from attacks.cocktail import Cocktail, CocktailSettings, unmix
 from flfw import nets
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.attacks.cocktail import Cocktail, CocktailSettings, unmix
 from flfw.errors import BadInput
 from flfw.nets.inputs import Inputs
 from flfw.rng import initialising, torch_generator

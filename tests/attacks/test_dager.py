@@ -14,10 +14,10 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import sim
-from attacks.dager import DAGER, DAGERSettings
 from flfw import nets
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.attacks.dager import DAGER, DAGERSettings
 from flfw.inversion.closed_form.token_spans import Span, row_span
 from flfw.nets.inputs import Inputs
 from flfw.nets.transformer import Transformer, raw, tokens

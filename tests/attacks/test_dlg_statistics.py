@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from attacks.dlg_statistics import DLGStatistics, DLGStatisticsSettings
 from flfw import nets
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Vantage
+from flfw.attacks.dlg_statistics import DLGStatistics, DLGStatisticsSettings
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.standing import standing

@@ -12,13 +12,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.adaptations.dp_gaussian import DPGaussianAdaptation
-from attacks.adaptations.prune import PruneAdaptation
-from attacks.generator import GenerativeInversion, GenerativeInversionSettings
-from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
-from clients.defences.prune import Prune, PruneSettings
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
+from flfw.attacks.adaptations.dp_gaussian import DPGaussianAdaptation
+from flfw.attacks.adaptations.prune import PruneAdaptation
+from flfw.attacks.generator import GenerativeInversion, GenerativeInversionSettings
+from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
+from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.inversion.automatic import Automatic
@@ -157,7 +157,7 @@ def test_the_generator_is_learnt_from_public_images_only(tmp_path: Path, monkeyp
         lessons.append(lesson)
         return learn(lesson)
 
-    monkeypatch.setattr("attacks.generator.learnt", spied)
+    monkeypatch.setattr("flfw.attacks.generator.learnt", spied)
     few = tuple(
         f"generator.{name}=2" for name in ("iterations", "further_iterations", "learning_iterations", "restarts")
     )

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.gradinversion import GradInversion, GradInversionSettings
 from flfw.adversary.attack import Budget, NotApplicable
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.attacks.gradinversion import GradInversion, GradInversionSettings
 from flfw.audit.measures.recovery import assign
 from flfw.errors import BadInput
 from flfw.inversion.consistency import GroupConsistency

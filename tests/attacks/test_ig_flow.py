@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import ig
-from attacks.ig import IG, IGSettings
 from flfw.adversary.attack import Budget, NotApplicable
 from flfw.adversary.observation import Examples, Knowledge, Observation
+from flfw.attacks import ig
+from flfw.attacks.ig import IG, IGSettings
 from flfw.errors import BadInput
 from flfw.inversion.flow.training import Velocity
 from tests.support.attackable import attackable, db, digits, generators

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.imprint import Imprint, ImprintSettings
 from flfw import data, nets
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Knowledge, Observation
+from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.audit.measures.metrics import psnr
 from flfw.errors import BadInput
 from flfw.inversion.closed_form.imprint import (

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attacks.label_distribution import LabelDistribution
 from flfw.adversary.observation import Examples, Observation, Vantage
 from flfw.adversary.upload import Upload
+from flfw.attacks.label_distribution import LabelDistribution
 from flfw.audit.measures.class_inference import alike, conclude, of_presence, of_shares, rates
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.class_shares import class_shares, effective_lr

@@ -14,12 +14,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from attacks.imprint import Imprint, ImprintSettings
-from attacks.loki import Loki, LokiSettings
 from flfw import data, nets
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.adversary.sums import summed
+from flfw.attacks.imprint import Imprint, ImprintSettings
+from flfw.attacks.loki import Loki, LokiSettings
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest
 from flfw.errors import BadInput
 from flfw.inversion.closed_form.client_columns import (

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from attacks.membership import Membership, MembershipSettings
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
+from flfw.attacks.membership import Membership, MembershipSettings
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
 from tests.support.attackable import digit_inputs, fresh_net, gradient

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.membership import Membership, MembershipSettings
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
+from flfw.attacks.membership import Membership, MembershipSettings
 from flfw.errors import BadInput
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Tensors

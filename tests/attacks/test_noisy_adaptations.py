@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.functional import cross_entropy
 
-from attacks.adaptations.fed_cdp import FedCDPAdaptation
-from attacks.adaptations.fed_sdp import FedSDPAdaptation
-from attacks.analytic import Analytic
-from attacks.idlg import IDLG
-from attacks.ig import IG
 from flfw.adversary.attack import Attack
+from flfw.attacks.adaptations.fed_cdp import FedCDPAdaptation
+from flfw.attacks.adaptations.fed_sdp import FedSDPAdaptation
+from flfw.attacks.analytic import Analytic
+from flfw.attacks.idlg import IDLG
+from flfw.attacks.ig import IG
 from flfw.audit.adaptation import Hiding, hiding
 from flfw.audit.jobs import EASY, EXAMPLE, Job, Ticket
 from flfw.audit.standing import Standing, standing
@@ -43,13 +43,13 @@ from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
+from flfw.strategies.fed_cdp import FedCDPSettings
+from flfw.strategies.fed_sdp import FedSDPSettings
 from flfw.task import Task
 from flfw.training.clipping import FACTOR
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.operator import Circumstances, MethodOperator
 from flfw.victims.victim import PlainVictim, VictimModel
-from strategies.fed_cdp import FedCDPSettings
-from strategies.fed_sdp import FedSDPSettings
 
 SERVER, CLIENT = "server", "client_example"
 

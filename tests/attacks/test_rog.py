@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import Tensor
 
-import attacks.rog as module
-from attacks.rog import ROG, ROGSettings
+import flfw.attacks.rog as module
 from flfw import data
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
+from flfw.attacks.rog import ROG, ROGSettings
 from flfw.audit.measures.metrics import psnr
 from flfw.errors import BadInput
 from flfw.inversion.post_processing.post_processor import PostProcessor, PostTraining

@@ -13,12 +13,12 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from attacks.analytic import Analytic
-from attacks.suppression import Suppression, SuppressionSettings
 from flfw import nets
 from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.adversary.sums import Protocol, isolated, pooled
 from flfw.aggregates.secagg_plus import Quantiser
+from flfw.attacks.analytic import Analytic
+from flfw.attacks.suppression import Suppression, SuppressionSettings
 from flfw.audit.climb import of_the_sum
 from flfw.audit.jobs import Ticket
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 import sim
-from attacks.tableak import TabLeak, TabLeakSettings, aligned
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.observation import Reconstruction
+from flfw.attacks.tableak import TabLeak, TabLeakSettings, aligned
 from flfw.audit.measures.recovery import agreed_features
 from flfw.errors import BadInput
 from flfw.inversion.matching import tensorwise_cosine_distance

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.analytic import Analytic
-from attacks.april import APRIL, APRILSettings
-from attacks.ig import IG
-from clients.defences.prune import Prune, PruneSettings
 from flfw.adversary.observation import Reconstruction
+from flfw.attacks.analytic import Analytic
+from flfw.attacks.april import APRIL, APRILSettings
+from flfw.attacks.ig import IG
 from flfw.audit.adaptation import adaptation, mechanism
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import EXAMPLE, Job, Ticket
 from flfw.audit.queue import Queue
 from flfw.audit.standing import standing
+from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.inversion.automatic import Automatic

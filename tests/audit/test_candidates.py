@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from attacks.ig import IG, IGSettings
 from flfw.adversary.observation import Reconstruction
+from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.measures.candidates import disjoint_candidates, pointed
 from flfw.audit.measures.exchange import Fitting, exchange
 from flfw.defence import Defence

@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.analytic import Analytic
-from attacks.membership import Membership
 from flfw.adversary.attack import Attack, Budget
 from flfw.adversary.observation import Observation, Reconstruction, Truth, Vantage, mean_gradient
+from flfw.attacks.analytic import Analytic
+from flfw.attacks.membership import Membership
 from flfw.audit.foreign import knowledge, named
 from flfw.audit.measures.public import Public
 from flfw.errors import BadInput

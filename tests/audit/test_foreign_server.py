@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.analytic import Analytic
-from attacks.imprint import Imprint, ImprintSettings
-from attacks.rog import ROG, ROGSettings
 from flfw import nets
 from flfw.adversary.attack import Attack, Budget, Uses
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.adversary.sums import SEEN
+from flfw.attacks.analytic import Analytic
+from flfw.attacks.imprint import Imprint, ImprintSettings
+from flfw.attacks.rog import ROG, ROGSettings
 from flfw.audit.entries import MALICIOUS
 from flfw.audit.foreign import TrainingDescription, knowledge
 from flfw.audit.measures.public import Public

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import mse_loss, one_hot
 
-from attacks.dlg import DLG, DLGSettings
-from attacks.ig import IG, IGSettings
 from flfw.adversary.observation import Observation, Vantage, mean_gradient
+from flfw.attacks.dlg import DLG, DLGSettings
+from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.foreign import SearchLimits, TrainingDescription, knowledge, named
 from flfw.audit.foreign.cost import CostEstimate, SearchCost, bearable
 from flfw.audit.foreign.knowledge import input_space

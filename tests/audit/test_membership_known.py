@@ -18,8 +18,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.membership import Membership
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
+from flfw.attacks.membership import Membership
 from flfw.audit.auditor import Auditor
 from flfw.defence import Defence
 from flfw.errors import BadInput

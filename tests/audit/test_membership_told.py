@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from attacks.membership import Membership
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
+from flfw.attacks.membership import Membership
 from flfw.audit.membership_game.game import Game
 from flfw.audit.membership_views import Informed
 from flfw.experiment import Experiment

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from attacks.rog import ROG, ROGSettings
+from flfw.attacks.rog import ROG, ROGSettings
 from flfw.audit.entries import AuditedTarget, entry
 from flfw.audit.jobs import Solution
 from flfw.audit.measures.reach import out_of_reach

@@ -19,9 +19,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import sim
-from attacks.analytic import Analytic
 from flfw import apps, data
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Vantage
+from flfw.attacks.analytic import Analytic
 from flfw.audit import probe
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import Job

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from attacks.imprint import Imprint, ImprintSettings
 from benchmarks import attack_victims, batch_parity, breaching_env
 from benchmarks.attack_victims import matched_psnrs, pictures, trained, victims
 from benchmarks.batch_parity import CASES, compared, imprint, imprinted, lines, searched, shallow
 from benchmarks.their_search import Theirs
 from flfw import nets
+from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.data.files.cache import user_cache
 from flfw.nets.net import Tensors
 from flfw.rng import initialising

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from benchmarks import fedcg
 from flfw.server import distillation
 from flfw.server.distillation import Scores
-from strategies import fedcg as method
+from flfw.strategies import fedcg as method
 
 
 @pytest.fixture(autouse=True)

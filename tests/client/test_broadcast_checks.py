@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from torch.nn.functional import cross_entropy
 
-from attacks.imprint import Imprint, ImprintSettings
 from flfw import data, nets
 from flfw.adversary.observation import Knowledge
+from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest, parallel, zeros_at_first
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.crafted_backbone import craft_adapters, craft_body
@@ -25,8 +25,8 @@ from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Tensors
 from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
+from flfw.strategies.scaffold import ControlledNet, Scaffold
 from flfw.victims.victim import PlainVictim
-from strategies.scaffold import ControlledNet, Scaffold
 from tests.support.attackable import digit_inputs, digits, fresh_net, generators, gradient, seen
 from tests.support.method_rounds import METHODS, PRETRAINED, by_method, initial_tensors
 

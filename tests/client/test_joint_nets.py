@@ -8,9 +8,9 @@ from typing import Any, final
 import pytest
 import torch
 
-from clients.sgd import SGDClient
 from flfw.client.phases import side_by_side
 from flfw.client.stacked_descent import GradientClient
+from flfw.clients.sgd import SGDClient
 from flfw.errors import BadInput
 from flfw.messages.wire import pack, views
 from flfw.resolve import resolve

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from clients.hyperfl import JointHypernetworks, joint_hypernetworks
-from clients.sgd import SGDClient
 from flfw.client.phases import JointStepsFailed, LocalPhase, side_by_side
 from flfw.client.stacked_descent import StackedDescent
+from flfw.clients.hyperfl import JointHypernetworks, joint_hypernetworks
+from flfw.clients.sgd import SGDClient
 from flfw.errors import BadInput
 from flfw.messages.wire import pack, views
 from flfw.resolve import resolve

@@ -12,7 +12,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from torch import Tensor
 
 import sim
-from clients.defences.ats import ATS, ATSSettings
+from flfw.clients.defences.ats import ATS, ATSSettings
 from flfw.combinations import check
 from flfw.data.transformations import (
     OPERATIONS,

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import sim
-from clients.defences.dcs2 import DCS2, DCS2Settings, Search, projected
 from flfw import nets
+from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search, projected
 from flfw.data.sensitive import SensitiveSamples
 from flfw.defence import DefendedData, LocalStep
 from flfw.errors import BadInput

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
-from clients.defences.low_precision import LowPrecision, LowPrecisionSettings, nearest, stochastic
 from flfw.client.federated_client import FederatedClient
 from flfw.client.workplace import Workplace
+from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
+from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings, nearest, stochastic
 from flfw.defence import Defence, LocalStep
 from flfw.errors import BadInput
 from flfw.experiment import Experiment

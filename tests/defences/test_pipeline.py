@@ -12,19 +12,19 @@ import torch
 from torch import Tensor, nn
 
 import sim
-from attacks.adaptations.dp_gaussian import DPGaussianAdaptation
-from attacks.adaptations.low_precision import LowPrecisionAdaptation
-from attacks.adaptations.precode import PrecodeAdaptation
-from attacks.adaptations.prune import PruneAdaptation
-from attacks.adaptations.soteria import SoteriaAdaptation
-from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
-from clients.defences.precode import PrecodeSettings
-from clients.defences.prune import Prune, PruneSettings
-from clients.defences.soteria import Soteria, SoteriaSettings
 from flfw import nets
+from flfw.attacks.adaptations.dp_gaussian import DPGaussianAdaptation
+from flfw.attacks.adaptations.low_precision import LowPrecisionAdaptation
+from flfw.attacks.adaptations.precode import PrecodeAdaptation
+from flfw.attacks.adaptations.prune import PruneAdaptation
+from flfw.attacks.adaptations.soteria import SoteriaAdaptation
 from flfw.audit.adaptation import Hiding, adaptation, hiding, mechanism, relies_on_noise
 from flfw.audit.jobs import EXAMPLE, Ticket
 from flfw.audit.rungs import MATCHED, TOLD, on_rung
+from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
+from flfw.clients.defences.precode import PrecodeSettings
+from flfw.clients.defences.prune import Prune, PruneSettings
+from flfw.clients.defences.soteria import Soteria, SoteriaSettings
 from flfw.combinations import check
 from flfw.defence import Defence, LocalStep
 from flfw.dp.ledger import Ledger

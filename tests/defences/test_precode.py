@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from attacks.adaptations.precode import PrecodeAdaptation
-from attacks.adaptations.soteria import SoteriaAdaptation
-from clients.defences.precode import Precode, PrecodeSettings
 from flfw import nets
+from flfw.attacks.adaptations.precode import PrecodeAdaptation
+from flfw.attacks.adaptations.soteria import SoteriaAdaptation
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import Ticket
 from flfw.audit.rungs import MATCHED, TOLD, on_rung, undefended
 from flfw.client import FederatedClient
+from flfw.clients.defences.precode import Precode, PrecodeSettings
 from flfw.combinations import check
 from flfw.errors import BadInput
 from flfw.experiment import Experiment

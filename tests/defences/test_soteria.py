@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.adaptations.soteria import SoteriaAdaptation
-from clients.defences.soteria import Soteria, SoteriaSettings, scores
 from flfw import nets
+from flfw.attacks.adaptations.soteria import SoteriaAdaptation
+from flfw.clients.defences.soteria import Soteria, SoteriaSettings, scores
 from flfw.combinations import check
 from flfw.defence import LocalStep
 from flfw.dp.ledger import Ledger

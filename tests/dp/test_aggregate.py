@@ -17,7 +17,7 @@ from scipy.stats import chi2, norm
 from torch import Tensor
 
 import sim
-from clients.fed_sdp import FedSDPClient
+from flfw.clients.fed_sdp import FedSDPClient
 from flfw.defence import Defence
 from flfw.dp.client import NoisyClient
 from flfw.dp.ledger import course, least_summed

@@ -23,15 +23,15 @@ from flfw.dp.settlement import settle
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Net
+from flfw.papers import published
 from flfw.privacy.accountants import account
 from flfw.privacy.claims import Claim
 from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Phase
 from flfw.resolve import resolve, without_auto
 from flfw.server.cohorts import Sampling, drawn
-from papers import published
-from strategies.fed_cdp import FedCDP, FedCDPSettings
-from strategies.fed_sdp import FedSDP, FedSDPSettings
+from flfw.strategies.fed_cdp import FedCDP, FedCDPSettings
+from flfw.strategies.fed_sdp import FedSDP, FedSDPSettings
 
 DELTA = 1e-5
 LAYERS, TENSORS = 3, 6  # of the dense network: two hidden layers and a head, each with a bias

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from clients.dp_fedavg import DPFedAvgClient
 from flfw.client.workplace import Workplace
+from flfw.clients.dp_fedavg import DPFedAvgClient
 from flfw.dp.canary_audit import beside_the_claims
 from flfw.dp.client import NoisyClient
 from flfw.dp.clipped_gradients import ClippedGradients

@@ -174,9 +174,10 @@ def test_a_million_rounds_end_where_the_budget_does(tmp_path: Path) -> None:
     assert answered == 24
 
 
+FOREIGN = "flfw.strategies.fed_cdp:FedCDP"
 REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
     "buffers": (lambda: asked("fed_sdp", net="resnet18"), TRAIN, {}, "Expected layers without buffers"),
-    "a plug-in": (lambda: asked("strategies.fed_cdp:FedCDP"), TRAIN, {}, "strategies.fed_cdp:FedCDP is no plug-in of "),
+    "a plug-in": (lambda: asked(FOREIGN), TRAIN, {}, f"{FOREIGN} is no plug-in of "),
     "a voiding defence": (lambda: asked(defence="ats"), TRAIN, {}, "ats changes batches"),
     "the control rung": (lambda: asked(), PROBE, {"rung": "control", "batch": 1, "steps": 1}, "a probe is answered"),
     "the matched rung": (lambda: asked(), PROBE, {"rung": "matched", "batch": 1, "steps": 1}, "a probe is answered"),

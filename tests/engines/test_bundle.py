@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from io import BytesIO
 from pathlib import Path
 from zipfile import ZipFile
@@ -10,22 +13,42 @@ import pytest
 from flwr.cli.build import build_fab_from_disk
 
 from flfw.engines.bundle import write_bundle
-from flfw.storage.provenance import PACKAGES
+from flfw.storage.provenance import code_hash, sources
 
 # Flower names a pattern's kind by a word that its library no longer likes.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 
 REPOSITORY = Path(__file__).parents[2]
+CLEAN = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+PLUGINS = ("strategies", "clients", "attacks")
 
 
 def _modules(root: Path) -> set[str]:
-    return {str(path.relative_to(root)) for package in PACKAGES for path in (root / package).rglob("*.py")}
+    files = {path.relative_to(root) for package in ("flfw", *PLUGINS) for path in (root / package).rglob("*.py")}
+    return {str(path) if path.parts[0] == "flfw" else f"flfw/{path}" for path in files}
 
 
-def test_flower_carries_every_module_of_the_repository() -> None:
+def test_an_app_has_every_module() -> None:
+    assert _modules(REPOSITORY) == set(sources())
+    assert {name: path.read_bytes() for name, path in sources().items() if name == "flfw/clients/sgd.py"} == {
+        "flfw/clients/sgd.py": (REPOSITORY / "clients" / "sgd.py").read_bytes()
+    }
+
+
+def test_flower_carries_every_module_of_the_repository(tmp_path: Path) -> None:
     # Flower leaves out what it takes for a test by its name, `*_test.py`, and all that .gitignore names.
-    packed = ZipFile(BytesIO(build_fab_from_disk(REPOSITORY))).namelist()
-    assert _modules(REPOSITORY) - set(packed) == set()
+    with ZipFile(BytesIO(build_fab_from_disk(REPOSITORY))) as fab:
+        packed = {name if name.startswith("flfw/") else f"flfw/{name}" for name in fab.namelist()}
+        fab.extractall(tmp_path)
+    assert _modules(REPOSITORY) - packed == set()
+    # Symbolic links do not travel: the folders are found beside flfw/.
+    code = "import flfw.attacks.ig, flfw.storage.provenance as p; print(flfw.attacks.ig.__file__, p.code_hash())"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=CLEAN, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == [str(tmp_path / "attacks" / "ig.py"), code_hash()]
 
 
 def test_flower_carries_every_module_of_a_bundle(tmp_path: Path) -> None:

@@ -191,7 +191,7 @@ from typing import final
 from flfw.messages.reasons import Unusable
 from flfw.server.aggregation import weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from strategies.fedavg import FedAvg
+from flfw.strategies.fedavg import FedAvg
 
 class Plain(FedAvg):
     net = "mlp"

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import clients.fedcg
-import clients.fedgen
-import strategies.fedcg
-import strategies.fedgen
+import flfw.clients.fedcg
+import flfw.clients.fedgen
+import flfw.strategies.fedcg
+import flfw.strategies.fedgen
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
@@ -99,7 +99,7 @@ def train(case: Case, experiment: Experiment, folder: Path, patch: pytest.Monkey
     """Play the case's rounds at one client: from message to message, its private tensors in a store."""
     orders, z = in_turn(case.inputs.arrays["orders"]), in_turn(case.inputs.arrays.get("z", []))
     patch.setattr(torch, "randperm", lambda count, generator: next(orders))
-    for module in (clients.fedcg, clients.fedgen):
+    for module in (flfw.clients.fedcg, flfw.clients.fedgen):
         patch.setattr(module, "noise", lambda count, rng: next(z))
     result, version = {}, 0
     for stage, now, received in received_by(case):
@@ -195,7 +195,7 @@ def replace_draws(case: Case, now: int, patch: pytest.MonkeyPatch) -> None:
         patch.setattr(ServerPlace, "task", task)
         patch.setattr(torch, "randperm", lambda count, generator: torch.arange(count))
         return
-    for module in (strategies.fedcg, strategies.fedgen):
+    for module in (flfw.strategies.fedcg, flfw.strategies.fedgen):
         patch.setattr(module, "labelled_noise", labelled(arrays[f"z {now}"], arrays[f"y {now}"]))
 
 

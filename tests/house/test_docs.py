@@ -14,9 +14,9 @@ import pytest
 import sim
 from flfw import data, nets, plugins
 from flfw.data.splits import partition
-from papers.frontier.table import NAME
-from papers.frontier.table import table as frontier
-from papers.published import table
+from flfw.papers.frontier.table import NAME
+from flfw.papers.frontier.table import table as frontier
+from flfw.papers.published import table
 from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

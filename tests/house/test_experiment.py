@@ -385,8 +385,8 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
 def test_bad_input_is_one_line_and_exit_code_2(elsewhere, capsys, arguments, line) -> None:
     from flfw import data, nets, plugins
     from flfw.data.splits import partition
-    from papers import command
-    from papers.frontier.table import NAME
+    from flfw.papers import command
+    from flfw.papers.frontier.table import NAME
 
     methods, attacks = plugins.names(plugins.METHOD), plugins.names(plugins.ATTACK)
     defences = plugins.names(plugins.DEFENCE)

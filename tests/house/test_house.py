@@ -24,6 +24,7 @@ MAY_IMPORT = {
     "papers": {"flfw", *PLUGINS},
     "sim": {"flfw", "papers", *PLUGINS},
 }
+BESIDE = {*PLUGINS, "papers"}
 OURS = {*MAY_IMPORT, "benchmarks", "examples", "tests"}
 
 EMPTY_WORDS = re.compile(r"(utils?|commons?|helpers?|base|managers?|misc)")
@@ -54,12 +55,30 @@ def at(root: Path, path: Path, node: ast.AST | None = None) -> str:
 
 
 def imported(node: ast.AST) -> list[str]:
-    """The absolute modules an import statement names; a relative one cannot leave its package."""
+    """The absolute modules an import statement names, ``flfw.attacks.ig`` as attacks.ig, which is its file's place.
+
+    A relative one cannot leave its package.
+    """
+    names = []
     if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and not node.level:
-        return [node.module or ""]
-    return []
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+        names = [f"flfw.{alias.name}" for alias in node.names] if node.module == "flfw" else [node.module or ""]
+    return [
+        name.removeprefix("flfw.") if name.split(".")[1:2] and name.split(".")[1] in BESIDE else name for name in names
+    ]
+
+
+def loose_imports(root: Path) -> list[str]:
+    """Imports of a folder beside flfw/ by its bare name: outside a checkout there is no such package."""
+    return [
+        f"{at(root, path, node)}: import flfw.{module}"
+        for _, path, text in sources(root)
+        for node in nodes(text)
+        if isinstance(node, ast.Import | ast.ImportFrom) and not getattr(node, "level", 0)
+        for module in ([alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""])
+        if module.partition(".")[0] in BESIDE
+    ]
 
 
 def wrong_imports(root: Path) -> list[str]:
@@ -239,11 +258,17 @@ AS_IN = "begin a line of the file's docstring with it, as"
 LONG_FUNCTION = "def f():\n" + "    x = 1\n" * 69
 ALL_BUT_UP = '"""X.\n\nPaper      a\nDown  a\nPrivate  a\nClient  a\nA probe  a\nDepartures  a\n"""\n'
 BREACHES: list[tuple[Checker, str, str, str]] = [
-    (wrong_imports, "attacks/peek.py", "import os\nfrom clients.sgd import X\n", ":2: attacks imports clients.sgd"),
-    (wrong_imports, "clients/peek.py", "import attacks.ig as a\n", ":1: clients imports attacks.ig"),
-    (wrong_imports, "clients/defences/peek.py", "from strategies import fedavg\n", ":1: clients imports strategies"),
-    (wrong_imports, "strategies/peek.py", "from clients import sgd\n", ":1: strategies imports clients"),
-    (wrong_imports, "flfw/deep/peek.py", "def f():\n    import attacks\n", ":2: flfw imports attacks"),
+    (
+        wrong_imports,
+        "attacks/peek.py",
+        "import os\nfrom flfw.clients.sgd import X\n",
+        ":2: attacks imports clients.sgd",
+    ),
+    (wrong_imports, "clients/peek.py", "import flfw.attacks.ig as a\n", ":1: clients imports attacks.ig"),
+    (wrong_imports, "clients/defences/peek.py", "from flfw.strategies import a\n", ":1: clients imports strategies"),
+    (wrong_imports, "strategies/peek.py", "from flfw.clients import sgd\n", ":1: strategies imports clients"),
+    (wrong_imports, "flfw/deep/peek.py", "def f():\n    from flfw import attacks\n", ":2: flfw imports attacks"),
+    (loose_imports, "papers/peek.py", "\nimport attacks.ig as a\n", ":2: import flfw.attacks.ig"),
     (wrong_imports, "flfw/peek.py", "import sim\n", ":1: flfw imports sim"),
     (wrong_imports, "papers/peek.py", "from sim import main\n", ":1: papers imports sim"),
     (wrong_imports, "sim.py", "import tests.house.test_house\n", ":1: sim imports tests.house.test_house"),
@@ -299,7 +324,8 @@ def test_a_breach_is_named_with_its_place(tmp_path, rule, file, source, complain
     ("rule", "file", "source"),
     [
         (wrong_imports, "attacks/fine.py", "import torch\nfrom flfw.messages.wire import pack\nfrom . import ig\n"),
-        (wrong_imports, "papers/fine.py", "from strategies.fedavg import FedAvg\n"),
+        (wrong_imports, "papers/fine.py", "from flfw.strategies.fedavg import FedAvg\n"),
+        (loose_imports, "papers/fine.py", "from flfw.attacks import ig\nfrom . import attacks\n"),
         (wrong_imports, "flfw/fine.py", "from simplejson import x\nimport attackscli\n"),
         (pickles, "flfw/data/readers/cifar.py", "import pickle\n"),
         (seedings, "flfw/rng.py", "torch.manual_seed(0)\n"),
@@ -333,7 +359,7 @@ def test_what_keeps_the_rules_is_left_alone(tmp_path, rule, file, source) -> Non
 
 def test_defences_may_bear_words_that_the_core_uses_for_something_else(tmp_path) -> None:
     for folder in ("flfw", "clients"):
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / folder, tmp_path / folder, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("sign", "clip", "noise", "median", "topk"):
         (tmp_path / "clients" / "defences" / f"{name}.py").touch()
     assert plugins_named_in_the_core(tmp_path) == []
@@ -342,14 +368,14 @@ def test_defences_may_bear_words_that_the_core_uses_for_something_else(tmp_path)
 def test_a_client_process_imports_nothing_heavy() -> None:
     heavy = ("torchvision", "sklearn", "flwr_datasets", "pandas", "scipy", "matplotlib", "torch._dynamo", "ray")
     modules = [
-        ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        ".".join(("flfw", *path.relative_to(ROOT).with_suffix("").parts))
         for layer, path, _ in sources(ROOT)
         if layer in ("strategies", "clients") and path.stem != "__init__"
     ]
     code = (
         "import importlib, sys\n"
         f"for name in ['flfw.apps', *{modules}]: importlib.import_module(name)\n"
-        f"print([name for name in {heavy} if name in sys.modules], 'clients.sgd' in sys.modules)\n"
+        f"print([name for name in {heavy} if name in sys.modules], 'flfw.clients.sgd' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] True"

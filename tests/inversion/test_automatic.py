@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
-from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
-from clients.defences.prune import Prune, PruneSettings
+from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
+from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
+from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.inversion.automatic import Automatic

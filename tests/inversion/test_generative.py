@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
-from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
+from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.errors import BadInput
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.compute import Compute

@@ -12,12 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.dlg import DLG, DLGSettings
-from attacks.ig import IG, IGSettings
-from clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
-from clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.attacks.dlg import DLG, DLGSettings
+from flfw.attacks.ig import IG, IGSettings
+from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
+from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.defence import Defence
 from flfw.inversion.automatic import Automatic
 from flfw.inversion.closed_form.labels import recovered

@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attacks.membership import Membership, MembershipSettings
 from flfw.adversary.membership_attack import MembershipRound, MembershipView, PublishedModel
 from flfw.adversary.observation import Examples, Observation, Vantage
 from flfw.adversary.sums import Protocol
+from flfw.attacks.membership import Membership, MembershipSettings
 from flfw.audit.membership_game.seen import in_sums
 from flfw.membership.gradients import compared_gradients
 from flfw.membership.sketch import Sketch

@@ -18,11 +18,11 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import sim
-from clients.defences.prune import Prune
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
+from flfw.clients.defences.prune import Prune
 from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -39,9 +39,9 @@ from flfw.recording.reader import Recordings
 from flfw.resolve import resolve, without_auto
 from flfw.runs import engine
 from flfw.server.aggregation import Update
+from flfw.strategies.hyperfl import HyperFL
 from flfw.task import Task
 from flfw.training.hypernetwork_training import HypernetworkTraining
-from strategies.hyperfl import HyperFL
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
 PATTERN = "net.heads.*"

@@ -35,10 +35,10 @@ from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
+from flfw.strategies.dp_ftrl import DPFTRL, DPFTRLSettings
 from flfw.task import Task
 from flfw.training.gaussian import GaussianNoise, SecureNoise
 from flfw.training.secure_gaussian import MARGIN, grid_step
-from strategies.dp_ftrl import DPFTRL, DPFTRLSettings
 from tests.support import rounds
 from tests.support.method_rounds import initial_tensors, make_client
 from tests.support.resumed_runs import cut_short

@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from clients.dssgd import selected
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
+from flfw.clients.dssgd import selected
 from flfw.combinations import check as check_names
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -25,8 +25,8 @@ from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.runs import engine
 from flfw.server.aggregation import Update
+from flfw.strategies.dssgd import DSSGD, DSSGDSettings, SelectiveNet, offered
 from flfw.task import Task
-from strategies.dssgd import DSSGD, DSSGDSettings, SelectiveNet, offered
 
 
 def asked(small: Experiment, *settings: str, **more: Any) -> Experiment:

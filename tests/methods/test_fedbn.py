@@ -17,8 +17,8 @@ from flfw import nets
 from flfw.client.store import ClientStore
 from flfw.experiment import Experiment
 from flfw.nets import NetCard
+from flfw.strategies.fedbn import FedBN, FedBNSettings
 from flfw.victims.batch_statistics import normalising_by_batch
-from strategies.fedbn import FedBN, FedBNSettings
 from tests.support import rounds
 from tests.support.method_rounds import normed
 

@@ -19,8 +19,8 @@ from flfw.experiment import Experiment
 from flfw.nets import NetCard
 from flfw.resolve import resolve
 from flfw.rng import torch_generator
+from flfw.strategies import feddf
 from flfw.task import Task
-from strategies import feddf
 from tests.support import rounds
 from tests.support.method_rounds import normed
 from tests.support.pictures import noise, save

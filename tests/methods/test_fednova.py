@@ -17,7 +17,7 @@ from flfw.experiment import Experiment
 from flfw.messages.replies import Unusable
 from flfw.nets import NetCard
 from flfw.server.aggregation import Update
-from strategies.fednova import FedNova, FedNovaSettings
+from flfw.strategies.fednova import FedNova, FedNovaSettings
 from tests.support import rounds
 from tests.support.method_rounds import normed
 

@@ -20,7 +20,7 @@ from flfw.nets import Net, NetCard
 from flfw.resolve import resolve
 from flfw.runs import audit_costs
 from flfw.server.aggregation import Update
-from strategies.scaffold import Scaffold, ScaffoldSettings
+from flfw.strategies.scaffold import Scaffold, ScaffoldSettings
 from tests.support import rounds
 
 CLOSE = 1e-10  # of a change, in float64

@@ -15,8 +15,8 @@ from flfw.errors import BadInput
 from flfw.nets import Net, build, card, names, numel, tensors
 from flfw.nets.hypernetwork import GeneratedNet, Hypernetwork
 from flfw.rng import initialising, torch_generator
+from flfw.strategies.hyperfl import HyperFL
 from flfw.training.hypernetwork_training import HypernetworkTraining
-from strategies.hyperfl import HyperFL
 
 SHAPES = {
     "alexnet": (1, 63, 63),

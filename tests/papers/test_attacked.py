@@ -14,8 +14,8 @@ import sim
 from flfw.errors import BadInput
 from flfw.matrix import parse
 from flfw.matrix.cells import settled
-from papers import attacked
-from papers.attacked.__main__ import main
+from flfw.papers import attacked
+from flfw.papers.attacked.__main__ import main
 
 
 def asked() -> sim.Command:
@@ -50,7 +50,7 @@ def test_each_told_search_has_the_budget_of_the_untold_one() -> None:
 
 def test_the_printed_command_is_the_one_that_is_run() -> None:
     page = attacked.text({})
-    printed = page.split("```\n")[1].split("python -m papers.attacked")[0].replace("\\\n", " ")
+    printed = page.split("```\n")[1].split("python -m flfw.papers.attacked")[0].replace("\\\n", " ")
     assert shlex.split(printed) == [
         "python",
         "sim.py",

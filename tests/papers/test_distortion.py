@@ -13,9 +13,9 @@ from flfw import nets
 from flfw.errors import BadInput
 from flfw.nets.inputs import Inputs
 from flfw.nets.net import Net
+from flfw.papers import distortion
+from flfw.papers.distortion import constant, distortions
 from flfw.rng import initialising, torch_generator
-from papers import distortion
-from papers.distortion import constant, distortions
 
 INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
 

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 
 from flfw.errors import BadInput
+from flfw.papers import published
+from flfw.papers.evidence import page
+from flfw.papers.evidence.__main__ import main
+from flfw.papers.evidence.agreement import measured, reason, word
+from flfw.papers.evidence.gather import Gathering, gather, together
+from flfw.papers.evidence.priorities import PRIORITIES, cells_of, items
+from flfw.papers.evidence.records import FOLDER, Record, digest, file_of, is_there, read
+from flfw.papers.preset import presets
+from flfw.papers.published import Cell
 from flfw.resolve import without_auto
-from papers import published
-from papers.evidence import page
-from papers.evidence.__main__ import main
-from papers.evidence.agreement import measured, reason, word
-from papers.evidence.gather import Gathering, gather, together
-from papers.evidence.priorities import PRIORITIES, cells_of, items
-from papers.evidence.records import FOLDER, Record, digest, file_of, is_there, read
-from papers.preset import presets
-from papers.published import Cell
 from tests.support.paths import ROOT
 
 CELL = "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy"  # published: 85.67
@@ -205,7 +205,7 @@ def test_what_is_not_finite_is_written_as_json_and_printed(tmp_path: Path) -> No
 
 @pytest.mark.slow  # a full run, twice begun
 def test_what_is_cut_short_goes_on_and_is_recorded_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("papers.evidence.gather.items", lambda only: islice(items(only), 1))  # of several seeds
+    monkeypatch.setattr("flfw.papers.evidence.gather.items", lambda only: islice(items(only), 1))  # of several seeds
     limits = Gathering(0.12, runs=tmp_path / "runs", folder=tmp_path / "records", only="fed_cdp.5/Cancer/0.5")
     assert gather(limits) <= 1
     gather(replace(limits, minutes=8))

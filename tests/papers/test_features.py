@@ -14,10 +14,10 @@ import sim
 from flfw.client.store import ClientStore
 from flfw.errors import BadInput
 from flfw.nets.conditional_gan import GeneratingNet
+from flfw.papers import features, figures
+from flfw.papers.restored import restored
 from flfw.storage.checkpoint import Checkpoints, stored_experiment
 from flfw.task import Task
-from papers import features, figures
-from papers.restored import restored
 
 
 @pytest.fixture(scope="module")

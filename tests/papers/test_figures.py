@@ -24,12 +24,12 @@ import sim
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.matrix.rows import Finished
+from flfw.papers import charts, comparisons, drawing, embeddings, figures, norms
 from flfw.recording.retention import purge
 from flfw.runs import results
 from flfw.runs.run import run
 from flfw.storage.checkpoint import stored_experiment
 from flfw.task import Task
-from papers import charts, comparisons, drawing, embeddings, figures, norms
 
 SVG = "{http://www.w3.org/2000/svg}"
 ROUNDS = [

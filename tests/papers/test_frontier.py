@@ -16,17 +16,17 @@ from flfw import plugins
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.method import Method
+from flfw.papers import cells, planned
+from flfw.papers.frontier import command as frontier
+from flfw.papers.frontier import measure, page, points, trials
+from flfw.papers.frontier.lines import LINES, FrontierLine
+from flfw.papers.frontier.marks import marks
+from flfw.papers.frontier.points import FrontierPoint, Mark
+from flfw.papers.frontier.table import table
+from flfw.papers.frontier.trials import DATA, Data, Trial
+from flfw.papers.published import Cell, Table
 from flfw.runs import run
 from flfw.storage.provenance import code_hash
-from papers import cells, planned
-from papers.frontier import command as frontier
-from papers.frontier import measure, page, points, trials
-from papers.frontier.lines import LINES, FrontierLine
-from papers.frontier.marks import marks
-from papers.frontier.points import FrontierPoint, Mark
-from papers.frontier.table import table
-from papers.frontier.trials import DATA, Data, Trial
-from papers.published import Cell, Table
 from tests.support.paths import ROOT
 
 EXAMPLE, CLIENT = (

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
-from papers import figures, gains
+from flfw.papers import figures, gains
 
 CONFIG = {"seed": 0, "dataset": "digits", "side": 0, "split": "sampled", "clients": 3, "canaries": 0, "defence": "none"}
 HEADER = "round,client,acc_global,acc_local,acc_validation"

@@ -18,11 +18,11 @@ from safetensors.numpy import load_file, save_file
 
 import sim
 from flfw.matrix.rows import Finished, read
+from flfw.papers import figures, grids
+from flfw.papers.drawing import INKS
+from flfw.papers.grids import GridChoice
 from flfw.recording.retention import purge
 from flfw.runs.run import run
-from papers import figures, grids
-from papers.drawing import INKS
-from papers.grids import GridChoice
 from tests.support.reported_runs import a_run, entry
 from tests.support.small_runs import tiny
 

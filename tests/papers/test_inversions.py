@@ -14,11 +14,11 @@ from torch import nn
 import sim
 from flfw.errors import BadInput
 from flfw.nets.inputs import Inputs
+from flfw.papers import inversions
+from flfw.papers.inversions import GENERATED, TRUE, InversionSettings, inverted
+from flfw.papers.restored import restored
 from flfw.rng import torch_generator
 from flfw.task import Task
-from papers import inversions
-from papers.inversions import GENERATED, TRUE, InversionSettings, inverted
-from papers.restored import restored
 from tests.support import rounds
 
 INPUTS = Inputs.from_constants((1, 4, 4), (0.5,), (0.25,))

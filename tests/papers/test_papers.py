@@ -26,18 +26,18 @@ from flfw.defence import Defence
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.backbones.weights import VARIABLE
+from flfw.papers import cells, command, fed_cdp, fedcg, hyperfl, low_resolution, published, show
+from flfw.papers.cells import Outcome
+from flfw.papers.layout import Sheet, number, sheet
+from flfw.papers.preset import Figure, Preset, Presets, Scale, presets, varied
+from flfw.papers.published import Cell, Table
+from flfw.papers.reproduce import Reproduction
 from flfw.plugins import settings
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.mechanism import Mechanism
 from flfw.resolve import resolve
 from flfw.storage.checkpoint import locked
 from flfw.storage.provenance import code_hash
-from papers import cells, command, fed_cdp, fedcg, hyperfl, low_resolution, published, show
-from papers.cells import Outcome
-from papers.layout import Sheet, number, sheet
-from papers.preset import Figure, Preset, Presets, Scale, presets, varied
-from papers.published import Cell, Table
-from papers.reproduce import Reproduction
 from tests.support.paths import ROOT
 
 SHARED = ROOT.parent / "shared" / "paper_tables.json"

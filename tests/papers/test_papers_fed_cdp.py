@@ -20,15 +20,15 @@ from flfw.combinations import check as check_names
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
+from flfw.papers import cells, command, fed_cdp, fed_cdp_runs, planned, published, show, timing
+from flfw.papers.cells import Outcome
+from flfw.papers.layout import sheet
+from flfw.papers.preset import Figure, Preset, Scale
+from flfw.papers.published import Cell, Table
+from flfw.papers.reproduce import Reproduction
 from flfw.resolve import resolve, without_auto
 from flfw.storage.provenance import code_hash
 from flfw.task import Task
-from papers import cells, command, fed_cdp, fed_cdp_runs, planned, published, show, timing
-from papers.cells import Outcome
-from papers.layout import sheet
-from papers.preset import Figure, Preset, Scale
-from papers.published import Cell, Table
-from papers.reproduce import Reproduction
 
 TABLE = published.table("fed_cdp.7")
 PLAIN, DECAY = ("momentum=0", "weight_decay=0"), ("bound=decay", "clip=6", "last_clip=2", "noise_multiplier=6")

@@ -12,11 +12,11 @@ import pytest
 from flfw import plugins
 from flfw.combinations import check as check_names
 from flfw.experiment import Experiment
+from flfw.papers import cells, fedcg, published
+from flfw.papers.layout import sheet
+from flfw.papers.preset import Preset, Scale
+from flfw.papers.published import Cell
 from flfw.resolve import resolve, without_auto
-from papers import cells, fedcg, published
-from papers.layout import sheet
-from papers.preset import Preset, Scale
-from papers.published import Cell
 
 METHODS = ["Local", "FedAvg", "FedProx", "FedDF", "FedSplit", "FedGen", "FedCG"]
 BOTH = [cell for table in fedcg.TABLES for cell in published.table(table).cells]

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flfw.experiment import Experiment
+from flfw.papers.reach import Reach, keep, reach, uninformative
 from flfw.resolve import resolve, without_auto
 from flfw.task import Task
-from papers.reach import Reach, keep, reach, uninformative
 
 STEPS = {
     "clients": 4,

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from flfw import nets
-from flfw.rng import initialising, numpy_generator, torch_generator
-from papers.transformation_search import (
+from flfw.papers.transformation_search import (
     Scored,
     accuracy_score,
     candidates,
@@ -22,6 +21,7 @@ from papers.transformation_search import (
     privacy_scores,
     ranked,
 )
+from flfw.rng import initialising, numpy_generator, torch_generator
 
 
 def network(name: str = "lenet") -> nn.Module:

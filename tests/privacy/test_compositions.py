@@ -11,6 +11,7 @@ import pytest
 from scipy.optimize import brentq, minimize_scalar
 
 from flfw.errors import BadInput
+from flfw.papers import compositions
 from flfw.privacy.accountants import account
 from flfw.privacy.compositions import (
     advanced,
@@ -22,7 +23,6 @@ from flfw.privacy.compositions import (
     step_epsilon,
 )
 from flfw.privacy.mechanism import Phase
-from papers import compositions
 from tests.support.paths import ROOT
 
 DELTA = 1e-5

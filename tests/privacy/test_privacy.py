@@ -16,6 +16,7 @@ import pytest
 from scipy.stats import binom, norm
 
 from flfw.errors import BadInput
+from flfw.papers import published
 from flfw.privacy import accountants
 from flfw.privacy.accountants import Accountant, account, epsilon
 from flfw.privacy.calibration import noise_for, steps_within
@@ -23,7 +24,6 @@ from flfw.privacy.claims import ADVERSARIES, Claim, claim
 from flfw.privacy.lower_bound import correct_guesses, lower_bound, p_value
 from flfw.privacy.mechanism import Mechanism, Phase, phases
 from flfw.rng import numpy_generator
-from papers import published
 
 DELTA = 1e-5
 ACCOUNTANTS: tuple[Accountant, ...] = ("prv", "rdp", "moments")

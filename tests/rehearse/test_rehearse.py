@@ -19,9 +19,9 @@ import pytest
 import torch
 
 import sim
-from attacks.analytic import Analytic
 from flfw.adversary.attack import Attack, Budget
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
+from flfw.attacks.analytic import Analytic
 from flfw.curves import Point
 from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash

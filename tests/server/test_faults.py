@@ -30,7 +30,7 @@ from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.enrolment import Enrolment
 from flfw.server.faults import Failure, Tolerance
 from flfw.server.roster import Roster
-from strategies.fedavg import FedAvg
+from flfw.strategies.fedavg import FedAvg
 from tests.support.method_rounds import initial_tensors, make_client
 
 # A defence is the plug-in that runs last on a client; a method's client half is what makes up an upload.

@@ -18,7 +18,7 @@ from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
 from flfw.server.faults import Tolerance
 from flfw.server.screening import bound_of, change, no_heavier, screened
-from strategies.fedavg import FedAvg
+from flfw.strategies.fedavg import FedAvg
 from tests.support.rounds import fresh, place
 
 

@@ -15,8 +15,8 @@ from flwr.serverapp.strategy import FedAvg
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from attacks.analytic import Analytic
 from flfw.adversary.observation import Truth
+from flfw.attacks.analytic import Analytic
 from flfw.audit.foreign import audit
 from flfw.audit.measures.public import Public
 from flfw.messages.inprocess import InProcessGrid

@@ -12,9 +12,9 @@ from flfw.data.files.dataset import Dataset
 from flfw.data.splits.cut import Cut
 from flfw.data.splits.partition import SplitScheme
 from flfw.experiment import Experiment
+from flfw.papers.preset import Figure, Preset, Scale
+from flfw.papers.published import Cell, OutsideTable, Table
 from flfw.rng import numpy_generator
-from papers.preset import Figure, Preset, Scale
-from papers.published import Cell, OutsideTable, Table
 
 CARD_NAME = "tests.support.outside_parts:STRIPES"
 SPLIT_NAME = "tests.support.outside_parts:Turns"

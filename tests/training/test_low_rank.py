@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import hyperfl as benchmark
 from benchmarks.hyperfl import HyperFLSection
-from clients.hyperfl import HyperFLClient
 from flfw.client.workplace import Workplace
+from flfw.clients.hyperfl import HyperFLClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.defence import Defence
