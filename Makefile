@@ -59,8 +59,8 @@ $(VENV)/.installed: requirements.txt pyproject.toml
 	touch $@
 
 lock:  ## pin anew what pyproject.toml allows; names no registry
-	$(VENV)/bin/uv pip compile --quiet --universal --no-annotate --no-header --extra dev --extra papers --extra stand-in \
-		--constraint constraints.txt pyproject.toml -o requirements.txt
+	$(VENV)/bin/uv pip compile --quiet --universal --no-annotate --no-header --extra dev --extra stand-in \
+		pyproject.toml -o requirements.txt
 
 clean:
 	rm -rf $(VENV) runs
