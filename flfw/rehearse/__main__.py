@@ -40,6 +40,12 @@ LIMITS = (
 )
 """Limits of every rehearsal."""
 
+OF_MEMBERSHIP = (
+    "Whether an example was there is asked of this client alone: without others to compare it with some statistics say "
+    "less, and the check on examples that nobody saw is not made, so that no leak found cannot come out of it."
+)
+"""Limit of a rehearsal with an attack on membership."""
+
 
 @dataclass(frozen=True)
 class RehearsalCommand:
@@ -135,6 +141,7 @@ def rehearse(command: RehearsalCommand) -> Path:
     from flfw.deploy.policy import Policy
     from flfw.formats.result_file import read_result
     from flfw.rehearse.answers import answers, attempts, table, words
+    from flfw.report.questions import membership_line
     from flfw.resolve import without_auto
     from flfw.runs import run
     from flfw.storage.sealed import write_whole
@@ -149,10 +156,7 @@ def rehearse(command: RehearsalCommand) -> Path:
     _warn(warned)
     where = f"{experiment.method} on {data.title(experiment.dataset)}, at one client"
     print(f"Rehearsal of {where}, up to {words(*rungs[-1])}; nothing leaves this machine.")
-    work = experiment.images * len(experiment.audited) * sum(batch * steps for batch, steps in rungs)
-    each = f"Probes on each of {len(rungs)} rungs: {experiment.images}."
-    cost = f"Searches in all of them take about {work:,} times as long as in one of one example and one step."
-    print(*rehearsal.messages, f"{each} {cost}", sep="\n", flush=True)
+    print(*rehearsal.messages, *_costs(experiment, rungs), sep="\n", flush=True)
     folder = run.run(experiment)
     result = read_result(folder)
     if policy and (late := _too_large(result["rounds"], policy)):
@@ -162,6 +166,8 @@ def rehearse(command: RehearsalCommand) -> Path:
         _write_policy(command.write_policy, command.experiment, policy, _largest_mb(result["rounds"]))
     tried = attempts(folder)
     sentences = answers(tried, rungs, rehearsal.real)
+    membership = [membership_line(row) for row in result.get("membership") or []]
+    limits = [*LIMITS, OF_MEMBERSHIP] if membership else list(LIMITS)
     record = {
         "flfw": flfw.__version__,
         "real": dict(zip(("batch", "steps"), rehearsal.real, strict=True)),
@@ -169,20 +175,32 @@ def rehearse(command: RehearsalCommand) -> Path:
         "images": experiment.images,
         "found": [asdict(one) for one in tried],
         "answers": sentences,
+        "membership": membership,
         "said": list(rehearsal.messages),
         "warnings": warned,
         "notes": result["notes"],
-        "limits": list(LIMITS),
+        "limits": limits,
         "report": "report.html",
     }
     write_whole(folder / "rehearsal.json", json.dumps(record, indent=1, allow_nan=False).encode())
-    nothing = f"{experiment.method} sends nothing, so there was nothing to attack."
-    print("", *([table(tried)] if tried else [nothing]), "", sep="\n")
-    print(*(f"{name}: {sentence}" for name, sentence in sentences.items()), *result["notes"], sep="\n")
-    print("", *LIMITS, *rehearsal.messages, sep="\n")
+    nothing = [] if membership else [f"{experiment.method} sends nothing, so there was nothing to attack."]
+    print("", *([table(tried), ""] if tried else nothing), sep="\n")
+    print(*(f"{name}: {sentence}" for name, sentence in sentences.items()), *membership, *result["notes"], sep="\n")
+    print("", *limits, *rehearsal.messages, sep="\n")
     print(f"The folder holds copies of the probed examples: python sim.py --purge {folder} removes them.")
     print(folder / "report.html")
     return folder
+
+
+def _costs(experiment: Experiment, rungs: Sequence[tuple[int, int]]) -> list[str]:
+    """Return what the ladder's searches cost, in a line; none for a rehearsal of membership alone."""
+    from flfw.resolve import resolve
+
+    if not any(attack.reconstructs for attack in resolve(experiment).attacks.values()):
+        return []
+    work = experiment.images * len(experiment.audited) * sum(batch * steps for batch, steps in rungs)
+    each = f"Probes on each of {len(rungs)} rungs: {experiment.images}."
+    return [f"{each} Searches in all of them take about {work:,} times as long as in one of one example and one step."]
 
 
 def _require_pinnable(command: RehearsalCommand, policy: Policy | None) -> None:

@@ -63,8 +63,6 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
         BadInput: a requested part does not exist, does not fit, or is not on this machine.
     """
     from flfw import data
-    from flfw.combinations import refuse_membership
-    from flfw.resolve import resolve
     from flfw.runs import run
 
     require(most_steps >= 1, "most-steps >= 1", most_steps=most_steps)
@@ -75,7 +73,6 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
             "take --dataset folder:PATH, or get them first with python -m flfw.data.download NAME."
         )
     site = replace(site, out=site.out or Path("runs") / f"rehearsal-{run.default_name(site)}")
-    refuse_membership(resolve(site), "in a rehearsal")
     resolved, task, _ = run.check(replace(site, images=1))
     site = resolved.experiment
     held, examples = len(task.split.train[0]), len(task.dataset.train_y)

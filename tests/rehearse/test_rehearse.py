@@ -296,6 +296,36 @@ def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest
     assert message.endswith(f"\n{tmp_path / 'run' / 'report.html'}\n")
 
 
+def test_membership_is_rehearsed_beside_or_without_reconstruction(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = [
+        "--method",
+        "fedavg",
+        "--dataset",
+        "digits",
+        "--net",
+        "mlp",
+        "--local-epochs",
+        "1",
+        "--rounds",
+        "2",
+        "--audit-rounds",
+        "last",
+    ]
+    assert main(*flags, "--attack", "membership", "--membership-pairs", "40", "--out", tmp_path / "alone") == 0
+    message, record = capsys.readouterr().out, about(tmp_path / "alone")
+    assert "sends nothing" not in message and "Searches" not in message and not record["found"]
+    assert [line for line in record["membership"] if line.startswith("membership by whitened in round 2: ")]
+    assert all(f"\n{line}\n" in message for line in record["membership"])
+    assert not any("no leak found (" in line for line in record["membership"])
+    assert record["limits"] == [*rehearse.LIMITS, rehearse.OF_MEMBERSHIP]
+    few = ["--membership-pairs", "40", "--images", "1", "--most-steps", "1", "--batch-size", "2"]
+    assert main(*flags, *few, "--attack", "analytic", "membership", "--out", tmp_path / "both") == 0
+    both = about(tmp_path / "both")
+    assert list(both["answers"]) == ["analytic"] and len(both["membership"]) == len(record["membership"])
+
+
 def test_the_report_shows_the_ladder(done: Path) -> None:
     page = (done / "report.html").read_text()
     assert "By batch size and local steps" in page
