@@ -103,12 +103,64 @@ class DataFields(TypedDict, total=False):
     source: str | None
     md5_ok: bool | None
     digest: str | None
+    licence: str | None
+    citation: str | None
 
 
 class CodeFields(TypedDict):
     """Code with which a run was resumed."""
 
     code: str
+
+
+class RevisionFields(TypedDict):
+    """Commit of a repository."""
+
+    commit: str
+    dirty: bool
+
+
+class OutsideFields(TypedDict):
+    """Code of a plug-in from outside."""
+
+    kind: str
+    name: str
+    file: str
+    sha256: str
+    files: dict[str, str]
+    git: RevisionFields | None
+
+
+class PackagesFields(TypedDict):
+    """List of installed distributions, in a file beside the results."""
+
+    file: str
+    sha256: str
+    count: int
+
+
+class SittingFields(TypedDict, total=False):
+    """Sitting of a run: its start or a resumption."""
+
+    after_round: int | None
+    command: str
+    folder: str
+    began: str
+    ended: str | None
+    code: str
+    lock: str | None
+    git: RevisionFields | None
+    outside: list[OutsideFields]
+    python: str
+    packages: PackagesFields
+    machine: dict[str, Any]
+
+
+class SeedFields(TypedDict):
+    """Seeds: the run's, from which all generators are derived, and those of each attack's repetitions."""
+
+    run: int
+    attacks: dict[str, list[int]]
 
 
 ProvenanceFields = TypedDict(
@@ -122,6 +174,9 @@ ProvenanceFields = TypedDict(
         "resumed": list[CodeFields] | None,
         "asked": list[int] | None,
         "from": str | None,
+        "seeds": SeedFields,
+        "sittings": list[SittingFields],
+        "recorded_in": list[SittingFields],
     },
     total=False,
 )

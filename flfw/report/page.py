@@ -7,6 +7,7 @@ from __future__ import annotations
 from flfw.report.page_audit import ATTACKER, FAILURES, GALLERY, INFERENCE, MACROS, RESULTS
 from flfw.report.page_membership import MEMBERSHIP, QUESTIONS, TELLING
 from flfw.report.page_privacy import PRIVACY
+from flfw.report.page_provenance import SITTINGS
 from flfw.report.page_run import LIMITS, TRAINING
 from flfw.report.page_style import SCRIPT, STYLE
 from flfw.report.page_sums import SUMS
@@ -85,7 +86,7 @@ _END = """\
 # All sentences of the page are here and in the modules above; report.py supplies their values.
 PAGE = "".join(
     (
-        *(HEADLINE, TELLING, MACROS, _START, STYLE, _FIRST),
+        *(HEADLINE, TELLING, MACROS, SITTINGS, _START, STYLE, _FIRST),
         *("{% if settings %}\n", RESULTS, "{% endif %}\n", MEMBERSHIP, INFERENCE, WORDS),
         *("{% if settings %}\n", ATTACKER, GALLERY, "{% endif %}\n", FAILURES),
         *(PRIVACY, SUMS, TRAINING, LIMITS, _END, SCRIPT, "</script>\n</body>\n</html>\n"),

@@ -31,6 +31,7 @@ TRAINING = """\
 <pre><code>{{ config|command }}</code></pre>
 <p class="soft">Rebuilt from the configuration, which holds every setting:</p>{% endif %}
 <details><summary>Full configuration</summary>{{ facts(config) }}</details>
+{{ sittings(origin) }}
 <h3>Files of the run</h3>
 <div class="scroll" tabindex="0" role="region" aria-label="Files"><table><thead><tr><th scope="col" class="text">Name</th><th scope="col">Files</th><th scope="col">Size</th></tr></thead><tbody>{% for name, count, bytes in files %}<tr><th scope="row"><code>{{ name }}</code></th><td>{{ count }}</td><td>{{ bytes|filesizeformat }}</td></tr>{% endfor %}</tbody></table></div>
 </section>

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 import flfw
+from flfw import data
 from flfw.audit.auditor import Auditor
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput, RunFailed
@@ -20,6 +21,8 @@ from flfw.experiment import Experiment
 from flfw.formats.result_entries import breakdowns
 from flfw.formats.result_file import read_result, read_training
 from flfw.formats.rows import write_rows
+from flfw.provenance import sittings
+from flfw.provenance.outside import outside_of
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved, resolve
@@ -154,11 +157,14 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
         auditor: entered.
     """
     earlier, experiment = read_earlier(source), resolved.experiment
+    sitting = sittings.sitting(out, outside_of(resolved))
     last = last_round(earlier, experiment)
     notes = [*notes, *notes_on_end(experiment, last, not experiment.patience)]
     audited = audit(auditor, out, notes, last, earlier.get("privacy") or [])
     origins = {name: audited[name] for name in ("weights", "tuned_on")}
     provenance = {**earlier["provenance"], "code": code_hash(), **origins, "from": str(source)}
+    provenance |= {"recorded_in": provenance.get("sittings", []), "sittings": [{**sitting, "ended": sittings.now()}]}
+    provenance["seeds"] = _seeds(experiment, audited)
     again = {
         "flfw": flfw.__version__,
         "config": _config(resolved),
@@ -194,6 +200,14 @@ def _config(resolved: Resolved) -> dict[str, Any]:
     return {**config, "method_settings": dataclasses.asdict(resolved.settings)}
 
 
+def _seeds(experiment: Experiment, audited: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the run's seed and those of the attacks' repetitions; a setting of an attack may state them."""
+    repeated: dict[str, list[int]] = {}
+    for entry in audited["audit"]:
+        repeated.setdefault(entry["attack"], list(entry["seeds"] or []))
+    return {"run": experiment.seed, "attacks": repeated}
+
+
 def _publish(folder: Path, result: dict[str, Any]) -> None:
     from flfw.report.report import write_report
 
@@ -216,6 +230,7 @@ def _write(
     audited: dict[str, Any],
     notes: list[str],
 ) -> None:
+    card = data.describe(resolved.experiment.dataset)
     result = {
         "flfw": flfw.__version__,
         "config": _config(resolved),
@@ -227,12 +242,16 @@ def _write(
                 "source": task.dataset.source,
                 "md5_ok": task.dataset.md5_ok,
                 "digest": task.dataset.digest or None,
+                "licence": card.licence or None,
+                "citation": card.citation or None,
             },
             "weights": _weights(resolved.experiment, audited["weights"]),
             "tuned_on": audited["tuned_on"],
             "tampered_by": resolved.experiment.tampered_by or None,
             "resumed": training["resumed"],
             "asked": training["asked"],
+            "seeds": _seeds(resolved.experiment, audited),
+            "sittings": sittings.end(folder),
         },
         "environment": environment(_transport(resolved.experiment, training)),
         "notes": notes,

@@ -25,6 +25,8 @@ from flfw.experiment import Experiment
 from flfw.inversion.compute import compiler
 from flfw.method import Method
 from flfw.plugins import short_name
+from flfw.provenance import sittings
+from flfw.provenance.outside import outside_of
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.runs import audit_again as recorded
 from flfw.runs import engine, joining, results
@@ -51,6 +53,7 @@ def run(experiment: Experiment) -> Path:
     Checkpoints(folder, experiment)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"), audit as auditor:
+        sittings.begin(folder, outside_of(resolved))
         engine.run(resolved, _site(experiment, folder))
         results.finish(resolved, task, notes, auditor)
     return folder
@@ -79,6 +82,7 @@ def resume(experiment: Experiment) -> Path:
             results.tidy(experiment)
             return folder
         _warn(notes)
+        sittings.begin(folder, outside_of(resolved))
         with auditing(resolved, task, folder) as auditor:
             if not is_trained(folder):
                 engine.check_resources(experiment)

@@ -20,6 +20,8 @@ from flfw.client.site import home, simulation
 from flfw.engines.federation import federate
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.provenance import sittings
+from flfw.provenance.outside import outside_of
 from flfw.runs import run
 from flfw.runs.results import finish
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
@@ -48,6 +50,8 @@ def serve(grid: Grid, context: Context) -> None:
     clients = simulation(Checkpoints(folder, experiment).id)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"):
+        if not is_complete(folder):
+            sittings.begin(folder, outside_of(resolved))
         if not (is_trained(folder) or is_complete(folder)):
             federate(grid, resolved)
         if not is_complete(folder):

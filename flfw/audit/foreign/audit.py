@@ -33,6 +33,7 @@ from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import Standing
 from flfw.audit.verdict import Ladder, Rung
 from flfw.errors import BadInput, require
+from flfw.provenance.sittings import now
 from flfw.recording.reader import Recordings
 from flfw.terminal.progress import Steps
 
@@ -95,7 +96,7 @@ def audit(
         BadInput: there are no such recordings, no client's training data are known, the network, a truth or the
             public data do not fit, an attack would take too much memory or time, or one needs a malicious server.
     """
-    folder, limits = _new(out), limits or SearchLimits()
+    folder, limits, began = _new(out), limits or SearchLimits(), now()
     describe = _describe(training, steps, lr, mode)
     case = ForeignCase(net, input_space(inputs), public, describe, seed, defence, tampered_by)
     case.check_attacks(attacks)
@@ -104,7 +105,7 @@ def audit(
     config = {"method": name, "dataset": dataset, "seed": seed, "attack": list(attacks), "lr": work.described.lr}
     config |= {"mode": work.described.mode, "defence": defence, "victims": victims}
     config |= {"pictures": "yes" if pictures else "no", "tampered_by": tampered_by}
-    result.write(folder, config, kept, *work.run(), tuned_on(attacks))
+    result.write(folder, config, kept, *work.run(), tuned_on(attacks), began)
     return folder
 
 

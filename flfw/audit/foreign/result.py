@@ -11,6 +11,8 @@ from flfw.audit.measures.noticed import TAMPERED, noticed
 from flfw.audit.scorer import ScoreRow
 from flfw.formats.result_entries import breakdowns
 from flfw.formats.rows import write_rows
+from flfw.provenance import sittings
+from flfw.provenance.outside import outside_code
 from flfw.recording.reader import Recordings
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_whole
@@ -30,6 +32,7 @@ def write(
     entries: list[dict[str, Any]],
     rows: list[ScoreRow],
     tuned: list[str],
+    began: str,
 ) -> None:
     """Write the files of an audit.
 
@@ -40,6 +43,7 @@ def write(
         entries: the entries of result.json.
         rows: a row per attacked example.
         tuned: attacks with tuned settings.
+        began: time at which the audit began.
     """
     from flfw.report.report import write_report
 
@@ -47,6 +51,9 @@ def write(
     changed = [TAMPERED.format(by), *noticed(kept, one_model=False)] if by else []
     notes = [*changed, *_NOTES, *breakdowns(entries), *kept.remarks(kept.refused)]
     origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
+    origin |= {"licence": None, "citation": None}
+    folder.mkdir(parents=True, exist_ok=True)
+    sitting = sittings.sitting(folder, outside_code({"attack": config["attack"]}))
     result = {
         "flfw": flfw.__version__,
         "config": config,
@@ -58,6 +65,8 @@ def write(
             "tuned_on": tuned,
             "tampered_by": by or None,
             "resumed": [],
+            "seeds": {"run": config["seed"], "attacks": {name: [config["seed"]] for name in config["attack"]}},
+            "sittings": [{**sitting, "began": began, "ended": sittings.now()}],
         },
         "environment": environment("the app's own"),
         "notes": notes,

@@ -44,6 +44,8 @@ class DatasetCard:
         read: root of the files, side in pixels or None -> arrays. Images published in one size keep that size; images
             of many sizes are resized to the given side, or to that of ``shape``.
         source: origin of the data.
+        licence: terms on which the publishers give the data, or that they state none; empty: not known here.
+        citation: work that publications are to cite; empty: not known here.
         fetch: function that downloads the missing files into a root; or instructions to get them by hand.
         package: installed package that ships the files; None: they are below the data root.
         root: fixed folder of a user's own files, whatever the data root is.
@@ -86,6 +88,8 @@ class DatasetCard:
     held_out: str = ""
     vocabulary: int = 0
     population: Population | None = None
+    licence: str = ""
+    citation: str = ""
 
 
 @dataclass(frozen=True)
