@@ -41,7 +41,8 @@ def _about(name: str) -> str:
     if name in data.names():
         card = data.describe(name)
         shape = "x".join(map(str, card.shape))
-        cards.append(f"[data set] {name}: {shape}, {card.classes} classes, from {card.source}")
+        terms = f"licence: {card.licence or 'unknown'}\ncite: {card.citation or 'unknown'}"
+        cards.append(f"[data set] {name}: {shape}, {card.classes} classes, from {card.source}\n{terms}")
     if name in partition.schemes():
         scheme = partition.scheme(name)
         cards.append(f"[split] {name}: {scheme.__doc__}\n\n{_fields(scheme, f'{name}.')}")

@@ -33,6 +33,8 @@ from flfw.storage.sealed import write_whole
 from flfw.sums.figures import sums
 from flfw.task import Task
 
+UNKNOWN = "unknown"
+"""Licence or citation of data of which none is stated here."""
 _NOTHING = {"provenance": {}, "environment": {}, "rounds": [], "final": None, "privacy": []}
 _TRANSPORT = {
     "ray": "actors on Ray",
@@ -242,8 +244,8 @@ def _write(
                 "source": task.dataset.source,
                 "md5_ok": task.dataset.md5_ok,
                 "digest": task.dataset.digest or None,
-                "licence": card.licence or None,
-                "citation": card.citation or None,
+                "licence": card.licence or UNKNOWN,
+                "citation": card.citation or UNKNOWN,
             },
             "weights": _weights(resolved.experiment, audited["weights"]),
             "tuned_on": audited["tuned_on"],

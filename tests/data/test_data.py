@@ -92,6 +92,7 @@ def test_a_card_agrees_with_itself(name):
     assert all(std > 0 for std in card.std)
     assert card.split != "dominant" or "dominant" in card.per_client
     assert card.held_out in ("", *card.domains)
+    assert card.citation, "a published set is to be cited; its licence may be unknown"
     side = nets.card(card.net).side or card.shape[-1]
     shape = (card.shape[0], side, side) if len(card.shape) == 3 else card.shape
     nets.build(card.net, shape, card.classes)  # refuses inputs it is not made for

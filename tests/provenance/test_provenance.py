@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import sim
+from flfw.data import describe
 from flfw.provenance.machine import machine
 from flfw.provenance.outside import outside_code
 from flfw.provenance.packages import installed_packages, read_packages, write_packages
@@ -193,6 +194,16 @@ def test_a_result_of_an_earlier_version_has_a_report_without_sittings(tmp_path: 
         (folder / "result.json").write_text(json.dumps(result))
         page = write_report(folder).read_text()
         assert ("it was cut short" in page) == bool(sitting)
+
+
+def test_licence_and_citation_are_as_the_card_says_or_unknown(tmp_path: Path) -> None:
+    own = {"dataset": outside_parts.CARD_NAME, "split": outside_parts.SPLIT_NAME}
+    for name, changes in {"digits": {}, "own": own}.items():
+        folder = run.run(tiny(attack=("none",), out=tmp_path / name, **changes))
+        stated = json.loads((folder / "result.json").read_text())["provenance"]["data"]
+        card = describe(stated["name"])
+        assert stated["licence"] == (card.licence or "unknown") and stated["citation"] == (card.citation or "unknown")
+        assert ("CC BY 4.0" in stated["licence"]) == (name == "digits") == (stated["citation"] != "unknown")
 
 
 # --- packages, machine and words ----------------------------------------------------------------------------------

@@ -73,6 +73,8 @@ CIFAR10 = DatasetCard(
     },
     read=cifar10,
     source="https://www.cs.toronto.edu/~kriz/cifar.html",
+    licence="none stated by the publishers",
+    citation="Krizhevsky, Learning multiple layers of features from tiny images, technical report, 2009",
     fetch=torchvision_set("CIFAR10"),
     net="cnn2",
     per_client={"dominant": (600, 300), "shards": (400, 0), "pools": (2000, 0)},

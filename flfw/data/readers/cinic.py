@@ -30,6 +30,8 @@ CINIC10 = DatasetCard(
     files={f"CINIC-10/{part}/{label}": None for part in ("train", "test") for label in _CLASSES},
     read=cinic10,
     source="https://datashare.ed.ac.uk/handle/10283/3192",
+    licence="CC BY 4.0, as the copy of Flower Labs states; its images are those of ImageNet and CIFAR-10",
+    citation="Darlow, Crowley, Antoniou and Storkey, CINIC-10 is not ImageNet or CIFAR-10, arXiv:1810.03505, 2018",
     fetch=remotes(
         Remote(
             "https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz",

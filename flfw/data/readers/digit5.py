@@ -47,6 +47,8 @@ def digit5(word: str) -> DatasetCard:
         files={file: md5 for card in cards for file, md5 in card.files.items()},
         read=partial(_read, domains),
         source="; ".join(f"{domain}: {_origin(card)}" for domain, card in zip(domains, cards, strict=True)),
+        licence="; ".join(f"{name}: {card.licence or 'unknown'}" for name, card in zip(domains, cards, strict=True)),
+        citation="; ".join(dict.fromkeys(card.citation for card in cards)),
         fetch=partial(_fetch, cards),
         net="lenet5",
         split="domains",

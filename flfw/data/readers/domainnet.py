@@ -75,6 +75,8 @@ def domainnet(word: str) -> DatasetCard:
         files={f"domainnet/{domain}{what}": None for domain in domains for what in ("", "_train.txt", "_test.txt")},
         read=partial(_read, domains=domains),
         source="http://ai.bu.edu/M3SDA",
+        licence="for academic research; the publishers do not hold the images' copyrights",
+        citation="Peng, Bai, Xia et al., Moment matching for multi-source domain adaptation, ICCV 2019",
         fetch=remotes(*published),
         net="lenet5",
         split="domains",

@@ -96,6 +96,8 @@ SVHN = DatasetCard(
     files={remote.file: remote.md5 for remote in _SVHN_FILES},
     read=_both(_svhn),
     source=_HOUSE_NUMBERS,
+    licence="non-commercial use only",
+    citation="Netzer, Wang, Coates, Bissacco, Wu and Ng, Reading digits in natural images, NIPS workshop, 2011",
     fetch=remotes(*_SVHN_FILES),
     net="cnn2",
     split="iid",
@@ -107,6 +109,7 @@ USPS = DatasetCard(
     files={remote.file: remote.md5 for remote in _USPS_FILES},
     read=_both(_usps),
     source=f"{_LIBSVM}.html#usps",
+    citation="Hull, A database for handwritten text recognition research, IEEE TPAMI 16(5), 1994",
     fetch=remotes(*_USPS_FILES),
     split="iid",
 )
@@ -117,6 +120,7 @@ MNIST_M = DatasetCard(
     files=dict.fromkeys(f"mnist_m/mnist_m_{part}" for part in ("train", "test", "train_labels.txt", "test_labels.txt")),
     read=_both(_mnist_m),
     source="http://yaroslav.ganin.net (MNIST-M)",
+    citation="Ganin and Lempitsky, Unsupervised domain adaptation by backpropagation, ICML 2015",
     fetch=remotes(
         Remote(
             "https://cornell.box.com/shared/static/jado7quprg6hzzdubvwzh9umr75damwi",
@@ -135,6 +139,7 @@ SYNTHETIC_DIGITS = DatasetCard(
     files={"SynthDigits/synth_train_32x32.mat": None, "SynthDigits/synth_test_32x32.mat": None},
     read=_both(_synthetic_digits),
     source="http://yaroslav.ganin.net (Synthetic Digits)",
+    citation="Ganin and Lempitsky, Unsupervised domain adaptation by backpropagation, ICML 2015",
     fetch="a browser: SynthDigits.zip on http://yaroslav.ganin.net, to be unpacked into SynthDigits",
     net="cnn2",
     split="iid",

@@ -47,6 +47,7 @@ def office_caltech(word: str) -> DatasetCard:
         files={f"{_FOLDER}/{domain}": None for domain in domains},
         read=partial(_read, domains=domains),
         source="Saenko et al., ECCV 2010; Griffin et al., Caltech-256; Gong et al., CVPR 2012",
+        citation="Gong, Shi, Sha and Grauman, Geodesic flow kernel for unsupervised domain adaptation, CVPR 2012",
         fetch=(
             "a copy of http://www.stat.ucla.edu/~jxie/iFRAME/code/imageClassification.rar, unpacked as "
             f"{_FOLDER}/DOMAIN/CLASS/*.jpg below the data root"

@@ -52,6 +52,8 @@ TINY_IMAGENET = DatasetCard(
     },
     read=tiny_imagenet,
     source="http://cs231n.stanford.edu",
+    licence="the terms of ImageNet: non-commercial research and education",
+    citation="Le and Yang, Tiny ImageNet visual recognition challenge, CS 231N, 2015",
     fetch=remotes(
         Remote(
             "http://cs231n.stanford.edu/tiny-imagenet-200.zip",
