@@ -43,6 +43,8 @@ class Command:
     """Remove from a finished run all that holds or may give away clients' data, and stop."""
     resume: Path | None = None
     """Go on with a run that was cut short, from its last checkpoint; flags that decide no numbers may be given anew."""
+    verify: Path | None = None
+    """Repeat a finished run or audit in a new folder, compare every number, and stop; 0: all repeat."""
     estimate: bool = False
     """Measure for a moment, print the expected time and memory, and stop."""
     show_split: bool = False
@@ -90,6 +92,10 @@ def _do(arguments: list[str]) -> int:
     if command.purge:
         print(_purge(command.purge))
         return 0
+    if command.verify:
+        from flfw.verification.verify import verify
+
+        return verify(command.verify, lambda stored: parse(arguments, stored).experiment)
     if command.matrix or command.seeds:
         return _matrix(command)
     if command.table or command.cell:
@@ -142,7 +148,7 @@ def _refuse_two_tasks(command: Command) -> None:
     asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
     asked |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
     asked |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}
-    asked |= {"--figures": command.figures}
+    asked |= {"--figures": command.figures, "--verify": command.verify}
     given = [flag for flag, value in asked.items() if value]
     if len(given) > 1:
         raise BadInput(f"Expected one of {', '.join(asked)}, got {' and '.join(given)}; each does a thing of its own.")
@@ -174,14 +180,14 @@ def _matrix(command: Command) -> int:
 
 
 def _purge(folder: Path) -> str:
-    from flfw.recording.retention import purge
+    from flfw.recording.retention import purge, results_in
     from flfw.report.report import write_report
     from flfw.runs.results import read_earlier
 
-    for result in [folder / "result.json", *folder.glob("audit-*/result.json")]:
+    for result in results_in(folder):
         read_earlier(result.parent)  # a damaged one is refused before anything is removed
     removed = purge(folder)
-    for result in sorted([folder / "result.json", *folder.glob("audit-*/result.json")]):
+    for result in results_in(folder):
         write_report(result.parent, pictures=False)
     return "\n".join(
         [*removed, "What stays are figures and a report without pictures. Copies and backups are not reached."]

@@ -126,7 +126,7 @@ class OutsideFields(TypedDict):
     kind: str
     name: str
     file: str
-    sha256: str
+    sha256: str | None
     files: dict[str, str]
     git: RevisionFields | None
 

@@ -21,13 +21,14 @@ class OutsideCode(TypedDict):
     """Code of a plug-in from outside.
 
     ``file`` has its module, ``sha256`` is that file's. ``files`` are this module and those of its top package that it
-    imports, directly or through each other, by their paths below the package's folder, each with its SHA-256.
+    imports, directly or through each other, by their paths below the package's folder, each with its SHA-256. A file
+    that was removed since its import has none.
     """
 
     kind: str
     name: str
     file: str
-    sha256: str
+    sha256: str | None
     files: dict[str, str]
     git: Revision | None
 
@@ -66,19 +67,19 @@ def _code(kind: str, name: str) -> OutsideCode | None:
     depth = module.count(".") + (file.name == "__init__.py")
     root = file.parents[depth]
     paths = {file, *_with_imports(module, file, root)}
-    files = {str(path.relative_to(root)): _sum(path) for path in sorted(paths)}
+    sums = {str(path.relative_to(root)): _sum(path) for path in sorted(paths)}
     return {
         "kind": kind,
         "name": name,
         "file": str(file),
         "sha256": _sum(file),
-        "files": files,
+        "files": {name: value for name, value in sums.items() if value is not None},
         "git": revision(file),
     }
 
 
-def _sum(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _sum(path: Path) -> str | None:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 
 def _with_imports(module: str, file: Path, root: Path) -> set[Path]:
@@ -109,9 +110,13 @@ def _file(module: str, root: Path, *, packages: bool) -> list[Path]:
 
 def _imports(module: str, path: Path) -> set[str]:
     """List the modules that a file may import, in functions as well; a name of ``from`` may be one or not."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # it was removed or changed since its import, or is never imported
+        return set()
     names: set[str] = set()
     package = module.split(".") if path.name == "__init__.py" else module.split(".")[:-1]
-    for node in ast.walk(ast.parse(path.read_bytes())):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

@@ -65,9 +65,9 @@ def purge(run_folder: Path) -> list[str]:
     """Remove all files that may reveal clients' data or models: recordings, truth, state, checkpoints, pictures.
 
     The numbers stay: ``result.json`` and the tables. The report is removed, since it contains pictures; it can be
-    written again without them. Audits in ``audit-N`` folders are treated alike. The run can be neither resumed nor
-    audited again. Links are removed, and their targets are left. Deletion is not secure erasure: the blocks stay on the
-    disk until they are overwritten, and copies, snapshots and backups are not reached.
+    written again without them. Audits in ``audit-N`` and repetitions in ``verify-N`` are treated alike. The run can be
+    neither resumed nor audited again. Links are removed, and their targets are left. Deletion is not secure erasure:
+    the blocks stay on the disk until they are overwritten, and copies, snapshots and backups are not reached.
 
     Args:
         run_folder: folder of a finished run.
@@ -80,7 +80,7 @@ def purge(run_folder: Path) -> list[str]:
     """
     if not (run_folder / "result.json").is_file():
         raise BadInput(f"Expected a run that is over, got {run_folder} without result.json; finish it or remove it.")
-    inner = sorted(path for path in run_folder.iterdir() if re.fullmatch(r"audit-[0-9]+", path.name))
+    inner = sorted(path for path in run_folder.iterdir() if re.fullmatch(r"(audit|verify)-[0-9]+", path.name))
     folders = [run_folder, *(path for path in inner if path.is_dir() and not path.is_symlink())]
     with ExitStack() as locks:
         for lock in (folder / "checkpoint" / name for folder in folders for name in _LOCKS):
@@ -89,6 +89,12 @@ def purge(run_folder: Path) -> list[str]:
         sentences = [_remove(folder / name, run_folder) for folder in folders for name in _GIVES_AWAY]
     sentences += [_remove(path, run_folder) for path in inner if path.is_symlink()]
     return [sentence for sentence in sentences if sentence]
+
+
+def results_in(run_folder: Path) -> list[Path]:
+    """List the result files of a run, of the audits of its recordings and of its repetitions."""
+    inner = [path for kind in ("audit", "verify") for path in sorted(run_folder.glob(f"{kind}-*/result.json"))]
+    return [run_folder / "result.json", *inner]
 
 
 def _remove(path: Path, run_folder: Path) -> str:

@@ -130,6 +130,21 @@ def test_a_module_alone_has_the_modules_beside_it(tmp_path: Path, monkeypatch: p
     assert set(code["files"]) == {"lone_o.py", "beside_o.py"}
 
 
+def test_code_that_was_removed_or_broken_since_its_import_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gone_o.py").write_text("import broken_o\nclass Shield: ...\n")
+    (tmp_path / "broken_o.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    __import__("gone_o")
+    (tmp_path / "broken_o.py").write_text("def (")
+    (code,) = outside_code({"defence": "gone_o:Shield"})
+    assert set(code["files"]) == {"gone_o.py", "broken_o.py"}
+    (tmp_path / "gone_o.py").unlink()
+    (code,) = outside_code({"defence": "gone_o:Shield"})
+    assert code["sha256"] is None and code["files"] == {}
+
+
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,142 @@
+"""What differs between the circumstances of a result and those of now: code, environment, data and hardware."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import flfw
+from flfw.provenance.machine import machine
+from flfw.provenance.outside import OutsideCode
+from flfw.provenance.packages import installed_packages, read_packages
+from flfw.provenance.revision import revision
+from flfw.storage.provenance import code_hash, environment, requirements_hash
+
+_SHOWN = 8  # packages in a line
+_SHORT = 12  # digits of a commit or sum
+
+
+def last_sitting(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the last sitting of a result; empty for one of an earlier version, which noted none."""
+    sittings = (result.get("provenance") or {}).get("sittings") or []
+    return dict(sittings[-1]) if sittings else {}
+
+
+def changed_plugins(result: Mapping[str, Any]) -> list[str]:
+    """Compare the files of the result's plug-ins from outside with those now in their places; nothing is imported."""
+    lines = []
+    for code in last_sitting(result).get("outside") or []:
+        file = Path(code["file"])
+        root = _root(file, code["files"])
+        for name, before in code["files"].items():
+            place = root / name
+            if not place.is_file():
+                lines.append(f"{code['kind']} {code['name']}: {place} is gone")
+            elif hashlib.sha256(place.read_bytes()).hexdigest() != before:
+                lines.append(f"{code['kind']} {code['name']}: {place} has changed since")
+    return list(dict.fromkeys(lines))
+
+
+def _root(file: Path, files: Mapping[str, str]) -> Path:
+    """Return the folder that the paths of a plug-in's files start from."""
+    for name in sorted(files, key=len, reverse=True):
+        if file.parts[-len(Path(name).parts) :] == Path(name).parts:
+            return file.parents[len(Path(name).parts) - 1]
+    return file.parent
+
+
+def moved_plugins(result: Mapping[str, Any], now: Sequence[OutsideCode]) -> list[str]:
+    """Compare the result's plug-ins from outside with those that were imported now, which may lie elsewhere."""
+    lines, here = [], {(code["kind"], code["name"]): code for code in now}
+    for code in last_sitting(result).get("outside") or []:
+        mine = here.get((code["kind"], code["name"]))
+        if mine is None:
+            lines.append(f"{code['kind']} {code['name']}: it is not among the plug-ins of now")
+        elif mine["file"] != code["file"]:
+            same = "the same" if mine["files"] == code["files"] else "another"
+            lines.append(f"{code['kind']} {code['name']}: {same} code, now from {mine['file']}, then {code['file']}")
+        elif added := sorted(set(mine["files"]) - set(code["files"])):
+            lines.append(f"{code['kind']} {code['name']}: it imports {', '.join(added)}, too")
+    return lines
+
+
+def changed_code(result: Mapping[str, Any]) -> list[str]:
+    """Compare the project's code: the sum of its sources, then its commit."""
+    provenance, sitting = result.get("provenance") or {}, last_sitting(result)
+    lines = []
+    if provenance.get("code") != code_hash():
+        lines.append(f"sources {provenance.get('code')}, now {code_hash()}")
+        then, now = _commit(sitting.get("git")), _commit(revision(Path(flfw.__file__)))
+        lines += [f"commit {then}, now {now}"] if then != now else []
+    codes = {one["code"] for one in (*provenance.get("sittings", []), *provenance.get("resumed", [])) if "code" in one}
+    if len(codes) > 1:
+        lines.append(f"the run was resumed with other code than it began with ({', '.join(sorted(codes))})")
+    return lines
+
+
+def _commit(found: Mapping[str, Any] | None) -> str:
+    return f"{found['commit'][:_SHORT]}{' (changed since)' if found['dirty'] else ''}" if found else "unknown"
+
+
+def changed_environment(result: Mapping[str, Any], folder: Path) -> list[str]:
+    """Compare Python, the pinned requirements and all installed packages.
+
+    Args:
+        result: content of result.json.
+        folder: its folder, with the list of packages.
+    """
+    sitting, then = last_sitting(result), result.get("environment") or {}
+    now = environment("")
+    lines = [f"python {then.get('python')}, now {now['python']}"] if then.get("python") != now["python"] else []
+    if (result.get("provenance") or {}).get("lock") != requirements_hash():
+        lines.append("requirements.txt is another one")
+    noted = sitting.get("packages") or {}
+    path = folder / str(noted.get("file"))
+    packages = read_packages(path) if noted else None
+    if packages is None or hashlib.sha256(path.read_bytes()).hexdigest() != noted["sha256"]:
+        names = ("flwr", "ray", "torch", "numpy")
+        lines += [f"{name} {then.get(name)}, now {now[name]}" for name in names if then.get(name) != now[name]]
+        why = "was changed" if packages is not None else "is not there" if noted else "was not written by this version"
+        return [*lines, f"the list of all packages {why}: only Python, flwr, ray, torch and numpy were compared"]
+    here = dict(line.split("==", 1) for line in installed_packages())
+    other = [name for name in sorted({*packages, *here}) if packages.get(name) != here.get(name)]
+    words = [f"{name} {packages.get(name, 'none')} (now {here.get(name, 'none')})" for name in other[:_SHOWN]]
+    more = f" and {len(other) - _SHOWN} more" if len(other) > _SHOWN else ""
+    return [*lines, f"packages: {', '.join(words)}{more}"] if other else lines
+
+
+def changed_data(result: Mapping[str, Any], digest: str, weights_sha256: str) -> list[str]:
+    """Compare the digest of the data, and the sum of a pretrained network's weights.
+
+    Args:
+        result: content of result.json.
+        digest: digest of the present data; empty where they have none.
+        weights_sha256: sum of the present weights; empty: there are none.
+    """
+    data = (result.get("provenance") or {}).get("data") or {}
+    before = data.get("digest") or ""
+    lines = [f"{data.get('name')}: digest {before or 'unknown'}, now {digest}"] if before != digest else []
+    weights = str((result.get("config") or {}).get("weights_sha256") or "")
+    return lines + ([f"weights {weights}, now {weights_sha256}"] if weights != weights_sha256 else [])
+
+
+def changed_hardware(result: Mapping[str, Any]) -> list[str]:
+    """Compare the machine, as far as it was noted."""
+    noted, now = last_sitting(result).get("machine"), machine()
+    if not noted:
+        before = (result.get("environment") or {}).get("hardware")
+        return [f"{before}, now {now['hardware']}"] if before != now["hardware"] else []
+    return list(_unlike(noted, now, ""))
+
+
+def _unlike(before: Any, after: Any, path: str) -> Iterator[str]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in [*before, *(key for key in after if key not in before)]:
+            yield from _unlike(before.get(key), after.get(key), f"{path} {key.replace('_', ' ')}".strip())
+    elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
+        for old, new in zip(before, after, strict=True):
+            yield from _unlike(old, new, path)
+    elif before != after:
+        yield f"{path}: {before}, now {after}"

@@ -1,0 +1,176 @@
+"""Comparison of two results number for number: equal, within the interval that the first one states, or different."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, TypeGuard, final
+
+from flfw.audit.measures.statistics import share_interval
+from flfw.experiment import FREE_ON_RESUME
+
+EQUAL, WITHIN, DIFFERENT = "bit for bit", "within its interval", "different"
+
+NOT_COMPARED = (
+    "seconds and *_seconds: times",
+    "provenance, environment and flfw: what they say of the two runs stands above",
+    f"config's {', '.join(FREE_ON_RESUME)}: settings that decide no number",
+    "the note that the code changed while a run lasted",
+)
+"""Parts of a result that are not compared, in words."""
+
+_APART = ("provenance", "environment", "flfw")
+_CODE_CHANGED = "The code changed while this run lasted"
+_ACCURACIES = ("acc_global", "acc_local")  # the others are of data whose number result.json does not have
+_RATES = {"share_recovered": "share_interval", "true_rate": "true_interval", "false_rate": "false_interval"}
+
+
+@final
+@dataclass(frozen=True)
+class Compared:
+    """Value of a result beside that of its repetition.
+
+    Attributes:
+        path: its place in result.json, such as ``audit[0].psnr.mean``.
+        before: the value in the result; None where it has none.
+        after: the value of the repetition, likewise.
+        outcome: `EQUAL`, `WITHIN` or `DIFFERENT`.
+        interval: the 95 % interval around the first value; None: the result states none.
+        of: the number whose interval decided, for ends and extremes that move with it; empty: its own.
+    """
+
+    path: str
+    before: Any
+    after: Any
+    outcome: str
+    interval: tuple[float, float] | None = None
+    of: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the value as verify.json holds it."""
+        return asdict(self)
+
+
+@final
+@dataclass(frozen=True)
+class _Interval:
+    """Interval of a number, with the keys beside it that belong to the same estimate."""
+
+    low: float
+    high: float
+    parts: tuple[str, ...] = ()
+
+
+def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Compared]:
+    """Compare all numbers, words and truth values of two results.
+
+    An accuracy lies in the exact binomial interval of as many test examples as its clients have; every other number in
+    the interval that stands beside it. Where a number moved within its interval, its interval's ends and its extremes
+    may have moved with it; where it did not move, neither may they. All else must be equal.
+
+    Args:
+        before: content of result.json.
+        after: that of the repetition.
+    """
+    return list(_compared(_kept(before), _kept(after), "", _examples(before)))
+
+
+def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parts that are compared."""
+    kept = {key: value for key, value in result.items() if key not in _APART}
+    config = result.get("config") or {}
+    kept["config"] = {key: value for key, value in config.items() if key not in FREE_ON_RESUME}
+    kept["notes"] = [note for note in result.get("notes") or [] if not note.startswith(_CODE_CHANGED)]
+    return kept
+
+
+def _examples(result: Mapping[str, Any]) -> float:
+    """Return the mean number of test examples of a client, 0 where it is not known."""
+    rows = (result.get("final") or {}).get("per_client") or []
+    numbers = [row["num-examples"] for row in rows if _is_number(row.get("num-examples"))]
+    return sum(numbers) / len(numbers) if numbers else 0.0
+
+
+def _compared(before: Any, after: Any, path: str, examples: float) -> Iterator[Compared]:
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        yield from _of_tables(before, after, path, examples)
+    elif _is_list(before) and _is_list(after):
+        for place in range(max(len(before), len(after))):
+            there = [one[place] if place < len(one) else None for one in (before, after)]
+            yield from _compared(there[0], there[1], f"{path}[{place}]", examples)
+    elif before is not None or after is not None:
+        equal = type(before) is type(after) or (_is_number(before) and _is_number(after))
+        yield Compared(path, before, after, EQUAL if equal and before == after else DIFFERENT)
+
+
+def _of_tables(before: Mapping[str, Any], after: Mapping[str, Any], path: str, examples: float) -> Iterator[Compared]:
+    intervals = {key: found for key in before if (found := _interval(before, key, path, examples)) is not None}
+    decided: dict[str, Compared] = {}
+    for key, interval in intervals.items():
+        place, old, new = f"{path}.{key}".lstrip("."), before[key], after.get(key)
+        # A number that was changed alone may lie outside its own interval.
+        inside = _is_number(new) and interval.low <= min(old, new) and max(old, new) <= interval.high
+        outcome = EQUAL if _is_number(new) and new == old else WITHIN if inside else DIFFERENT
+        decided[key] = Compared(place, old, new, outcome, (interval.low, interval.high))
+    leaders = {part: decided[key] for key, interval in intervals.items() for part in interval.parts}
+    for key in [*before, *(key for key in after if key not in before)]:
+        if key == "seconds" or key.endswith("_seconds"):
+            continue
+        if key in decided:
+            yield decided[key]
+            continue
+        for one in _compared(before.get(key), after.get(key), f"{path}.{key}".lstrip("."), examples):
+            leader = leaders.get(key)
+            moved = one.outcome == DIFFERENT and leader is not None and leader.outcome == WITHIN
+            yield Compared(one.path, one.before, one.after, WITHIN, of=leader.path) if moved and leader else one
+
+
+def _interval(table: Mapping[str, Any], key: str, path: str, examples: float) -> _Interval | None:
+    """Return the interval of a number, from what stands beside it; None: there is none."""
+    value = table[key]
+    if not _is_number(value):
+        return None
+    if key in _ACCURACIES:
+        return _binomial(table, key, path, examples)
+    if key == "mean" and _ends(table, "low", "high"):
+        return _Interval(table["low"], table["high"], ("low", "high", "max", "min"))
+    if key == "right" and _ends(table, "low", "high") and _is_number(table.get("guesses")):
+        guesses = table["guesses"]
+        return _Interval(table["low"] * guesses, table["high"] * guesses, ("low", "high", "p"))
+    if _ends(table, f"{key}_low", f"{key}_high"):
+        return _Interval(table[f"{key}_low"], table[f"{key}_high"], (f"{key}_low", f"{key}_high"))
+    ends = table.get(_RATES[key]) if key in _RATES else None
+    if _is_list(ends) and len(ends) == 2 and all(map(_is_number, ends)):
+        return _Interval(ends[0], ends[1], (_RATES[key],))
+    return None
+
+
+def _binomial(table: Mapping[str, Any], key: str, path: str, examples: float) -> _Interval | None:
+    """Return the exact interval of an accuracy: of a client's own test examples, or of those of a round's clients."""
+    of_client = table.get("num-examples")
+    number = float(of_client) if _is_number(of_client) else examples * _clients(table, path)
+    accuracy = table[key]
+    if number < 1 or not 0 <= accuracy <= 1:
+        return None
+    low, high = share_interval(round(accuracy * round(number)), round(number))
+    return _Interval(low, high, (f"{key}_interval",))
+
+
+def _clients(table: Mapping[str, Any], path: str) -> int:
+    rows = table.get("per_client")
+    if path == "final" and _is_list(rows):
+        return len(rows)
+    number = table.get("clients")
+    return int(number) if _is_number(number) else 0
+
+
+def _ends(table: Mapping[str, Any], low: str, high: str) -> bool:
+    return _is_number(table.get(low)) and _is_number(table.get(high))
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_list(value: Any) -> TypeGuard[Sequence[Any]]:
+    return isinstance(value, Sequence) and not isinstance(value, str)

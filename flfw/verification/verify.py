@@ -1,0 +1,188 @@
+"""Verification of a run or an audit: it is repeated in a new folder, and all of its numbers are compared."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.formats.result_file import read_result
+from flfw.provenance.outside import outside_of
+from flfw.provenance.sittings import now
+from flfw.runs import run
+from flfw.storage.checkpoint import is_trained
+from flfw.storage.sealed import sealed, write_whole
+from flfw.verification import changes
+from flfw.verification.comparison import DIFFERENT, EQUAL, NOT_COMPARED, WITHIN, Compared, compare
+
+_SHOWN = 40  # lines of each kind on the terminal
+_NOTHING = "Nothing differs in code, environment, data and hardware: every number should repeat bit for bit."
+
+
+def stored(folder: Path) -> Experiment:
+    """Return the experiment of a finished run or audit, without its folder.
+
+    Raises:
+        BadInput: there is no finished run of this version of flfw.
+    """
+    if (folder / "matrix.json").is_file():
+        raise BadInput(f"Expected a run's folder for --verify, got {folder}, a matrix; name one of the folders in it.")
+    result = read_result(folder)
+    if is_trained(folder):
+        raise BadInput(f"Expected a finished run for --verify, got {folder}, which is not over; --resume it first.")
+    if sealed(folder / "checkpoint", "experiment"):
+        return dataclasses.replace(run.stored(folder), out=None)
+    return dataclasses.replace(_of_config(result.get("config") or {}, folder), out=None)
+
+
+def _of_config(config: Mapping[str, Any], folder: Path) -> Experiment:
+    """Read the experiment of an audit, or of a run whose checkpoint was purged, from its result's configuration."""
+    if "rounds" not in config:
+        raise BadInput(f"Expected a run of flfw in {folder}, got an audit of an app of its own; repeat its own call.")
+    flat = Experiment().to_run_config()
+    for field in dataclasses.fields(Experiment):
+        value = config.get(field.name, getattr(Experiment(), field.name))
+        key = field.name.replace("_", "-")
+        if isinstance(value, list | tuple):
+            flat[key] = shlex.join(map(str, value))
+        else:
+            flat[key] = "" if value is None else value
+    return Experiment.from_run_config(flat)
+
+
+def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
+    """Repeat a run or an audit, print what repeats, and write ``verify.json`` into the new folder.
+
+    Args:
+        folder: folder of the run or audit.
+        ask: its experiment -> the same, perhaps with an ``out`` and other settings that decide no numbers, such as
+            the engine.
+
+    Returns:
+        0: every number repeats bit for bit or within its interval; 1: one does not.
+
+    Raises:
+        BadInput: it cannot be repeated as asked; nothing has been written.
+        RunFailed: the repetition failed.
+    """
+    folder = folder.absolute()
+    earlier, result = stored(folder), read_result(folder)
+    asked = ask(earlier)
+    _require_same_numbers(earlier, asked, folder)
+    source = _source(folder, result)
+    whole = source or folder
+    out = asked.out or next(p for n in count(1) if not (p := whole / f"verify-{n}").exists())
+    for line in changes.changed_plugins(result):
+        print(f"changed: {line}", flush=True)
+    resolved, task, _ = run.check(dataclasses.replace(asked, out=out))
+    differs = {
+        "code": [
+            *changes.changed_plugins(result),
+            *changes.moved_plugins(result, outside_of(resolved)),
+            *changes.changed_code(result),
+        ],
+        "environment": changes.changed_environment(result, folder),
+        "data": changes.changed_data(result, task.dataset.digest or "", resolved.experiment.weights_sha256 or ""),
+        "hardware": changes.changed_hardware(result),
+    }
+    print(*_differing(differs), sep="\n", flush=True)
+    if source is None:
+        repeated = run.run(dataclasses.replace(asked, out=out))
+    else:
+        repeated = run.audit_again(source, _of_source(source, asked), dataclasses.replace(asked, out=out))
+    compared = compare(result, read_result(repeated))
+    verdict = _verdict(compared)
+    _write(repeated, folder, differs, compared, verdict)
+    print(*_lines(compared, verdict, same=not any(differs.values())), repeated / "verify.json", sep="\n")
+    return int(verdict == DIFFERENT)
+
+
+def _require_same_numbers(earlier: Experiment, asked: Experiment, folder: Path) -> None:
+    got = asked.decisive
+    for key, value in earlier.decisive.items():
+        if got[key] != value:
+            raise BadInput(
+                f"Expected {key}={value} as in {folder}, got {key}={got[key]}; --verify repeats it as it is."
+            )
+
+
+def _source(folder: Path, result: Mapping[str, Any]) -> Path | None:
+    """Return the run whose recordings an audit attacked; None for a run.
+
+    Raises:
+        BadInput: that run is not there.
+    """
+    named = (result.get("provenance") or {}).get("from")
+    if not named:
+        return None
+    for place in (Path(named), folder.parent):  # the run may have been moved together with its audits
+        if sealed(place / "checkpoint", "experiment"):
+            return place
+    raise BadInput(f"Expected the audited run in {named} or around {folder}, got none with a checkpoint; restore it.")
+
+
+def _of_source(source: Path, asked: Experiment) -> Experiment:
+    """Return the experiment of an audited run as `flfw.runs.run.audit_again` takes it."""
+    return dataclasses.replace(run.stored(source), out=None, data_root=asked.data_root)
+
+
+def _differing(differs: Mapping[str, Sequence[str]]) -> list[str]:
+    lines = [f"{kind} differs: {line}" for kind, found in differs.items() for line in found]
+    return lines or [_NOTHING]
+
+
+def _verdict(compared: Sequence[Compared]) -> str:
+    outcomes = {one.outcome for one in compared}
+    return next(outcome for outcome in (DIFFERENT, WITHIN, EQUAL) if outcome in outcomes or outcome == EQUAL)
+
+
+def _lines(compared: Sequence[Compared], verdict: str, *, same: bool) -> list[str]:
+    """Return the comparison for the terminal."""
+    groups = {outcome: [one for one in compared if one.outcome == outcome] for outcome in (EQUAL, WITHIN, DIFFERENT)}
+    lines = [f"{len(groups[EQUAL])} values repeat bit for bit"]
+    for outcome in (WITHIN, DIFFERENT):
+        if groups[outcome]:
+            lines.append(f"{len(groups[outcome])} {outcome}:")
+            lines += [f"  {_line(one)}" for one in groups[outcome][:_SHOWN]]
+            more = len(groups[outcome]) - _SHOWN
+            lines += [f"  and {more} more, in verify.json"] if more > 0 else []
+    lines.append(f"not compared: {'; '.join(NOT_COMPARED)}")
+    if same and verdict != EQUAL:
+        lines.append("Nothing else differs, so the result was changed, or its code is not deterministic.")
+    words = {EQUAL: "repeats bit for bit", WITHIN: "repeats within its intervals", DIFFERENT: "does not repeat"}
+    return [*lines, f"The result {words[verdict]}."]
+
+
+def _line(one: Compared) -> str:
+    by = f", with {one.of}" if one.of else ""
+    inside = f", 95 % interval {one.interval[0]:.6g} to {one.interval[1]:.6g}" if one.interval else by
+    none = ", no interval is stated" if one.outcome == DIFFERENT and not one.interval else ""
+    return f"{one.path}: {_short(one.before)}, now {_short(one.after)}{inside}{none}"
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _write(
+    repeated: Path, folder: Path, differs: Mapping[str, Sequence[str]], compared: Sequence[Compared], verdict: str
+) -> None:
+    moved = [one for one in compared if one.outcome != EQUAL]
+    content = {
+        "result": str(folder),
+        "repeated_in": str(repeated),
+        "date": now(),
+        "differs": differs,
+        "verdict": verdict,
+        "counts": {word: sum(one.outcome == word for one in compared) for word in (EQUAL, WITHIN, DIFFERENT)},
+        "moved": [one.as_dict() for one in moved],
+        "not_compared": list(NOT_COMPARED),
+    }
+    write_whole(repeated / "verify.json", json.dumps(content, indent=1, allow_nan=False).encode())

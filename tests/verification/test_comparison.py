@@ -1,0 +1,111 @@
+"""Comparison of two results: bit for bit, within an interval that the first one states, or different."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flfw.verification.comparison import DIFFERENT, EQUAL, WITHIN, Compared, compare
+
+
+def outcomes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
+    """The values that did not stay the same, with their outcomes."""
+    return {one.path: one.outcome for one in compare(before, after) if one.outcome != EQUAL}
+
+
+def test_equal_results_repeat_bit_for_bit() -> None:
+    result = {"final": {"acc_global": 0.5}, "audit": [{"verdict": "leaks", "images": 8, "stopped": None}]}
+    compared = compare(result, result)
+    assert [(one.path, one.outcome) for one in compared] == [
+        ("final.acc_global", EQUAL), ("audit[0].verdict", EQUAL), ("audit[0].images", EQUAL),
+    ]  # fmt: skip
+
+
+def test_a_mean_may_move_within_its_interval_and_its_ends_with_it() -> None:
+    before = {"audit": [{"psnr": {"mean": 20.0, "low": 18.0, "high": 22.0, "max": 25.0}}]}
+    after = {"audit": [{"psnr": {"mean": 21.5, "low": 19.0, "high": 24.0, "max": 27.0}}]}
+    assert set(outcomes(before, after).values()) == {WITHIN} and len(outcomes(before, after)) == 4
+    after["audit"][0]["psnr"]["mean"] = 22.1
+    assert set(outcomes(before, after).values()) == {DIFFERENT}
+
+
+@pytest.mark.parametrize("part", ["low", "high", "max"])
+def test_the_ends_of_a_mean_that_did_not_move_may_not_move_either(part: str) -> None:
+    before = {"psnr": {"mean": 20.0, "low": 18.0, "high": 22.0, "max": 25.0}}
+    after = {"psnr": {**before["psnr"], part: 24.9}}
+    assert outcomes(before, after) == {f"psnr.{part}": DIFFERENT}
+
+
+def test_an_accuracy_lies_in_the_binomial_interval_of_the_examples_of_its_clients() -> None:
+    """10 of 20 test examples of each of two clients: 0.272 to 0.728 for one, 0.338 to 0.662 for both."""
+    row = {"acc_local": 0.5, "num-examples": 20}
+    before = {"rounds": [{"acc_local": 0.5, "clients": 2}], "final": {"acc_local": 0.5, "per_client": [row, row]}}
+
+    def moved(value: float) -> dict[str, Any]:
+        other = {"acc_local": value, "num-examples": 20}
+        return {
+            "rounds": [{"acc_local": value, "clients": 2}],
+            "final": {"acc_local": value, "per_client": [other, row]},
+        }
+
+    paths = ("rounds[0].acc_local", "final.acc_local", "final.per_client[0].acc_local")
+    assert outcomes(before, moved(0.65)) == dict.fromkeys(paths, WITHIN)
+    assert outcomes(before, moved(0.70)) == {**dict.fromkeys(paths[:2], DIFFERENT), paths[2]: WITHIN}
+    assert outcomes(before, moved(0.75)) == dict.fromkeys(paths, DIFFERENT)
+    intervals = {one.path: one.interval for one in compare(before, moved(0.65)) if one.interval}
+    assert intervals[paths[2]] == pytest.approx((0.272, 0.728), abs=0.0005)
+    assert intervals[paths[1]] == pytest.approx((0.338, 0.662), abs=0.0005)
+
+
+def test_accuracies_of_examples_whose_number_is_unknown_have_no_interval() -> None:
+    assert outcomes({"final": {"acc_central": 0.5}}, {"final": {"acc_central": 0.5000001}}) == {
+        "final.acc_central": DIFFERENT
+    }
+    assert outcomes({"rounds": [{"acc_global": 0.5, "clients": 2}]}, {"rounds": [{"acc_global": 0.6, "clients": 2}]})
+
+
+def test_shares_and_areas_have_their_own_intervals() -> None:
+    before = {
+        "share_recovered": 0.0, "share_interval": [0.0, 0.369], "share_expected": 0.1,
+        "auc": 0.6, "auc_low": 0.5, "auc_high": 0.7, "right": {"guesses": 10, "right": 5, "low": 0.2, "high": 0.8},
+    }  # fmt: skip
+    after = {**before, "share_recovered": 0.25, "auc": 0.7, "right": {**before["right"], "right": 8}}
+    assert outcomes(before, after) == dict.fromkeys(("share_recovered", "auc", "right.right"), WITHIN)
+    after = {**before, "share_recovered": 0.5, "share_expected": 0.11, "auc": 0.71}
+    after["right"] = {**before["right"], "right": 9}
+    assert outcomes(before, after) == dict.fromkeys(
+        ("share_recovered", "share_expected", "auc", "right.right"), DIFFERENT
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "paths"),
+    [
+        ({"loss": 1.0}, {"loss": 1.0 + 2**-52}, {"loss"}),  # no interval is stated
+        ({"loss": 1.0}, {"loss": 1}, set()),
+        ({"adaptive": True}, {"adaptive": 1}, {"adaptive"}),
+        ({"verdict": "leaks"}, {"verdict": "inconclusive"}, {"verdict"}),
+        ({"epsilon": "inf"}, {"epsilon": 3.0}, {"epsilon"}),
+        ({"psnr": None}, {"psnr": {"mean": 3.0}}, {"psnr"}),
+        ({"rounds": [{"loss": 1.0}]}, {"rounds": [{"loss": 1.0}, {"loss": 2.0}]}, {"rounds[1]"}),
+        ({"a": 1}, {"b": 1}, {"a", "b"}),
+        ({"notes": ["x"]}, {"notes": ["y"]}, {"notes[0]"}),
+        ({"config": {"rounds": 2, "engine": "ray"}}, {"config": {"rounds": 3, "engine": "inproc"}}, {"config.rounds"}),
+        ({"seconds": 1.0, "scoring_seconds": 2.0}, {"seconds": 3.0, "scoring_seconds": 4.0}, set()),
+        ({"provenance": {"code": "a"}, "flfw": "1"}, {"provenance": {"code": "b"}, "flfw": "2"}, set()),
+        ({"notes": ["The code changed while this run lasted: a, then b."]}, {"notes": []}, set()),
+    ],
+)
+def test_all_else_must_be_equal(before: dict[str, Any], after: dict[str, Any], paths: set[str]) -> None:
+    assert outcomes(before, after) == dict.fromkeys(paths, DIFFERENT)
+
+
+def test_a_moved_end_names_the_number_that_it_moved_with() -> None:
+    before, after = ({"mean": m, "low": 1.0, "high": 3.0 + m} for m in (2.0, 2.5))
+    assert Compared("high", 5.0, 5.5, WITHIN, of="mean") in compare(before, after)
+
+
+def test_a_number_outside_its_own_interval_was_changed() -> None:
+    before = {"share_recovered": 0.0, "share_interval": [0.2, 1.0]}
+    assert outcomes(before, {**before, "share_recovered": 0.5}) == {"share_recovered": DIFFERENT}

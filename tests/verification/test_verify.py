@@ -1,0 +1,217 @@
+"""Runs and audits are repeated by ``--verify``; a changed number, plug-in or package is said."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import sim
+from flfw.recording.retention import purge
+from flfw.runs import run
+from flfw.storage.checkpoint import Checkpoints
+from tests.support.small_runs import tiny
+
+FLAGS = (
+    "--method fedavg --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic --images 2"
+)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    assert sim.main([*FLAGS.split(), "--out", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+def change(folder: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change something in a result.json."""
+    path = folder / "result.json"
+    result = json.loads(path.read_text())
+    change(result)
+    path.write_text(json.dumps(result))
+
+
+def told(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "verify.json").read_text())
+
+
+def test_a_run_repeats_bit_for_bit_in_a_folder_inside(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = (copied / "result.json").read_bytes()
+    assert sim.main(["--verify", str(copied)]) == 0
+    printed = capsys.readouterr().out
+    assert "Nothing differs in code, environment, data and hardware" in printed
+    assert "The result repeats bit for bit." in printed and "not compared: seconds" in printed
+    verified = told(copied / "verify-1")
+    assert verified["verdict"] == "bit for bit" and verified["moved"] == [] and not any(verified["differs"].values())
+    assert verified["counts"]["bit for bit"] > 150 and verified["counts"]["different"] == 0
+    assert (copied / "result.json").read_bytes() == before
+    assert (copied / "verify-1" / "report.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("rounds", 0, "loss"), 0.1),
+        (("final", "acc_local"), 0.99),
+        (("audit", 1, "psnr", "max"), 300.0),
+        (("audit", 0, "share_recovered"), 0.0),
+        (("config", "lr"), 0.5),
+    ],
+)
+def test_a_changed_number_is_found(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], place: tuple[Any, ...], value: float
+) -> None:
+    def set_value(result: dict[str, Any]) -> None:
+        *inner, last = place
+        for key in inner:
+            result = result[key]
+        result[last] = value
+
+    change(copied, set_value)
+    assert sim.main(["--verify", str(copied), "--out", str(tmp_path / "again")]) == 1
+    path = ".".join(map(str, place)).replace(".0", "[0]").replace(".1", "[1]")
+    printed = capsys.readouterr().out
+    assert f"{path}: {value}, now " in printed and "The result does not repeat." in printed
+    assert "so the result was changed, or its code is not deterministic" in printed
+    assert [one["path"] for one in told(tmp_path / "again")["moved"]] == [path]
+
+
+def test_a_number_changed_within_its_interval_is_named_all_the_same(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nudge(result: dict[str, Any]) -> None:
+        score = result["audit"][0]["psnr"]
+        score["mean"] = (score["mean"] + score["low"]) / 2
+
+    change(copied, nudge)
+    assert sim.main(["--verify", str(copied), "--out", str(tmp_path / "again")]) == 0
+    printed = capsys.readouterr().out
+    assert "audit[0].psnr.mean: " in printed and "The result repeats within its intervals." in printed
+    assert "so the result was changed" in printed
+
+
+def test_an_audit_is_repeated_from_the_same_recordings(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--from", str(copied), "--attack", "analytic", "--audit-rounds", "1"]
+    assert sim.main(asked) == 0 and (copied / "audit-1").exists()
+    assert sim.main(["--verify", str(copied / "audit-1")]) == 0
+    result = json.loads((copied / "verify-1" / "result.json").read_text())
+    assert [entry["round"] for entry in result["audit"]] == [1] and result["provenance"]["from"] == str(copied)
+    change(copied / "audit-1", lambda result: result["audit"][0]["psnr"].update(max=3.5))
+    capsys.readouterr()
+    assert sim.main(["--verify", str(copied / "audit-1")]) == 1
+    assert "audit[0].psnr.max: 3.5, now 1" in capsys.readouterr().out
+
+
+def test_a_moved_audit_finds_its_run_around_it(copied: Path, tmp_path: Path) -> None:
+    assert sim.main(["--from", str(copied), "--attack", "analytic", "--audit-rounds", "0"]) == 0
+    moved = copied.rename(tmp_path / "moved")
+    assert sim.main(["--verify", str(moved / "audit-1")]) == 0
+
+
+def test_other_packages_and_data_are_said_before(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = copied / "environment.txt"
+    then = listed.read_text().replace("numpy==", "numpy==0.")
+    listed.write_text(then)
+    assert sim.main(["--verify", str(copied), "--out", str(tmp_path / "first")]) == 0
+    assert "environment differs: the list of all packages was changed" in capsys.readouterr().out
+
+    def older(result: dict[str, Any]) -> None:
+        import hashlib
+
+        sitting = result["provenance"]["sittings"][-1]
+        sitting["packages"]["sha256"] = hashlib.sha256(then.encode()).hexdigest()
+        sitting["machine"]["threads"]["torch"] = 7
+        result["provenance"]["data"]["digest"] = "d"
+        result["provenance"]["code"] = "c"
+
+    change(copied, older)
+    assert sim.main(["--verify", str(copied), "--out", str(tmp_path / "second")]) == 0
+    printed = capsys.readouterr().out
+    assert "environment differs: packages: numpy 0." in printed and "data differs: digits: digest d, now " in printed
+    assert "hardware differs: threads torch: 7, now 1" in printed and "code differs: sources c, now " in printed
+    assert "so the result was changed" not in printed
+
+
+SHIELD = """
+from typing import final
+from torch import Tensor
+from flfw.defence import Defence
+{imports}
+
+@final
+class Shield(Defence):
+    def update(self, change, rng):
+        return {{name: value * {factor} for name, value in change.items()}}
+"""
+
+
+def test_a_plugin_whose_file_changed_is_said_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shield = tmp_path / "shield_o5.py"
+    shield.write_text(SHIELD.format(imports="", factor="1.0"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    folder = run.run(tiny(defence="shield_o5:Shield", attack=("none",), out=tmp_path / "run"))
+    assert sim.main(["--verify", str(folder)]) == 0
+    assert "Nothing differs" in capsys.readouterr().out
+    shield.write_text(SHIELD.format(imports="# a comment", factor="1.0"))
+    assert sim.main(["--verify", str(folder)]) == 0  # the process has imported it; what lies there now is another file
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"changed: defence shield_o5:Shield: {shield} has changed since"
+    shield.unlink()
+    sim.main(["--verify", str(folder)])
+    assert capsys.readouterr().out.splitlines()[0] == f"changed: defence shield_o5:Shield: {shield} is gone"
+
+
+def test_a_result_without_its_checkpoint_is_repeated_from_its_configuration(copied: Path, tmp_path: Path) -> None:
+    purge(copied)
+    assert not (copied / "checkpoint").exists()
+    assert sim.main(["--verify", str(copied), "--out", str(tmp_path / "again")]) == 0
+
+
+def test_a_purge_reaches_repetitions(copied: Path) -> None:
+    assert sim.main(["--verify", str(copied)]) == 0
+    assert (copied / "verify-1" / "truth").exists() and (copied / "verify-1" / "observations").exists()
+    assert sim.main(["--purge", str(copied)]) == 0
+    assert {path.name for path in (copied / "verify-1").iterdir()} == {
+        "result.json", "verify.json", "environment.txt", "rounds.csv", "clients.csv", "audit.csv", "report.html",
+    }  # fmt: skip
+    assert "data:image" not in (copied / "verify-1" / "report.html").read_text()
+
+
+def test_what_cannot_be_repeated_is_refused_in_one_line(
+    copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(words: str, *flags: str) -> None:
+        assert sim.main(list(flags)) == 2
+        message = capsys.readouterr().err.strip().splitlines()
+        assert len(message) == 1 and words in message[0], message
+
+    place = str(copied)
+    refused("Expected lr=0.01", "--verify", place, "--lr", "0.5")
+    refused("Expected one of", "--verify", place, "--resume", place)
+    refused("result.json", "--verify", str(tmp_path))
+    (tmp_path / "matrix.json").touch()
+    refused("name one of the folders in it", "--verify", str(tmp_path))
+    begun = tiny(out=tmp_path / "begun")
+    begun_folder = tmp_path / "begun"
+    Checkpoints(begun_folder, begun)
+    shutil.copy(copied / "result.json", begun_folder)
+    (begun_folder / "training.json").touch()
+    refused("--resume it first", "--verify", str(begun_folder))
+    change(copied, lambda result: result.update(config={"method": "mine", "dataset": "own"}))
+    shutil.rmtree(copied / "checkpoint")
+    refused("got an audit of an app of its own", "--verify", place)
+    assert not list(copied.glob("verify-*"))
