@@ -54,7 +54,7 @@ LIMITS = """\
 <li>Other leaks. Whether a person took part, what share of a client has some property, or which labels it holds can leak without a single picture being reconstructed.</li>
 {% endif %}
 {% if result.privacy %}<li>That ε holds elsewhere. The bound is as good as its assumptions about sampling, clipping and who is trusted.</li>{% endif %}
-<li>Other data, networks or seeds. This is one configuration, seed {{ config.seed|plain }}.</li>
+<li>Other data, networks, seeds or machines. This is one configuration, seed {{ config.seed|plain }}, on one machine. Processors round sums in different orders, so that on another one an image near the threshold of recovery may fall on the other side.</li>
 </ul>
 </section>
 """

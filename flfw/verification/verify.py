@@ -38,11 +38,19 @@ def stored(folder: Path) -> Experiment:
         raise BadInput(f"Expected a finished run for --verify, got {folder}, which is not over; --resume it first.")
     if sealed(folder / "checkpoint", "experiment"):
         return dataclasses.replace(run.stored(folder), out=None)
-    return dataclasses.replace(_of_config(result.get("config") or {}, folder), out=None)
+    return dataclasses.replace(experiment_of(result.get("config") or {}, folder), out=None)
 
 
-def _of_config(config: Mapping[str, Any], folder: Path) -> Experiment:
-    """Read the experiment of an audit, or of a run whose checkpoint was purged, from its result's configuration."""
+def experiment_of(config: Mapping[str, Any], folder: Path) -> Experiment:
+    """Read the experiment of an audit, or of a run whose checkpoint was purged, from its result's configuration.
+
+    Args:
+        config: ``config`` of result.json; a setting that it lacks has its default.
+        folder: its folder, for messages.
+
+    Raises:
+        BadInput: it is another app's, or damaged.
+    """
     if "rounds" not in config:
         raise BadInput(f"Expected a run of flfw in {folder}, got an audit of an app of its own; repeat its own call.")
     flat = Experiment().to_run_config()
