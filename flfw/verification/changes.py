@@ -122,6 +122,13 @@ def changed_data(result: Mapping[str, Any], digest: str, weights_sha256: str) ->
     return lines + ([f"weights {weights}, now {weights_sha256}"] if weights != weights_sha256 else [])
 
 
+def unrepeatable(result: Mapping[str, Any]) -> list[str]:
+    """Name the settings by which a run draws what no second run can draw again."""
+    settings = (result.get("config") or {}).get("method_settings") or {}
+    secure = settings.get("noise_source") == "secure"
+    return ["noise_source=secure draws noise that nobody can repeat"] if secure else []
+
+
 def changed_hardware(result: Mapping[str, Any]) -> list[str]:
     """Compare the machine, as far as it was noted."""
     noted, now = last_sitting(result).get("machine"), machine()

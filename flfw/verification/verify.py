@@ -98,6 +98,7 @@ def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
         "environment": changes.changed_environment(result, folder),
         "data": changes.changed_data(result, task.dataset.digest or "", resolved.experiment.weights_sha256 or ""),
         "hardware": changes.changed_hardware(result),
+        "noise": changes.unrepeatable(result),
     }
     print(*_differing(differs), sep="\n", flush=True)
     if source is None:

@@ -191,6 +191,29 @@ def test_a_purge_reaches_repetitions(copied: Path) -> None:
     assert "data:image" not in (copied / "verify-1" / "report.html").read_text()
 
 
+def test_secure_noise_is_said_to_be_nobodys_to_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changes = {"method": "fed_cdp", "set": ("noise_source=secure",), "attack": ("none",)}
+    folder = run.run(tiny(out=tmp_path / "run", **changes))
+    assert sim.main(["--verify", str(folder)]) == 1
+    printed = capsys.readouterr().out
+    assert "noise differs: noise_source=secure draws noise that nobody can repeat" in printed
+    assert "rounds[0].loss: " in printed and "so the result was changed" not in printed
+
+
+def test_a_resumed_run_repeats_in_one_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny(attack=("none",), rounds=2, out=tmp_path / "run")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr("flfw.runs.results.finish", interrupted)
+        run.run(experiment)
+    run.resume(experiment)
+    assert len(json.loads((tmp_path / "run" / "result.json").read_text())["provenance"]["sittings"]) == 2
+    assert sim.main(["--verify", str(tmp_path / "run")]) == 0
+
+
+def interrupted(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
 def test_what_cannot_be_repeated_is_refused_in_one_line(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
