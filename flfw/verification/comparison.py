@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeGuard, final
 
@@ -14,7 +14,7 @@ EQUAL, WITHIN, DIFFERENT = "bit for bit", "within its interval", "different"
 NOT_COMPARED = (
     "seconds and *_seconds: times",
     "provenance, environment and flfw: what they say of the two runs stands above",
-    f"config's {', '.join(FREE_ON_RESUME)}: settings that decide no number",
+    "settings that decide no number, such as config.engine and config.out",
     "the note that the code changed while a run lasted",
 )
 """Parts of a result that are not compared, in words."""
@@ -73,6 +73,16 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Compare
         after: that of the repetition.
     """
     return list(_compared(_kept(before), _kept(after), "", _examples(before)))
+
+
+def farthest(compared: Iterable[Compared]) -> tuple[Compared, float] | None:
+    """Return the different number whose relative difference is largest, with it; None: no two numbers differ."""
+    apart = [
+        (one, abs(one.after - one.before) / max(abs(one.before), abs(one.after)))
+        for one in compared
+        if one.outcome == DIFFERENT and _is_number(one.before) and _is_number(one.after)
+    ]
+    return max(apart, key=lambda pair: pair[1], default=None)
 
 
 def _kept(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from flfw.runs import run
 from flfw.storage.checkpoint import is_trained
 from flfw.storage.sealed import sealed, write_whole
 from flfw.verification import changes
-from flfw.verification.comparison import DIFFERENT, EQUAL, NOT_COMPARED, WITHIN, Compared, compare
+from flfw.verification.comparison import DIFFERENT, EQUAL, NOT_COMPARED, WITHIN, Compared, compare, farthest
 
 _SHOWN = 40  # lines of each kind on the terminal
 _NOTHING = "Nothing differs in code, environment, data and hardware: every number should repeat bit for bit."
@@ -161,6 +161,8 @@ def _lines(compared: Sequence[Compared], verdict: str, *, same: bool) -> list[st
             lines += [f"  {_line(one)}" for one in groups[outcome][:_SHOWN]]
             more = len(groups[outcome]) - _SHOWN
             lines += [f"  and {more} more, in verify.json"] if more > 0 else []
+    if (found := farthest(compared)) is not None:
+        lines.append(f"largest relative difference of two numbers: {found[1]:.2g}, at {found[0].path}")
     lines.append(f"not compared: {'; '.join(NOT_COMPARED)}")
     if same and verdict != EQUAL:
         lines.append("Nothing else differs, so the result was changed, or its code is not deterministic.")

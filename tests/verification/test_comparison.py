@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flfw.verification.comparison import DIFFERENT, EQUAL, WITHIN, Compared, compare
+from flfw.verification.comparison import DIFFERENT, EQUAL, WITHIN, Compared, compare, farthest
 
 
 def outcomes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
@@ -109,3 +109,12 @@ def test_a_moved_end_names_the_number_that_it_moved_with() -> None:
 def test_a_number_outside_its_own_interval_was_changed() -> None:
     before = {"share_recovered": 0.0, "share_interval": [0.2, 1.0]}
     assert outcomes(before, {**before, "share_recovered": 0.5}) == {"share_recovered": DIFFERENT}
+
+
+def test_the_farthest_number_is_the_one_with_the_largest_relative_difference() -> None:
+    before = {"a": 100.0, "b": 1.0, "c": "x", "d": 0.0, "e": None}
+    found = farthest(compare(before, {**before, "a": 101.0, "b": 1.5, "c": "y", "e": 3.0}))
+    assert found is not None and found[0].path == "b" and found[1] == pytest.approx(1 / 3)
+    found = farthest(compare(before, {**before, "d": 1e-9}))
+    assert found is not None and found[1] == 1.0
+    assert farthest(compare(before, {**before, "c": "y"})) is None
