@@ -1,4 +1,4 @@
-"""Command ``python -m papers.main_job``: run the main job over seeds, and print docs/main_job.md from all records."""
+"""Command ``python -m flfw.papers.main_job``: run the main job over seeds, and print docs/main_job.md."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flfw.errors import require
+from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
+from flfw.papers.main_job import page
+from flfw.papers.main_job.records import DOCS, add, read, take
 from flfw.resolve import without_auto
 from flfw.runs import run
 from flfw.storage.checkpoint import is_complete, stored_experiment
@@ -16,23 +18,23 @@ from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import sealed
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
-from papers.main_job import page
-from papers.main_job.records import add, read, take
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command and return its exit code."""
-    return exit_code("python -m papers.main_job", lambda: _do(arguments))
+    return exit_code("python -m flfw.papers.main_job", lambda: _do(arguments))
 
 
 def _do(arguments: Sequence[str]) -> int:
-    ask = Parser(prog="python -m papers.main_job", description=__doc__)
+    ask = Parser(prog="python -m flfw.papers.main_job", description=__doc__)
     ask.add_argument("--seeds", nargs="+", type=int, default=[], help="seeds to run on this machine")
     ask.add_argument("--take", nargs="+", type=Path, default=[], help="folders of finished main jobs to add")
     ask.add_argument("--engine", default="inproc", choices=("inproc", "ray"), help="engine of the runs (inproc)")
     ask.add_argument("--runs", type=Path, default=Path("runs/main-job"), help="folder of the runs")
     given = ask.parse_args(arguments)
     require(all(seed >= 0 for seed in given.seeds), "seeds >= 0", seeds=given.seeds)
+    if not DOCS.is_dir():
+        raise BadInput(f"Expected a checkout, for its records and its page in {DOCS}, got an installed package.")
     add([take(folder) for folder in given.take])  # all are read before anything is run
     for seed in dict.fromkeys(given.seeds):
         # The folder has the code's hash: other code is another measurement.

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from flfw.papers.main_job.records import DOCS, MainJob, MainJobEntry
 from flfw.storage.sealed import write_whole
-from papers.main_job.records import DOCS, MainJob, MainJobEntry
 
 PAGE = DOCS / "main_job.md"
 
@@ -18,8 +18,8 @@ another order, 10 rounds of training and thousands of steps of a search enlarge 
 falls on the other side. So no single count is the main job's result; this page has all of those measured:
 
 ```
-python -m papers.main_job --seeds 0 1 2          # run the seeds that are missing on this machine, and print this page
-python -m papers.main_job --take runs/A runs/B   # take finished main jobs, of other machines too
+python -m flfw.papers.main_job --seeds 0 1 2          # run the seeds that this machine has not run, print this page
+python -m flfw.papers.main_job --take runs/A runs/B   # take finished main jobs, of other machines too
 ```
 
 A cell is the number of recovered images with the 95 % interval of their share (Clopper-Pearson), the mean PSNR, and the

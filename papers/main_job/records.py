@@ -17,7 +17,7 @@ from flfw.resolve import without_auto
 from flfw.storage.sealed import write_whole
 from flfw.verification.verify import experiment_of
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = Path(__file__).resolve().parents[2] / "docs"  # `flfw/papers` is a link to the folder in the checkout
 FILE = DOCS / "main_job.json"
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.papers.main_job import page
+from flfw.papers.main_job.__main__ import main
+from flfw.papers.main_job.records import FILE, MainJob, MainJobEntry, add, read, take
 from flfw.resolve import without_auto
 from flfw.runs import run
-from papers.main_job import page
-from papers.main_job.__main__ import main
-from papers.main_job.records import FILE, MainJob, MainJobEntry, add, read, take
 from tests.support.small_runs import tiny
 
 STATIC = MainJobEntry("ig", False, 10, 8, 2, (0.03, 0.65), 16.42, "leaks")
