@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import sim
 from flfw.recording.retention import purge
 from flfw.runs import run
 from flfw.storage.checkpoint import Checkpoints
+from tests.support.paths import ROOT
 from tests.support.small_runs import tiny
 
 FLAGS = (
@@ -212,6 +217,17 @@ def test_a_resumed_run_repeats_in_one_sitting(tmp_path: Path, monkeypatch: pytes
 
 def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
+
+
+@pytest.mark.slow  # torch chooses its instructions once, so this is a process of its own
+@pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="this processor has no others")
+def test_other_instructions_are_said_and_move_numbers(copied: Path) -> None:
+    old = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "DNNL_MAX_CPU_ISA": "SSE41"}
+    command = [sys.executable, "sim.py", "--verify", str(copied)]
+    done = subprocess.run(command, cwd=ROOT, env={**os.environ, **old}, capture_output=True, text=True, check=False)
+    assert "hardware differs: torch instructions: " in done.stdout and "so the result was changed" not in done.stdout
+    moved = told(copied / "verify-1")["moved"]
+    assert done.returncode == int(any(one["outcome"] == "different" for one in moved))
 
 
 def test_what_cannot_be_repeated_is_refused_in_one_line(
