@@ -134,6 +134,7 @@ def _refuse_without_value(command: Command, arguments: list[str]) -> None:
     behind = {"--seeds": command.seeds, "--matrix": command.matrix, "--compare": command.compare}
     behind |= {"--figures": command.figures, "--table": command.table, "--cell": command.cell}
     behind |= {"--set": command.experiment.set, "--curve": command.experiment.curve}
+    behind |= {"--track": command.experiment.track}
     for word in arguments:
         flag = word.partition("=")[0]
         if not behind.get(flag, True):

@@ -35,6 +35,8 @@ class ExecutionSettings:
     """Seconds that the server waits for all clients at the start; with on_client_failure=drop later ones may follow."""
     keep_state: bool = False
     """Keep the clients' private tensors in state/ once the run is over; for figures."""
+    track: tuple[str, ...] = ()
+    """Tools that get the run's figures while it goes on: tensorboard, mlflow, wandb, or package.module:Class; none."""
     out: Path | None = None
     """Folder to write; default: runs/METHOD-DATASET-TIME."""
 
@@ -43,6 +45,12 @@ class ExecutionSettings:
         require_finite(self, ("gpus_per_client",), zero=True)
         joins = not self.ray_address or self.engine in ("ray", "flwr-sim")
         require(joins, "--engine ray with --ray-address", engine=self.engine)
+        require(len(set(self.trackers)) == len(self.trackers), "each tracker once", track=" ".join(self.trackers))
+
+    @property
+    def trackers(self) -> tuple[str, ...]:
+        """Trackers of the run; empty: none."""
+        return () if self.track in (("none",), ()) else self.track
 
 
 @dataclass(frozen=True)

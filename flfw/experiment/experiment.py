@@ -39,6 +39,7 @@ FREE_ON_RESUME = (
     "lpips_weights",
     "weights",
     "ray_address",
+    "track",
     "data_root",
     "out",
 )

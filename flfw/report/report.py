@@ -82,6 +82,17 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
     Raises:
         BadInput: the folder holds no ``result.json``, or a damaged one.
     """
+    written = folder / "report.html"
+    write_whole(written, render(folder, pictures))
+    return written
+
+
+def render(folder: Path, pictures: bool | None = None) -> bytes:
+    """Return the report of a finished run's folder as `write_report` writes it; nothing is written.
+
+    Raises:
+        BadInput: the folder holds no ``result.json``, or a damaged one.
+    """
     source = folder / "result.json"
     if not source.is_file():
         raise BadInput(f"{folder} holds no result.json: a report is written from a finished run.")
@@ -132,9 +143,7 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         ),
         files=files_of(folder),
     )
-    written = folder / "report.html"
-    write_whole(written, page.encode(errors="backslashreplace"))  # half a surrogate pair, in a damaged result.json
-    return written
+    return page.encode(errors="backslashreplace")  # half a surrogate pair, in a damaged result.json
 
 
 @cache

@@ -33,6 +33,8 @@ from flfw.runs import engine, joining, results
 from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
 from flfw.task import Task
+from flfw.tracking.choice import check as check_trackers
+from flfw.tracking.following import tracked
 
 
 def run(experiment: Experiment) -> Path:
@@ -52,7 +54,7 @@ def run(experiment: Experiment) -> Path:
     make_folder(folder)
     Checkpoints(folder, experiment)
     require_same_data(folder, task.dataset.digest)
-    with locked(folder / "checkpoint" / ".run"), audit as auditor:
+    with locked(folder / "checkpoint" / ".run"), tracked(experiment, folder), audit as auditor:
         sittings.begin(folder, outside_of(resolved))
         engine.run(resolved, _site(experiment, folder))
         results.finish(resolved, task, notes, auditor)
@@ -83,7 +85,7 @@ def resume(experiment: Experiment) -> Path:
             return folder
         _warn(notes)
         sittings.begin(folder, outside_of(resolved))
-        with auditing(resolved, task, folder) as auditor:
+        with tracked(experiment, folder), auditing(resolved, task, folder) as auditor:
             if not is_trained(folder):
                 engine.check_resources(experiment)
                 engine.run(resolved, _site(experiment, folder))
@@ -120,7 +122,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     audit = auditing(resolved, task, out, source)
     with locked(source / "checkpoint" / ".run"):
         make_folder(out)
-        with audit as auditor:
+        with tracked(experiment, out, source), audit as auditor:
             assert auditor is not None, "it was required to be there"
             results.audit_again(resolved, source, out, notes, auditor)
     return out
@@ -152,6 +154,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     resolved = resolve(_with_absolute_paths(experiment, new))
     experiment = resolved.experiment
     _require_sites(experiment)
+    check_trackers(experiment.trackers)
     check_names(resolved)
     if (architecture := nets.card(experiment.net).architecture) is not None:
         nets.require_weights(architecture, experiment.weights_sha256)  # a run that goes on names those that it had

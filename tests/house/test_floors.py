@@ -32,7 +32,7 @@ FLOORS = (
     "adversary",
     "recording resolve attacks",
     "combinations provenance",
-    "dp audit sums",
+    "dp audit sums tracking",
     "engines clients strategies",
     "deploy apps",
     "runs",

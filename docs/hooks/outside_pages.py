@@ -1,0 +1,116 @@
+"""Hook of MkDocs: whatever docs/ links outside itself becomes a page of the site.
+
+On GitHub a page of docs/ may link `../papers/hyperfl.py` or `../deploy`. The site has only docs/. So each such file
+gets a page under `source/` that shows it, each folder one that lists it, and the links lead there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+
+_FENCED = re.compile(r"(^ *```.*?^ *```[^\S\n]*$)", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"(\]\()(?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?(\))")
+_ALWAYS = ("CHANGELOG.md", "CONTRIBUTING.md")  # pages of the site that no other page needs to link
+_DOCS = PurePosixPath("docs")
+_LANGUAGES = {".py": "python", ".json": "json", ".toml": "toml", ".yaml": "yaml", ".yml": "yaml", ".sh": "bash"}
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add a page for each file and folder outside docs/ that some page links; those pages may link further ones."""
+    root = Path(config.config_file_path).parent
+    pages = [(_DOCS / file.src_uri, Path(str(file.abs_src_path)).read_text()) for file in files.documentation_pages()]
+    waiting = [PurePosixPath(name) for name in _ALWAYS]
+    for place, text in pages:
+        waiting += outside(place, text)
+    known: set[str] = set()
+    while waiting:
+        place = waiting.pop()
+        page = site_place(root, place)
+        if str(page) in known or not (root / place).exists():  # a link to nowhere is reported where it stands
+            continue
+        known.add(str(page))
+        text = shown(root, place)
+        files.append(File.generated(config, str(page), content=text))
+        waiting += outside(text_place(root, place), text)
+    return files
+
+
+def on_page_markdown(markdown: str, /, *, page: Any, config: MkDocsConfig, files: Files) -> str:
+    """Turn the links of a page that lead out of docs/ into links to the pages that were added."""
+    root, here = Path(config.config_file_path).parent, PurePosixPath(page.file.src_uri)
+    origin = repository_place(here)
+
+    def at_site(target: PurePosixPath) -> str:
+        return os.path.relpath(site_place(root, target), here.parent)
+
+    return rewritten(markdown, origin, lambda target: at_site(target) if (root / target).exists() else None)
+
+
+def outside(place: PurePosixPath, text: str) -> list[PurePosixPath]:
+    """List the places outside docs/ that a page links.
+
+    Args:
+        place: the page's, from the checkout.
+        text: its Markdown.
+    """
+    targets: list[PurePosixPath] = []
+
+    def note(target: PurePosixPath) -> None:
+        targets.append(target)
+
+    rewritten(text, place, note)
+    return [target for target in targets if not target.is_relative_to(_DOCS)]
+
+
+def rewritten(text: str, place: PurePosixPath, link: Callable[[PurePosixPath], str | None]) -> str:
+    """Replace the relative links of a page outside its blocks of code.
+
+    Args:
+        text: Markdown.
+        place: place of the page, from the checkout.
+        link: returns the new link for a target, a place from the checkout; None: the link stays.
+    """
+
+    def replaced(found: re.Match[str]) -> str:
+        target = PurePosixPath(os.path.normpath(place.parent / found[2]))
+        return f"{found[1]}{link(target) or found[2]}{found[3] or ''}{found[4]}"
+
+    parts = _FENCED.split(text)
+    return "".join(part if part.lstrip().startswith("```") else _LINK.sub(replaced, part) for part in parts)
+
+
+def text_place(root: Path, place: PurePosixPath) -> PurePosixPath:
+    """Return the file whose text stands for a place: a folder's README, if it has one."""
+    readme = place / "README.md"
+    return readme if (root / readme).is_file() else place / "index.md" if (root / place).is_dir() else place
+
+
+def site_place(root: Path, place: PurePosixPath) -> PurePosixPath:
+    """Return the place in the site's sources of a place in the checkout."""
+    if place.is_relative_to(_DOCS):
+        return place.relative_to(_DOCS)
+    file = text_place(root, place)
+    return PurePosixPath("source") / (file if file.suffix == ".md" else f"{file}.md")
+
+
+def repository_place(page: PurePosixPath) -> PurePosixPath:
+    """Return the place in the checkout of a page of the site, by which its links are read."""
+    return page.relative_to("source") if page.is_relative_to("source") else _DOCS / page
+
+
+def shown(root: Path, place: PurePosixPath) -> str:
+    """Return the Markdown that shows a file, or lists a folder."""
+    file = text_place(root, place)
+    if (root / file).is_file() and file.suffix == ".md":
+        return (root / file).read_text()
+    if (root / place).is_dir():
+        names = sorted(path.name + "/" * path.is_dir() for path in (root / place).iterdir() if path.name[0] not in "._")
+        return "\n".join([f"# {place}/", "", *(f"- `{name}`" for name in names), ""])
+    return f"# {place}\n\n````{_LANGUAGES.get(place.suffix, 'text')}\n{(root / place).read_text()}\n````\n"

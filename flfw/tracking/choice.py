@@ -1,0 +1,34 @@
+"""Choice of trackers by name, and refusal of those that cannot work on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec
+
+from flfw.errors import BadInput
+from flfw.plugins import Kind, find
+from flfw.tracking.tracker import Tracker
+
+TRACKER = Kind("tracker", "flfw.tracking.writers")
+
+
+def chosen(names: Sequence[str]) -> dict[str, type[Tracker]]:
+    """Find the classes of trackers by their names.
+
+    Raises:
+        BadInput: there is no such tracker.
+    """
+    return {name: find(TRACKER, name, Tracker) for name in names}
+
+
+def check(names: Sequence[str]) -> None:
+    """Refuse trackers that do not exist, lack a package, or say themselves that they cannot work.
+
+    Raises:
+        BadInput: names what is missing, and the way out.
+    """
+    for name, cls in chosen(names).items():
+        if missing := [package for package in cls.packages if find_spec(package) is None]:
+            way = "pip install flfw[tracking]" if ":" not in name else f"pip install {' '.join(missing)}"
+            raise BadInput(f"Expected the package {', '.join(missing)} for --track {name}, got none; {way}.")
+        cls.check()

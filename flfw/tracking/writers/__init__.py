@@ -1,0 +1,1 @@
+"""Trackers that come with the project: a file for each tool."""
