@@ -6,7 +6,7 @@ RUN := $(VENV)/bin/python
 # More workers than cores: the tests of real processes wait more than they compute. A file's tests share what they set up.
 PYTEST := $(RUN) -m pytest --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 1
 
-.PHONY: run test types suite slow lies evidence lint lock clean
+.PHONY: run test types suite slow lies evidence docs lint lock clean
 
 run: $(VENV)/.installed  ## HyperFL on the digits, audited; prints where the report is
 	$(RUN) sim.py
@@ -45,6 +45,9 @@ CORES ?= 1
 evidence: $(VENV)/.installed  ## the next cells of the papers' tables at full scale, at the lowest priority; docs/evidence.md
 	$(RUN) -m flfw.papers.evidence --minutes $(MINUTES) --cores $(CORES)
 
+docs: $(VENV)/.installed  ## the site of docs/ in build/site, without a network; a warning ends it
+	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
+
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
@@ -63,4 +66,4 @@ lock:  ## pin anew what pyproject.toml allows; names no registry
 		pyproject.toml -o requirements.txt
 
 clean:
-	rm -rf $(VENV) runs
+	rm -rf $(VENV) runs build

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec
 
-from flfw.errors import BadInput
 from flfw.plugins import Kind, find
 from flfw.tracking.tracker import Tracker
 
@@ -28,7 +26,4 @@ def check(names: Sequence[str]) -> None:
         BadInput: names what is missing, and the way out.
     """
     for name, cls in chosen(names).items():
-        if missing := [package for package in cls.packages if find_spec(package) is None]:
-            way = "pip install flfw[tracking]" if ":" not in name else f"pip install {' '.join(missing)}"
-            raise BadInput(f"Expected the package {', '.join(missing)} for --track {name}, got none; {way}.")
-        cls.check()
+        cls.check(name)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, Literal, final
 
+from flfw.errors import BadInput
 from flfw.experiment import Scalar
 
 
@@ -73,15 +75,23 @@ class Tracker(ABC):
     """
 
     packages: ClassVar[Sequence[str]] = ()
-    """Packages that it imports. They must be there before a run begins; its module itself must do without them."""
+    """Packages that it imports. They must be there before a run begins; its own module must do without them."""
 
     @classmethod
-    def check(cls) -> None:
-        """Refuse what cannot work, before the run begins; by default nothing.
+    def check(cls, name: str) -> None:
+        """Refuse, before the run begins, a missing package; a subclass that refuses more calls this first.
+
+        Args:
+            name: the tracker's, as in ``--track``.
 
         Raises:
             BadInput: names what is missing, and the way out.
         """
+        if missing := [package for package in cls.packages if find_spec(package) is None]:
+            packages = " ".join(missing) if ":" in name else "flfw[tracking]"
+            raise BadInput(
+                f"Expected the package {', '.join(missing)} for --track {name}, got none; pip install {packages}."
+            )
 
     @abstractmethod
     def on_start(self, run: TrackedRun) -> str:

@@ -17,14 +17,15 @@ _OFFLINE = ("offline", "disabled", "dryrun")
 
 @final
 class WeightsAndBiases(Tracker):
-    """Tracker that writes to Weights & Biases: to its makers' server, unless ``WANDB_MODE`` or ``WANDB_BASE_URL`` say."""
+    """Tracker that writes to the server of Weights & Biases, or as ``WANDB_MODE`` and ``WANDB_BASE_URL`` say."""
 
     packages = ("wandb",)
     _run: wandb.Run
 
     @classmethod
-    def check(cls) -> None:
+    def check(cls, name: str) -> None:
         """Refuse a run that would be sent to a server without a key for it."""
+        super().check(name)
         if os.environ.get("WANDB_MODE", "").lower() in _OFFLINE:
             return
         _be_quiet()
@@ -47,7 +48,13 @@ class WeightsAndBiases(Tracker):
 
         self._name = run.name
         settings = wandb.Settings(
-            console="off", disable_git=True, save_code=False, disable_code=True, x_disable_meta=True, silent=True
+            console="off",
+            disable_git=True,
+            save_code=False,
+            disable_code=True,
+            x_disable_meta=True,
+            host="-",
+            silent=True,
         )
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or "flfw",
