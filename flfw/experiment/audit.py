@@ -82,8 +82,8 @@ class AuditSettings:
     pictures: Literal["auto", "yes", "no"] = "auto"
     """Whether the report shows clients' samples; auto: not those of a user's own data (folder:, hf:,
     text:)."""
-    compression: Literal["none", "gzip"] = "none"
-    """How recordings are stored."""
+    compression: Literal["none", "gzip", "compact"] = "compact"
+    """How recordings are stored, always to the bit. compact: what differs from a prediction of each upload."""
     observations_gb: float = 20.0
     """Recordings may grow to so many GB (1e9 bytes); what does not fit is left out, and said."""
     keep_observations: int = -1

@@ -49,22 +49,22 @@ def record(
         config: configuration of the probe's message; ``round``, ``own_slot`` and ``rung`` name the file.
         received: the arrays of the probe's message.
         gradient: the gradient that the observer reads.
-        compression: ``none`` or ``gzip``.
+        compression: one of `flfw.recording.format.COMPRESSIONS`.
     """
     client_folder = folder / f"client-{client:03d}"
     for made in (folder, client_folder):
         made.mkdir(parents=True, exist_ok=True, mode=0o700)
-    before = tape.encode(received, compression)
-    after = tape.encode({name: value.numpy() for name, value in gradient.items()}, compression)
+    at, before = tape.received_file(tape.Plain.of(received), compression)
+    after = tape.Plain.of({name: value.numpy() for name, value in gradient.items()}).encoded(compression, received)
     rung = "" if config["rung"] == "target" else f"-{config['rung']}"
     files = (
-        f"received/{before.sha256}{before.suffix}",
+        at,
         f"round-{config['round']:04d}/client-{client:03d}-{config['own_slot']:03d}{rung}{after.suffix}",
     )
     line: Line = {"type": "train.probe", "round": config["round"], "client": client, "config": dict(config)}
     line |= {"metrics": {}, "compression": compression}
     for side, file, encoded in zip(SIDES, files, (before, after), strict=True):
-        line[side] = {"file": file, "sha256": encoded.sha256, "bytes": encoded.size}
+        line[side] = encoded.entry(file)
     with _alone(client_folder):
         rows = _rows(client_folder)
         named = {row[side]["file"] for row in rows for side in SIDES}

@@ -5,6 +5,9 @@
     received/SHA256.safetensors             tensors sent to clients; each content once
     round-0003/client-002-000.safetensors   tensors sent by client 2 in round 3, in the first exchange with it
 
+Their names end in ``.gz`` where they are compressed by gzip, and in ``.compact.safetensors`` where they are compact
+(`flfw.recording.compact`): a safetensors file too, from which the very bytes of the plain one can be made.
+
 Tensor files are not synchronised to disk one by one: on a slow disk that would take longer than the training of a
 round. It is not needed: the manifest has the SHA-256 of each file, which detects incomplete files, and a checkpoint's
 mark waits for all files.
@@ -20,6 +23,7 @@ import re
 import zlib
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +34,18 @@ from safetensors.numpy import save
 from safetensors.torch import load
 
 from flfw.nets.net import Tensors
+from flfw.recording.compact import compacted, restored
 
 FORMAT = 1
-COMPRESSIONS = ("none", "gzip")
+COMPRESSIONS = ("none", "gzip", "compact")
 MANIFEST = "manifest.jsonl"
+
+_LONGEST_ADDITION = 2**16  # bytes that compression may add, with the description of a compact file
+_METADATA = {"format": str(FORMAT)}
 
 Line = dict[str, Any]
 _NAME = re.compile(
-    r"(?P<id>received/[0-9a-f]{64}|round-[0-9]{4,}/client-[0-9]{3,}-[0-9]{3,}(-[a-z]+)?)\.safetensors(\.gz)?"
+    r"(?P<id>received/[0-9a-f]{64}|round-[0-9]{4,}/client-[0-9]{3,}-[0-9]{3,}(-[a-z]+)?)(\.compact)?\.safetensors(\.gz)?"
 )
 
 
@@ -54,26 +62,70 @@ class Encoded:
         sha256: SHA-256 of the file, in hexadecimal.
         size: number of bytes after decompression.
         suffix: end of the file's name.
+        plain_sha256: SHA-256 of a compact file's plain bytes; empty: the file is not compact.
     """
 
     data: bytes
     sha256: str
     size: int
     suffix: str
+    plain_sha256: str = ""
+
+    def entry(self, file: str) -> dict[str, Any]:
+        """Return the manifest's entry of this file."""
+        plain = {"plain_sha256": self.plain_sha256} if self.plain_sha256 else {}
+        return {"file": file, "sha256": self.sha256, "bytes": self.size, **plain}
 
 
-def encode(tensors: Mapping[str, np.ndarray], compression: str) -> Encoded:
-    """Encode tensors as the bytes of a file; the same tensors give the same bytes.
+@dataclass(frozen=True)
+class Plain:
+    """Tensors as the bytes of a safetensors file; the same tensors give the same bytes.
 
-    Raises:
-        SafetensorError: the format does not support the type of an array.
+    Attributes:
+        tensors: the tensors.
+        data: the bytes.
     """
-    # safetensors writes entries in memory order, so each array must be contiguous.
-    data = save({name: np.asarray(value, order="C") for name, value in tensors.items()}, {"format": str(FORMAT)})
-    size, suffix = len(data), ".safetensors"
-    if compression == "gzip":
-        data, suffix = gzip.compress(data, compresslevel=1, mtime=0), ".safetensors.gz"
-    return Encoded(data, hashlib.sha256(data).hexdigest(), size, suffix)
+
+    tensors: Mapping[str, np.ndarray]
+    data: bytes
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, np.ndarray]) -> Plain:
+        """Encode tensors.
+
+        Raises:
+            SafetensorError: the format does not support the type of an array.
+        """
+        # safetensors writes entries in memory order, so each array must be contiguous.
+        arrays = {name: np.asarray(value, order="C") for name, value in tensors.items()}
+        return cls(arrays, save(arrays, _METADATA))
+
+    @cached_property
+    def sha256(self) -> str:
+        """SHA-256 of the bytes, in hexadecimal."""
+        return hashlib.sha256(self.data).hexdigest()
+
+    def encoded(self, compression: str, received: Mapping[str, np.ndarray] | None = None) -> Encoded:
+        """Return the tensors as they are stored.
+
+        Args:
+            compression: one of `COMPRESSIONS`.
+            received: tensors that the sender of these had received, which a reader has as well; None: none.
+        """
+        size, suffix = len(self.data), ".safetensors"
+        if compression == "none":
+            return Encoded(self.data, self.sha256, size, suffix)
+        if compression == "gzip":
+            data, suffix = gzip.compress(self.data, compresslevel=1, mtime=0), ".safetensors.gz"
+            return Encoded(data, hashlib.sha256(data).hexdigest(), size, suffix)
+        data = compacted(self.tensors, received or {})
+        return Encoded(data, hashlib.sha256(data).hexdigest(), size, ".compact.safetensors", self.sha256)
+
+
+def received_file(plain: Plain, compression: str) -> tuple[str, Encoded]:
+    """Return name and content of the file of tensors that clients receive; the same content has the same name."""
+    encoded = plain.encoded(compression)
+    return f"received/{encoded.plain_sha256 or encoded.sha256}{encoded.suffix}", encoded
 
 
 def exchange_id(file: str) -> str:
@@ -126,13 +178,16 @@ def sweep(folder: Path, keep: Container[str]) -> list[Path]:
     return gone
 
 
-def read(folder: Path, entry: Mapping[str, Any], compression: str) -> Tensors:
+def read(
+    folder: Path, entry: Mapping[str, Any], compression: str, received: Mapping[str, torch.Tensor] | None = None
+) -> Tensors:
     """Read and check the tensors of a file.
 
     Args:
         folder: folder of the recordings.
         entry: name, SHA-256 and decompressed size in bytes of the file, from the manifest.
         compression: one of `COMPRESSIONS`.
+        received: tensors that the sender had received; None: it is the file of such tensors itself.
 
     Raises:
         Damaged: the file differs from the written one, or its content cannot be used.
@@ -140,7 +195,11 @@ def read(folder: Path, entry: Mapping[str, Any], compression: str) -> Tensors:
     file, size = str(entry["file"]), int(entry["bytes"])
     if not _NAME.fullmatch(file) or not (folder / file).resolve().is_relative_to(folder.resolve()):
         raise Damaged(f"{file} is no file of these recordings")
-    data = _decompressed(file, _checked(folder, entry, compression), size, compression)
+    stored = _checked(folder, entry, compression)
+    if compression == "compact":
+        data = _plain(file, stored, entry, _floats(received or {}))
+    else:
+        data = _decompressed(file, stored, size, compression)
     try:
         tensors = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
@@ -157,7 +216,7 @@ def read(folder: Path, entry: Mapping[str, Any], compression: str) -> Tensors:
 def _checked(folder: Path, entry: Mapping[str, Any], compression: str) -> bytes:
     file, size = str(entry["file"]), int(entry["bytes"])
     # Incompressible data grow by less than this; so a huge file is refused before it fills the memory.
-    most = size if compression == "none" else size + size // 1000 + 1024
+    most = size if compression == "none" else size + size // 1000 + _LONGEST_ADDITION
     try:
         if not (folder / file).is_file():
             raise Damaged(f"{file} is not there")
@@ -171,6 +230,22 @@ def _checked(folder: Path, entry: Mapping[str, Any], compression: str) -> bytes:
     if digest != entry["sha256"]:
         raise Damaged(f"{file} has SHA-256 {digest[:16]}..., and was written with {str(entry['sha256'])[:16]}...")
     return data
+
+
+def _floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
+    """Return the tensors of the type from which others are predicted."""
+    return {name: value.numpy() for name, value in tensors.items() if value.dtype == torch.float32}
+
+
+def _plain(file: str, stored: bytes, entry: Mapping[str, Any], received: Mapping[str, np.ndarray]) -> bytes:
+    """Return the plain bytes of a compact file, which are those that were recorded, to the bit."""
+    try:
+        plain = Plain.of(restored(stored, int(entry["bytes"]), received))
+    except ValueError as error:
+        raise Damaged(f"{file} cannot be brought back to what it was ({error})") from error
+    if len(plain.data) != int(entry["bytes"]) or plain.sha256 != entry.get("plain_sha256"):
+        raise Damaged(f"{file} was brought back to other tensors than those that were written")
+    return plain.data
 
 
 def _decompressed(file: str, data: bytes, size: int, compression: str) -> bytes:

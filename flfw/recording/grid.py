@@ -10,7 +10,6 @@ Two lines in any ServerApp add it:
 
 from __future__ import annotations
 
-import hashlib
 import threading
 import time
 import weakref
@@ -22,7 +21,7 @@ from typing import Any, final
 from zipfile import BadZipFile
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message
 from flwr.serverapp import Grid
 from safetensors import SafetensorError
 
@@ -32,7 +31,7 @@ from flfw.messages.streaming import GridAround
 from flfw.messages.wire import views
 from flfw.recording import format as tape
 from flfw.recording.manifest import HEAD, sealed, write_head
-from flfw.recording.records import NoRecord, RecordMap, unreadable
+from flfw.recording.records import NoRecord, RecordMap, scalars, unreadable
 from flfw.storage.journal import Journal, JournalMark
 from flfw.storage.sealed import drop_unfinished
 
@@ -56,7 +55,8 @@ class RecordingGrid(GridAround):
         wanted: returns whether a message and its reply are recorded; called for replies without an error.
         mark: end of the kept part of an earlier record; later entries are removed. None: a new record.
         anew: whether to remove existing recordings in the folder, instead of refusing the folder.
-        compression: ``none`` or ``gzip``, which saves little on random numbers and takes much time.
+        compression: ``none``, ``compact``, which predicts what clients send from what they received and stores the
+            rest, to the bit; or ``gzip``, which saves little on random numbers and takes much time.
         limit_bytes: largest total size of the tensor files; further exchanges are skipped. None: no limit.
         records: the names under which the app's messages have their tensors; None: see `RecordMap`.
 
@@ -77,7 +77,7 @@ class RecordingGrid(GridAround):
         records: RecordMap | None = None,
     ) -> None:
         super().__init__(grid)
-        require(compression in tape.COMPRESSIONS, "compression none or gzip", compression=compression)
+        require(compression in tape.COMPRESSIONS, "compression none, gzip or compact", compression=compression)
         require(limit_bytes is None or limit_bytes > 0, "limit_bytes > 0 or None", limit_bytes=limit_bytes)
         self._folder, self._wanted = Path(folder).absolute(), wanted
         self._compression, self._limit = compression, limit_bytes
@@ -107,6 +107,11 @@ class RecordingGrid(GridAround):
                 f"Expected recordings in format {tape.FORMAT}, got {written} in {self._folder}; start a new run."
             )
         exchanges = [row for row in rows if "sent_by_client" in row]
+        self._received_files = {
+            row["sent_to_client"]["plain_sha256"]: row["sent_to_client"]
+            for row in exchanges
+            if row["compression"] == self._compression == "compact"
+        }
         self._stored = {row[way]["file"] for row in exchanges for way in ("sent_to_client", "sent_by_client")}
         tape.sweep(self._folder, self._stored)
         self._bytes = sum((self._folder / file).stat().st_size for file in self._stored if self._has(file))
@@ -166,7 +171,7 @@ class RecordingGrid(GridAround):
             self._count()
 
     def _record(self, asked: _Asked, reply: Message) -> None:
-        metrics = _scalars(reply.content)
+        metrics = scalars(reply.content)
         exchange = asked.identity(metrics)
         try:
             answered, arrays = self._records.sent_arrays(reply.content), asked.tensors
@@ -174,7 +179,7 @@ class RecordingGrid(GridAround):
             self._skip(exchange, str(error))
             return
         try:
-            sent = tape.encode(_readable(answered), self._compression)
+            sent = tape.Plain.of(_readable(answered)).encoded(self._compression, _readable(arrays))
             received, new = self._received(arrays)
         except _UNREADABLE as error:
             self._skip(exchange, unreadable(answered, error))
@@ -188,6 +193,8 @@ class RecordingGrid(GridAround):
         self._numbers[who] += 1
         if new:
             self._write(received["file"], new.data)
+            if new.plain_sha256:
+                self._received_files[new.plain_sha256] = received
         self._write(file, sent.data)
         line = {
             **exchange,
@@ -195,7 +202,7 @@ class RecordingGrid(GridAround):
             "config": asked.config,
             "metrics": metrics,
             "sent_to_client": received,
-            "sent_by_client": {"file": file, "sha256": sent.sha256, "bytes": sent.size},
+            "sent_by_client": sent.entry(file),
             "compression": self._compression,
         }
         self._append(line)
@@ -204,8 +211,11 @@ class RecordingGrid(GridAround):
         """Return the manifest's entry of the arrays sent to a client, and their file if it is not stored yet."""
         if self._last and self._last.is_of(arrays) and self._last.entry["file"] in self._stored:
             return self._last.entry, None
-        encoded = tape.encode(_readable(arrays), self._compression)
-        entry = {"file": f"received/{encoded.sha256}{encoded.suffix}", "sha256": encoded.sha256, "bytes": encoded.size}
+        plain, encoded = tape.Plain.of(_readable(arrays)), None
+        entry = self._received_files.get(plain.sha256)
+        if entry is None:
+            file, encoded = tape.received_file(plain, self._compression)
+            entry = encoded.entry(file)
         self._last = _Received([(name, weakref.ref(array)) for name, array in arrays.items()], entry)
         return entry, None if entry["file"] in self._stored else encoded
 
@@ -246,7 +256,7 @@ class _Asked:
             arrays = records.received_arrays(message.content)
         except NoRecord as error:  # it matters only if its reply is to be recorded
             arrays = error
-        return cls(message, _scalars(message.content), arrays, records)
+        return cls(message, scalars(message.content), arrays, records)
 
     @property
     def tensors(self) -> dict[str, Array]:
@@ -302,15 +312,3 @@ def _is_number(value: object) -> bool:
 
 def _readable(arrays: dict[str, Array]) -> dict[str, np.ndarray]:
     return views(ArrayRecord(arrays))
-
-
-def _scalars(content: RecordDict) -> dict[str, Any]:
-    """Return all values of a message but its arrays; bytes become their length and SHA-256, for JSON."""
-    records = [*content.config_records.values(), *content.metric_records.values()]
-    return {key: _plain(value) for record in records for key, value in record.items()}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return f"{len(value)} bytes, SHA-256 {hashlib.sha256(value).hexdigest()}"
-    return [_plain(item) for item in value] if isinstance(value, list) else value

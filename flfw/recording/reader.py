@@ -186,7 +186,7 @@ class Recordings:
         if key not in received:
             received[key] = read(folder, entry, line["compression"])
         probe = "rung" in config and type(config.get("slot")) is int
-        sent = read(folder, line["sent_by_client"], line["compression"])
+        sent = read(folder, line["sent_by_client"], line["compression"], received[key])
         try:  # an attacker at the server can expand factors as the server does
             sent = expand(sent, {name: value.numpy() for name, value in received[key].items()})
         except Unfit as error:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
+from typing import Any, final
 
 from flwr.app import Array, RecordDict
 
@@ -85,3 +86,15 @@ def unreadable(arrays: Mapping[str, Array], error: Exception) -> str:
     if any(word in array.data[:4096] for array in arrays.values() for word in _XGBOOST):
         return "it is a model of XGBoost: trees have no gradients, and no attack here applies to them"
     return f"the arrays cannot be stored: {' '.join(str(error).split())[:200]}"
+
+
+def scalars(content: RecordDict) -> dict[str, Any]:
+    """Return all values of a message but its arrays; bytes become their length and SHA-256, for JSON."""
+    records = [*content.config_records.values(), *content.metric_records.values()]
+    return {key: _plain(value) for record in records for key, value in record.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return f"{len(value)} bytes, SHA-256 {hashlib.sha256(value).hexdigest()}"
+    return [_plain(item) for item in value] if isinstance(value, list) else value

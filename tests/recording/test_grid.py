@@ -395,7 +395,7 @@ def test_a_disk_that_takes_no_more_stops_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"compression": "zip"}, "Expected compression none or gzip, got compression=zip."),
+        ({"compression": "zip"}, "Expected compression none, gzip or compact, got compression=zip."),
         ({"limit_bytes": 0}, "Expected limit_bytes > 0 or None, got limit_bytes=0."),
     ],
 )
