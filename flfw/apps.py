@@ -42,7 +42,7 @@ from flfw.nets import Tensors
 from flfw.resolve import Resolved, resolve
 from flfw.server.enrolment import ENROLMENT_S
 from flfw.storage.provenance import code_hash
-from flfw.task import Task, input_space
+from flfw.task import Task, form_of, input_space
 from flfw.training.threads import one_thread
 
 server = ServerApp()
@@ -116,7 +116,8 @@ def _own_labels(experiment: Experiment, data_root: str) -> str:
     """
     if not data.is_at_sites(experiment.dataset):
         return ""
-    return data.here(experiment.dataset, Path(data_root) if data_root else None).labels
+    form = form_of(experiment, None)
+    return data.here(experiment.dataset, Path(data_root) if data_root else None, form).labels
 
 
 @client.train()

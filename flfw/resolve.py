@@ -37,7 +37,7 @@ from flfw.pipeline import (
 from flfw.plugins import settings
 from flfw.rng import initialising
 from flfw.server import FederatedStrategy
-from flfw.task import input_space
+from flfw.task import form_of, input_space
 from flfw.victims.operator import Operator
 
 _PAIRS = "300"  # of a client, for membership-pairs=auto
@@ -265,7 +265,9 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         # client processes get no auto: reading a large folder again takes long
         return experiment if methods else with_weights(experiment, _method(experiment).train)
     dataset = data.absolute(experiment.dataset)
-    card = data.describe(dataset)
+    own = data.is_of_pictures(dataset)
+    require(own or not experiment.resize, "folder:PATH with --resize; other sets have --side", dataset=dataset)
+    card = data.describe(dataset, form_of(experiment, experiment.side or None))
     net = (_method(experiment).net or card.net) if experiment.net == "auto" else experiment.net
     split = card.split if experiment.split == "auto" else experiment.split
     augment = card.augment if experiment.augment == "auto" else experiment.augment

@@ -29,14 +29,21 @@ _UNOWNED_AT_MOST = 2000
 _PUBLIC_AT_MOST = 10_000
 
 
-def _side(experiment: Experiment) -> int | None:
-    """Return the side, in pixels, to which images are resized; None: they are not."""
-    return experiment.side or nets.card(experiment.net).side
+def form_of(experiment: Experiment, side: int | None) -> data.PictureForm:
+    """Return the form to which images are brought, with a side; all but the side is for a user's own."""
+    return data.PictureForm(
+        side, experiment.resized, experiment.fit, experiment.colour, skip_damaged=experiment.skip_damaged
+    )
+
+
+def _form(experiment: Experiment) -> data.PictureForm:
+    return form_of(experiment, experiment.side or nets.card(experiment.net).side)
 
 
 def input_space(experiment: Experiment) -> tuple[tuple[int, ...], int]:
     """Return the shape of one input, resized for the network, and the number of classes; open no data."""
-    card, side = data.describe(experiment.dataset), _side(experiment)
+    form = _form(experiment)
+    card, side = data.describe(experiment.dataset, form), form.side
     if side is None or len(card.shape) != 3:
         return card.shape, card.classes
     return (card.shape[0], side, side), card.classes
@@ -75,10 +82,10 @@ class Task:
         If only sites have the data, the task is that of a site: there every client holds all of the site's data.
         """
         scheme = settings(partition.scheme(experiment.split), short_name(experiment.split), experiment.set)
-        dataset = _normalised(_dataset(experiment.dataset, data_root, _side(experiment)), experiment)
+        dataset = _normalised(_dataset(experiment.dataset, data_root, _form(experiment)), experiment)
         at_site = _only_at_sites(experiment)
         clients = 1 if at_site else experiment.clients
-        cut = (dataset.name, data_root, _side(experiment), scheme, clients, experiment.seed, experiment.test)
+        cut = (dataset.name, data_root, _form(experiment), scheme, clients, experiment.seed, experiment.test)
         augment = "none" if experiment.augment == "auto" else experiment.augment
         if not experiment.canaries:
             split = partition.for_each(_split(*cut), experiment.clients) if at_site else _split(*cut)
@@ -98,7 +105,7 @@ class Task:
         """Build the server's task; if only sites have the data, it has no examples, only the data set's description."""
         if not _only_at_sites(experiment):
             return cls.load(experiment, data_root)
-        dataset = _normalised(data.without_examples(experiment.dataset, _side(experiment)), experiment)
+        dataset = _normalised(data.without_examples(experiment.dataset, _form(experiment).side), experiment)
         augment = "none" if experiment.augment == "auto" else experiment.augment
         nobodys = partition.nobodys(experiment.clients)
         return cls(
@@ -239,28 +246,28 @@ def _normalised(dataset: data.Dataset, experiment: Experiment) -> data.Dataset:
 
 
 @lru_cache(maxsize=4)
-def _dataset(name: str, root: Path | None, side: int | None) -> data.Dataset:
-    return data.load(name, root, side)
+def _dataset(name: str, root: Path | None, form: data.PictureForm) -> data.Dataset:
+    return data.load(name, root, form.side, form)
 
 
 @lru_cache(maxsize=4)
 def _split(
     name: str,
     root: Path | None,
-    side: int | None,
+    form: data.PictureForm,
     scheme: partition.AnyScheme,
     clients: int,
     seed: int,
     test: partition.TestParts,
 ) -> partition.Split:
-    return partition.split(_dataset(name, root, side), scheme, clients, seed, test)
+    return partition.split(_dataset(name, root, form), scheme, clients, seed, test)
 
 
 @lru_cache(maxsize=4)
 def _with_canaries(
     name: str,
     root: Path | None,
-    side: int | None,
+    form: data.PictureForm,
     scheme: partition.AnyScheme,
     clients: int,
     seed: int,
@@ -268,7 +275,7 @@ def _with_canaries(
     count: int,
 ) -> tuple[Canaries, partition.Split, np.ndarray]:
     """Return the canaries, the split without those that are left out, and the training labels with theirs."""
-    dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed, test)
+    dataset, split = _dataset(name, root, form), _split(name, root, form, scheme, clients, seed, test)
     chosen = canaries.draw(split, dataset.train_y, dataset.classes, count, seed)
     return chosen, canaries.without_left_out(split, chosen), canaries.relabelled(dataset.train_y, chosen)
 
@@ -277,7 +284,7 @@ def _with_canaries(
 def _with_pairs(
     name: str,
     root: Path | None,
-    side: int | None,
+    form: data.PictureForm,
     scheme: partition.AnyScheme,
     clients: int,
     seed: int,
@@ -285,7 +292,7 @@ def _with_pairs(
     most: str,
 ) -> tuple[partition.Split, tuple[Pairs | PatientGame, ...]]:
     """Return the split without the held-out examples of the membership game, and its pairs, of patients if known."""
-    dataset, split = _dataset(name, root, side), _split(name, root, side, scheme, clients, seed, test)
+    dataset, split = _dataset(name, root, form), _split(name, root, form, scheme, clients, seed, test)
     require(not dataset.is_generated, f"membership-pairs=none for {name}, generated for each client", pairs=most)
     drawn = seed, None if most == "all" else int(most)
     if split.patients is None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from flfw.data import text
 from flfw.data.files import cache, patients, remote
 from flfw.data.files.dataset import Arrays, Augmentation, Dataset, DatasetCard
 from flfw.data.generated import images, logistic, opened
+from flfw.data.pictures.form import PictureForm
 from flfw.data.readers import (
     adult,
     at_site,
@@ -43,6 +45,7 @@ __all__ = [
     "Augmentation",
     "Dataset",
     "DatasetCard",
+    "PictureForm",
     "absolute",
     "describe",
     "fetch",
@@ -50,6 +53,7 @@ __all__ = [
     "here",
     "is_at_sites",
     "is_here",
+    "is_of_pictures",
     "load",
     "names",
     "title",
@@ -83,15 +87,12 @@ _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
 }
 """Sets with parts, chosen by a word behind a colon, ``digit5:usps,mnist``: name -> card for that word ("": all)."""
 
-_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {
-    "folder": folder.folder,
-    "hf": hub.hub,
-    "site": at_site.site,
-    "text": text.text,
-}
+_PICTURES: dict[str, Callable[[str, PictureForm], DatasetCard]] = {"folder": folder.folder, "site": at_site.site}
+
+_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {"hf": hub.hub, "text": text.text}
 """Sets that are not published here, ``folder:PATH``: prefix -> card of the set that the word behind the colon names."""
 
-PREFIXES = frozenset((*_FAMILIES, *_ANYBODYS))
+PREFIXES = frozenset((*_FAMILIES, *_ANYBODYS, *_PICTURES))
 """Words before a colon that name no module."""
 
 
@@ -100,12 +101,15 @@ def names() -> tuple[str, ...]:
     return tuple(sorted([*_CARDS, *_FAMILIES]))
 
 
-def describe(name: str) -> DatasetCard:
+def describe(name: str, form: PictureForm | None = None) -> DatasetCard:
     """Return the card of a data set; the error for an unknown name lists the known ones.
 
-    A card with ``look`` describes data that only sites have: it is made from the name, and no file is opened.
+    A card with ``look`` describes data that only sites have: it is made from the name, and no file is opened. A form
+    counts for a user's own pictures (``folder:``, ``site:``), and for no other data.
     """
     prefix, _, word = name.partition(":")
+    if described := _PICTURES.get(prefix):
+        return described(word, form or PictureForm(skip_damaged=True))  # whoever reads the pictures has a form
     if makes := (_FAMILIES | _ANYBODYS).get(prefix):
         return makes(word)
     if word and ("." in prefix or importlib.util.find_spec(prefix)):
@@ -129,6 +133,11 @@ def is_at_sites(name: str) -> bool:
     return name.partition(":")[0] == "site"
 
 
+def is_of_pictures(name: str) -> bool:
+    """Return whether a data set may be made of a user's own image files, to which a `PictureForm` applies."""
+    return name.partition(":")[0] in _PICTURES
+
+
 def has_public_constants(name: str) -> bool:
     """Return whether a data set's own normalisation constants are known to everybody.
 
@@ -137,13 +146,13 @@ def has_public_constants(name: str) -> bool:
     return name.partition(":")[0] not in ("folder", "hf")
 
 
-def here(name: str, data_root: Path | None) -> DatasetCard:
+def here(name: str, data_root: Path | None, form: PictureForm | None = None) -> DatasetCard:
     """Return the data set's card on this machine: `describe`, with the local files if only sites have the data.
 
     Raises:
         BadInput: an unknown name, or a site's data do not match the name.
     """
-    card = describe(name)
+    card = describe(name, form)
     return card.look(_root(card, data_root)) if card.look else card
 
 
@@ -154,10 +163,10 @@ def absolute(name: str) -> str:
         path, length = text.located(word)
         return f"text:{Path(path).expanduser().absolute()}@{length}"
     if prefix == "folder" and word:
-        place, by_patient = patients.parsed(word)
+        place, ending = patients.parsed(word)
         path = str(Path(place).expanduser().absolute())
-        slash = "/" if path.endswith(patients.SUFFIX) else ""  # a folder of this name, without the ending
-        return f"folder:{path}{slash}{patients.SUFFIX if by_patient else ''}"
+        slash = "/" if patients.parsed(path)[1] else ""  # a folder of this name, without the ending
+        return f"folder:{path}{slash}{ending}"
     place, at, column = word.partition("@")
     if place and prefix == "hf" and Path(place).exists():
         return f"{prefix}:{Path(place).expanduser().absolute()}{at}{column}"
@@ -225,8 +234,10 @@ def _present(name: str, card: DatasetCard, root: Path) -> tuple[Path, ...]:
     return tuple(root / file for file in card.files)
 
 
-def load(name: str, data_root: Path | None = None, side: int | None = None) -> Dataset:
+def load(name: str, data_root: Path | None = None, side: int | None = None, form: PictureForm | None = None) -> Dataset:
     """Load a data set, its images resized to ``side`` x ``side`` pixels (None: as published).
+
+    A user's own pictures are brought to a form, whose side is ``side``.
 
     The first load on a machine reads the published files (seconds to minutes); it warns when their md5 sums are not the
     published ones. Embedded sets (digits, cancer) need no ``data_root``.
@@ -234,7 +245,8 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
     Raises:
         BadInput: an unknown name, missing or damaged files, a side for rows of features.
     """
-    card = here(name, data_root)
+    form = replace(form or PictureForm(), side=side)
+    card = here(name, data_root, form)
     images = len(card.shape) == 3
     if side is not None and not images:
         raise BadInput(
@@ -249,7 +261,8 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
     paths = _present(name, card, root)
     # A user's own images may differ in size, unless they were read without resizing.
     as_published = side is None or (card.root is None and card.shape[1:] == (side, side))
-    key = cache.digest(name, card.classes, "as published" if as_published else side, cache.fingerprint(paths))
+    own = (form,) if is_of_pictures(name) else ()
+    key = cache.digest(name, card.classes, "as published" if as_published else side, cache.fingerprint(paths), *own)
     folder = cache.user_cache() / "pixels" / f"{name.partition(':')[0]}-{key}"
     if not folder.exists():
         pixels.convert(name, card, root, None if as_published else side, folder)
@@ -275,6 +288,7 @@ def load(name: str, data_root: Path | None = None, side: int | None = None) -> D
         vocabulary=card.vocabulary,
         train_group=groups[0],
         test_group=groups[1],
+        notes=tuple(meta.get("notes", ())),
     )
 
 

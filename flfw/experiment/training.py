@@ -151,6 +151,16 @@ class DataSettings:
     divide."""
     side: int = 0
     """Height and width in pixels that images are resized to; 0: what the network takes, else as published."""
+    resize: str = ""
+    """Height and width that your own images of any size are brought to, N or HxW (folder:PATH); empty: they keep
+    theirs. A side that is asked for as well follows."""
+    fit: Literal["auto", "crop", "letterbox", "stretch"] = "auto"
+    """How an image of another shape gets that size: scaled and cut in the middle, scaled with black bars, or stretched;
+    auto: crop with --resize, stretch for the size that site:CxHxW names."""
+    colour: Literal["auto", "grey", "rgb"] = "auto"
+    """Colour of your own images (folder:PATH): all made grey, all made RGB; auto: grey if all of them are."""
+    skip_damaged: bool = False
+    """Go on without those of your own images that cannot be read; the notes say how many, of which classes."""
     augment: Literal["auto", "none", "flip", "crop_flip"] = "auto"
     """How training images are varied; auto: as the papers do on this data set."""
     normalise: Literal["own", "imagenet", "half", "none", "backbone"] = "own"
@@ -163,6 +173,22 @@ class DataSettings:
         require_at_least(self, 0, ("side",))
         require(self.test in ("own", "shared"), "test=own or shared", test=self.test)
         require_at_most(self, 4096, ("side",))
+        kinds = {"fit": ("auto", "crop", "letterbox", "stretch"), "colour": ("auto", "grey", "rgb")}
+        for name, known in kinds.items():
+            given = getattr(self, name)
+            require(given in known, f"{name}={', '.join(known[:-1])} or {known[-1]}", **{name: given})
+        _ = self.resized
+
+    @property
+    def resized(self) -> tuple[int, int] | None:
+        """Height and width that a user's own images are brought to; None: they keep theirs."""
+        if not self.resize:
+            return None
+        words = self.resize.split("x")
+        numbers = [int(word) for word in words if word.isdecimal() and word.isascii() and len(word) <= 4]
+        fits = len(numbers) == len(words) <= 2 and all(1 <= number <= 4096 for number in numbers)
+        require(fits, "resize=N or HxW, each from 1 to 4096", resize=self.resize)
+        return numbers[0], numbers[-1]
 
 
 @dataclass(frozen=True)

@@ -126,17 +126,19 @@ def _of_folder(asked: Experiment) -> Experiment:
     if not data.is_at_sites(asked.dataset):
         return asked
     card = data.describe(asked.dataset)
-    square = len(card.shape) == 3 and card.shape[1] == card.shape[2]
-    require(square, "square images to rehearse with, or --dataset folder:PATH", dataset=asked.dataset)
+    require(len(card.shape) == 3, "images to rehearse with, or --dataset folder:PATH", dataset=asked.dataset)
     require(asked.data_root is not None, "--data-root with this site's images", data_root=None)
-    ending = patients.SUFFIX if patients.parsed(asked.dataset)[1] else ""
-    name = data.absolute(f"folder:{asked.data_root}/{ending}")
+    name = data.absolute(f"folder:{asked.data_root}/{patients.parsed(asked.dataset)[1]}")
     local = data.describe(name)
-    got = local.shape[0], local.classes
-    fits = got == (card.shape[0], card.classes)
-    require(fits, f"{card.shape[0]} channels and {card.classes} classes in {name}", channels=got[0], classes=got[1])
+    require(local.classes == card.classes, f"{card.classes} classes in {name}", classes=local.classes)
+    channels, height, width = card.shape
+    form = {
+        "resize": f"{height}x{width}",
+        "fit": "stretch" if asked.fit == "auto" else asked.fit,
+        "colour": "grey" if channels == 1 else "rgb",
+    }
     net = card.net if asked.net == "auto" else asked.net
-    return replace(asked, dataset=name, data_root=None, net=net, side=card.shape[1], normalise="half", split="auto")
+    return replace(asked, dataset=name, data_root=None, net=net, normalise="half", split="auto", **form)
 
 
 def _most_images(experiment: Experiment, task: Task, asked: int) -> int:

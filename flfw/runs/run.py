@@ -313,4 +313,5 @@ def _remarks(experiment: Experiment, task: Task) -> list[str]:
     if any(now < before for now, before in zip(task.dataset.shape, published, strict=True)):
         before, now = ("x".join(map(str, shape[1:])) for shape in (published, task.dataset.shape))
         notes.append(f"Images of {before} pixels were resized to {now}; these are what the audit calls originals.")
+    notes += task.dataset.notes
     return notes

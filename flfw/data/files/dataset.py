@@ -64,6 +64,7 @@ class DatasetCard:
         vocabulary: number of tokens of text, whose inputs are rows of them, token k of V as k / (V - 1); 0: no text.
         held_out: the domain that no client holds and that a server may distil from; empty: none.
         population: clients from whom all examples are generated on demand; None: they are in files.
+        notes: arrays that were read -> sentences on how; None: there is nothing to say.
     """
 
     shape: tuple[int, ...]
@@ -90,6 +91,7 @@ class DatasetCard:
     population: Population | None = None
     licence: str = ""
     citation: str = ""
+    notes: Callable[[Arrays], tuple[str, ...]] | None = None
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,7 @@ class Dataset:
         vocabulary: number of tokens of text, as on the card; 0: no text.
         train_group: (N,) int64, number of the patient of each training example; None: patients are not known.
         test_group: as ``train_group``; no patient is in both parts.
+        notes: sentences on how the examples were read.
     """
 
     name: str
@@ -142,6 +145,7 @@ class Dataset:
     vocabulary: int = 0
     train_group: np.ndarray | None = None
     test_group: np.ndarray | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -12,10 +12,14 @@ from flfw.errors import BadInput
 SUFFIX = "@patient"
 """Ending of a data set's name whose examples name their patients."""
 
+TAG = "@PatientID"
+"""Ending of the name of a folder of DICOM files, whose headers name their patients."""
 
-def parsed(word: str) -> tuple[str, bool]:
-    """Return a data set's word without its ending ``@patient``, and whether it has it."""
-    return word.removesuffix(SUFFIX), word.endswith(SUFFIX)
+
+def parsed(word: str) -> tuple[str, str]:
+    """Return a data set's word without its ending `SUFFIX` or `TAG`, and that ending, or an empty string."""
+    ending = next((one for one in (SUFFIX, TAG) if word.endswith(one)), "")
+    return word.removesuffix(ending), ending
 
 
 def tested(labels: np.ndarray, patients: np.ndarray) -> np.ndarray:

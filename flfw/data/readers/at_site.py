@@ -20,24 +20,25 @@ import numpy as np
 from flfw.data.files import patients
 from flfw.data.files.cache import digest
 from flfw.data.files.dataset import Arrays, DatasetCard
-from flfw.data.readers import folder, images
-from flfw.data.readers.images import Example
-from flfw.errors import BadInput
+from flfw.data.pictures.damage import refusal
+from flfw.data.pictures.form import PictureForm
+from flfw.data.pictures.listing import Listing
+from flfw.data.readers.folder import NETS
+from flfw.errors import BadInput, require
 
 SPLIT = "whole"
 """The only possible split: each site's clients hold all data of the site."""
 
 _FORM = re.compile(r"(?:([13])x([1-9]\d*)x([1-9]\d*)|([1-9]\d*)):([1-9]\d*)")
-_MADE_FOR: dict[tuple[int, ...], str] = {(1, 28, 28): "cnn1", (3, 32, 32): "cnn2"}
 _ALL, _PARTS = "rows.csv", ("train.csv", "test.csv")
 _WAY_OUT = "set the site's data root (--data-root, data-root in its node config) or ask for what is there"
 
 
-def site(word: str) -> DatasetCard:
+def site(word: str, pictures: PictureForm) -> DatasetCard:
     """Return the card of ``CxHxW:CLASSES``, images of C = 1 (grey) or 3 (RGB) channels, or of ``D:CLASSES``, rows.
 
-    Images are listed and divided into training and test part as by `flfw.data.readers.folder.folder`. Each is resized
-    to H x W pixels and converted to grey or RGB. Labels are places in the sorted names of the classes.
+    Images are listed and divided into training and test part as by `flfw.data.readers.folder.folder`. Each is brought
+    to H x W pixels, as the form says how, and to grey or RGB. Labels are places in the sorted names of the classes.
 
     Rows are in ``train.csv`` and ``test.csv``, or in ``rows.csv``; there, every fifth row of a class, from the second
     on, belongs to the test part. A line has D numbers in [0, 1] and the class, 0 to CLASSES - 1, separated by commas;
@@ -47,7 +48,7 @@ def site(word: str) -> DatasetCard:
     Raises:
         BadInput: the word has neither form.
     """
-    form, by_patient = patients.parsed(word)
+    form, ending = patients.parsed(word)
     parsed = _FORM.fullmatch(form)
     if not parsed or int(parsed[5]) < 2:
         raise BadInput(
@@ -56,58 +57,64 @@ def site(word: str) -> DatasetCard:
         )
     shape = tuple(int(number) for number in parsed.groups()[:4] if number)
     classes, image = int(parsed[5]), len(shape) == 3
+    require(image or ending != patients.TAG, f"site:CxHxW:CLASSES{patients.TAG}, of DICOM files", dataset=word)
+    require(pictures.size is None, f"no --resize, as site:{word} names the size", resize=pictures.size)
+    named = replace(
+        pictures,
+        size=(shape[1], shape[2]) if image else None,
+        fit="stretch" if pictures.fit == "auto" else pictures.fit,
+        colour="grey" if shape[0] == 1 else "rgb",
+    )
     card = DatasetCard(
         shape=shape,
         classes=classes,
         files={},
-        read=partial(_read_images if image else _read_rows, shape=shape, classes=classes, by_patient=by_patient),
+        read=partial(_read_images, form=named, classes=classes, ending=ending)
+        if image
+        else partial(_read_rows, shape=(shape[0],), classes=classes, by_patient=bool(ending)),
         source=f"the sites' own {'images' if image else 'rows'}, which only they have; normalised with 0.5 and 0.5",
         fetch="the site's own, in its data root",
-        net=_MADE_FOR.get(shape, "lenet") if image else "mlp",
+        net=NETS.get(shape, "lenet") if image else "mlp",
         split=SPLIT,
         mean=(0.5,) * shape[0],
         std=(0.5,) * shape[0],
     )
-    return replace(card, look=partial(_look, card=card, by_patient=by_patient))
+    return replace(card, look=partial(_look, card=card, form=named, ending=ending))
 
 
-def _look(root: Path, card: DatasetCard, by_patient: bool) -> DatasetCard:
+def _look(root: Path, card: DatasetCard, form: PictureForm, ending: str) -> DatasetCard:
     """Return the card with the site's files, which are listed again by each call."""
     if not root.is_dir():
         raise BadInput(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
     if len(card.shape) == 3:
-        names, train, test = _listed(root, card.classes, by_patient)
-        if by_patient:
-            folder.groups(root, train, test)
-        files, labels = [file for file, _ in [*train, *test]], names
+        listing = _listed(root, card.classes, ending)
+        if listing.headers.damaged and (not form.skip_damaged or not listing.headers.sizes):
+            raise refusal(root, listing.damaged(), private=True)
+        files, labels = [file for file, _ in [*listing.train, *listing.test]], listing.classes
     else:
         files, labels = _tables(root), [str(label) for label in range(card.classes)]
         for file in files:
-            _require_columns(file, card.shape[0], by_patient)
+            _require_columns(file, card.shape[0], bool(ending))
     return replace(card, files={str(Path(file).relative_to(root)): None for file in files}, labels=digest(*labels))
 
 
 # --- images -------------------------------------------------------------------------------------------------------
 
 
-def _listed(root: Path, classes: int, by_patient: bool) -> tuple[list[str], list[Example], list[Example]]:
-    names, train, test = folder.parts(root, by_patient)
-    if len(names) != classes:
+def _listed(root: Path, classes: int, ending: str) -> Listing:
+    listing = Listing.of(root, ending)
+    if len(listing.classes) != classes:
         raise BadInput(
-            f"Expected {classes} classes, a folder of images each, got {len(names)} in {root}; {_WAY_OUT}, with as "
-            "many classes at every site."
+            f"Expected {classes} classes, a folder of images each, got {len(listing.classes)} in {root}; {_WAY_OUT}, "
+            "with as many classes at every site."
         )
-    return names, train, test
+    return listing
 
 
-def _read_images(root: Path, side: int | None, shape: tuple[int, int, int], classes: int, by_patient: bool) -> Arrays:
-    _, train, test = _listed(root, classes, by_patient)
-    x, y = images.decode_labelled([*train, *test], side or shape[1:], shape[0], lossy=True)
-    read = Arrays(x[: len(train)], y[: len(train)], x[len(train) :], y[len(train) :])
-    if not by_patient:
-        return read
-    train_group, test_group = folder.groups(root, train, test)
-    return read._replace(train_group=train_group, test_group=test_group)
+def _read_images(root: Path, side: int | None, form: PictureForm, classes: int, ending: str) -> Arrays:
+    """Read a site's images; if the network wants another size than the named one, they are brought to it directly."""
+    direct = form if side is None else replace(form, size=(side, side))
+    return _listed(root, classes, ending).read(replace(direct, side=None), form.channels(False), private=True)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------

@@ -133,12 +133,12 @@ def decode(
         images[row] = pixels
 
     with ThreadPoolExecutor() as pool:  # PIL releases the interpreter's lock while it decodes and resizes
-        for _ in _shown(pool.map(place, range(len(paths))), len(paths)):
+        for _ in shown(pool.map(place, range(len(paths))), len(paths)):
             pass
     return images
 
 
-def _shown(done: Iterable[None], total: int) -> Iterable[None]:
+def shown(done: Iterable[None], total: int) -> Iterable[None]:
     """Return ``done``, with a progress bar on a terminal if ``total`` is large."""
     if total <= _MANY:
         return done

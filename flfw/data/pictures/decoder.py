@@ -1,0 +1,152 @@
+"""Decoder of a user's own pictures: what a person sees of a file, 8 bits, grey or RGB, in the wanted form."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flfw.data.pictures import dicom
+from flfw.data.pictures.form import PictureForm
+from flfw.data.readers import images
+from flfw.errors import BadInput
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # a quarter turn exchanges height and width
+_WITH_FRAMES = ("TIFF", "WEBP", "PNG")  # a photo of a telephone may have a second frame, a preview
+
+
+class Look(NamedTuple):
+    """Header of a picture.
+
+    Attributes:
+        grey: whether it has no colours.
+        height: as seen, after a turn that the file asks for.
+        width: likewise.
+        patient: a DICOM file's identifier of the patient; empty: it has none.
+    """
+
+    grey: bool
+    height: int
+    width: int
+    patient: str = ""
+
+
+def look(path: Path) -> Look:
+    """Return the header of a picture; no pixels are decoded.
+
+    Raises:
+        Exception: it cannot be read; a damaged file can make a decoder raise anything.
+    """
+    if dicom.is_dicom(path):
+        return Look(*dicom.header(path))
+    from PIL import Image
+
+    with Image.open(path) as image:
+        turned = image.getexif().get(_ORIENTATION) in _TURNED
+        height, width = image.size if turned else image.size[::-1]
+        return Look(_is_grey(image), height, width)
+
+
+def _is_grey(image: Image) -> bool:
+    if image.mode == "P":
+        colours = np.array(image.getpalette() or [0, 0, 0]).reshape(-1, 3)
+        return bool((colours == colours[:, :1]).all())
+    return images.is_grey(image) or image.mode == "La"
+
+
+def pixels(path: Path, form: PictureForm, channels: int) -> np.ndarray:
+    """Return the pixels (C, H, W) uint8 of a picture in its form.
+
+    A JPEG file is decoded at a fraction of its size where the form needs no more. Transparent places are white.
+
+    Raises:
+        Exception: it cannot be read.
+    """
+    from PIL import Image, ImageOps
+
+    mode = "L" if channels == 1 else "RGB"
+    if dicom.is_dicom(path):
+        return images.array(form.applied(dicom.picture(path).convert(mode)))
+    with Image.open(path) as image:
+        if image.mode == "F":
+            raise ValueError("its grey levels are fractions, which have no known range")
+        if image.format in _WITH_FRAMES and (frames := getattr(image, "n_frames", 1)) > 1:
+            raise ValueError(f"it has {frames} frames: save each as a file of its own")
+        if image.format in ("JPEG", "MPO"):
+            _reduce(image, form)
+        image.load()
+        shown = ImageOps.exif_transpose(image)
+    return images.array(form.applied(_opaque(shown, channels).convert(mode)))
+
+
+def _reduce(image: Image, form: PictureForm) -> None:
+    """Let a JPEG file be decoded at the least eighth of its size that the form needs."""
+    turned = image.getexif().get(_ORIENTATION) in _TURNED
+    size = image.size[::-1] if turned else image.size
+    width, height = form.least(*size)
+    image.draft(None, (height, width) if turned else (width, height))
+
+
+def _opaque(image: Image, channels: int) -> Image:
+    """Return a picture of 8 bits on a white ground."""
+    from PIL import Image as Pillow
+
+    if not image.has_transparency_data:
+        return images.plain(image, channels)
+    visible = image.convert("RGBA")
+    return Pillow.alpha_composite(Pillow.new("RGBA", visible.size, "white"), visible)
+
+
+class Decoded(NamedTuple):
+    """Pictures of several files.
+
+    Attributes:
+        pixels: (N, C, H, W) uint8, of the files that could be read, in their order.
+        read: (M,) bool, whether each file could be read.
+        damaged: place of each other file, with the reason.
+    """
+
+    pixels: np.ndarray
+    read: np.ndarray
+    damaged: dict[int, str]
+
+
+def decode(paths: Sequence[Path], form: PictureForm, channels: int, size: tuple[int, int]) -> Decoded:
+    """Decode pictures on all cores, each once, with a progress bar on a terminal where there are many.
+
+    It needs the memory of the result and, for each core, of one picture; where some are damaged, twice the result.
+
+    Args:
+        paths: the files.
+        form: form of the pixels.
+        channels: 1 or 3.
+        size: height and width of all results.
+    """
+    result = np.empty((len(paths), channels, *size), np.uint8)
+    damaged: dict[int, str] = {}
+
+    def place(row: int) -> None:
+        try:
+            result[row] = pixels(paths[row], form, channels)
+        except (MemoryError, BadInput):  # neither is the file's fault
+            raise
+        except Exception as error:  # a damaged file can make a decoder raise anything
+            damaged[row] = reason(error)
+
+    with ThreadPoolExecutor() as pool:  # Pillow releases the interpreter's lock while it decodes and resizes
+        for _ in images.shown(pool.map(place, range(len(paths))), len(paths)):
+            pass
+    read = np.ones(len(paths), bool)
+    read[list(damaged)] = False
+    return Decoded(result if read.all() else result[read], read, dict(sorted(damaged.items())))
+
+
+def reason(error: Exception) -> str:
+    """Return why a file cannot be read, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

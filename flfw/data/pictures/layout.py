@@ -1,0 +1,163 @@
+"""Layout of a folder of pictures: its classes and parts, which files are pictures, and whose they are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+
+import numpy as np
+
+from flfw.data.files import patients
+from flfw.data.pictures.dicom import is_dicom
+from flfw.data.pictures.survey import survey
+from flfw.data.readers import images
+from flfw.data.readers.images import Example
+from flfw.errors import BadInput
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+"""torchvision's image extensions, copied: every client process describes the folder and must not import torchvision."""
+
+LAYOUT = "one folder of images per class, or train and test (or val) with one folder per class each"
+_NOBODYS = ("__MACOSX", "@eaDir")
+"""Folders of packing programs and of storage devices; they are hidden, like names that begin with a full stop."""
+
+
+def _is_hidden(name: str) -> bool:
+    return name.startswith(".") or name in _NOBODYS
+
+
+def _folders(place: Path) -> list[str]:
+    """Return the sorted names of the folders in a folder, without hidden ones; none if the path is no folder."""
+    if not place.is_dir():
+        return []
+    return sorted(entry.name for entry in os.scandir(place) if entry.is_dir() and not _is_hidden(entry.name))
+
+
+def _images(place: Path, label: int) -> list[Example]:
+    """Return the images in and below a class's folder, in the order of `torchvision.datasets.ImageFolder`."""
+    found = []
+    for inside, folders, names in os.walk(place, followlinks=True):
+        folders[:] = [name for name in folders if not _is_hidden(name)]
+        found += [(inside, name) for name in names if not _is_hidden(name) and _is_image(Path(inside, name))]
+    return [(Path(inside) / name, label) for inside, name in sorted(found)]
+
+
+def _is_image(path: Path) -> bool:
+    return path.name.lower().endswith(EXTENSIONS) or is_dicom(path)
+
+
+def _by_class(place: Path, classes: Sequence[str], least: int) -> list[list[Example]]:
+    """Return the images of each class; refuse a class with fewer than ``least``."""
+    examples = [_images(place / name, label) for label, name in enumerate(classes)]
+    for name, listed in zip(classes, examples, strict=True):
+        if len(listed) < least:
+            raise BadInput(
+                f"Expected {least} images or more ({', '.join(EXTENSIONS)}) of each class, got {len(listed)} in "
+                f"{place / name}; add some or remove the folder."
+            )
+    return examples
+
+
+def parts(place: Path, ending: str = "") -> tuple[list[str], list[Example], list[Example]]:
+    """Return the classes and the images of the training and the test part, each with the classes in turn.
+
+    Args:
+        place: the folder.
+        ending: who names the patients, who are in one part each: `flfw.data.files.patients.SUFFIX`, the first folder
+            below a class; ``TAG``, the header of a DICOM file; or nobody.
+
+    Raises:
+        BadInput: the folder is laid out otherwise, or a class is short of images.
+    """
+    parted = _folders(place / "train")
+    classes = parted or _folders(place)
+    if len(classes) < 2:
+        raise BadInput(f"Expected {LAYOUT}, and two classes or more, got {place} with {', '.join(classes) or 'none'}.")
+    if parted:
+        other = next((place / part for part in ("test", "val") if _folders(place / part)), None)
+        if other is None:
+            raise BadInput(f"Expected {LAYOUT}, got {place / 'train'} without {place / 'test'}; add a test part.")
+        if odd := sorted({*classes} ^ {*_folders(other)}):
+            raise BadInput(f"Expected the same classes in {place / 'train'} and {other}, got {', '.join(odd)} in one.")
+        train, test = (_by_class(part, classes, least=1) for part in (place / "train", other))
+    elif ending:
+        listed = list(chain(*_by_class(place, classes, least=2)))
+        train, test = _by_patient(place, classes, listed, _patients(place, listed, ending))
+    else:
+        each = _by_class(place, classes, least=2)
+        train = [[example for row, example in enumerate(listed) if row % 5 != 1] for listed in each]
+        test = [listed[1::5] for listed in each]
+    return classes, images.interleaved(chain(*train)), images.interleaved(chain(*test))
+
+
+def _by_patient(
+    place: Path, classes: Sequence[str], listed: Sequence[Example], names: Sequence[str]
+) -> tuple[list[list[Example]], list[list[Example]]]:
+    """Divide the images by `flfw.data.files.patients.tested`; refuse parts that lack a class."""
+    numbers = np.unique(names, return_inverse=True)[1]
+    chosen = patients.tested(np.array([label for _, label in listed]), numbers)
+    train = [example for example, test in zip(listed, chosen, strict=True) if not test]
+    test = [example for example, test in zip(listed, chosen, strict=True) if test]
+    for part, examples in (("training", train), ("test", test)):
+        present = {label for _, label in examples}
+        if lacking := [name for label, name in enumerate(classes) if label not in present]:
+            raise BadInput(
+                f"Expected images of every class in both parts, got none of {lacking[0]} in the {part} part of {place} "
+                "when every fifth patient is for testing; add patients, or make the folders train and test."
+            )
+    return [train], [test]
+
+
+def _patients(part: Path, examples: Sequence[Example], ending: str) -> list[str]:
+    """Return a name of each image's patient; the same in several classes is one."""
+    if ending == patients.TAG:
+        return _tagged(part, [Path(file) for file, _ in examples])
+    names = []
+    for file, _ in examples:
+        inside: list[str] = list(Path(file).relative_to(part).parts)
+        if len(inside) < 3:
+            raise BadInput(
+                f"Expected a folder of each patient in {part / inside[0]}, with all images, got {inside[1]} beside or "
+                f"without these; put it into its patient's folder or leave {patients.SUFFIX} out."
+            )
+        names.append(inside[1])
+    return names
+
+
+def _tagged(part: Path, files: Sequence[Path]) -> list[str]:
+    """Return a number of each DICOM file's patient as a word; identifiers are shown to nobody."""
+    seen = survey(part, files)
+    if lacking := [file for file in files if file not in seen.patients and file not in seen.damaged]:
+        raise BadInput(
+            f"Expected DICOM files with a PatientID in {part}, got {len(lacking)} files without, the first of them "
+            f"{lacking[0]}; leave {patients.TAG} out, or make a folder of each patient and take {patients.SUFFIX}."
+        )
+    return [f"{seen.patients[file]:012d}" if file in seen.patients else str(file) for file in files]
+
+
+def groups(
+    place: Path, train: Sequence[Example], test: Sequence[Example], ending: str
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the patients of the images of both parts, as places in the sorted names of all.
+
+    Raises:
+        BadInput: an image is in no patient's folder, or a patient is in both parts.
+    """
+    parted = bool(_folders(place / "train"))
+    other = Path(test[0][0]).relative_to(place).parts[0]
+    if ending == patients.TAG:  # numbers of one survey, of both parts
+        names = _tagged(place, [Path(file) for file, _ in [*train, *test]])
+        mine, theirs = names[: len(train)], names[len(train) :]
+    else:
+        mine = _patients(place / "train" if parted else place, train, ending)
+        theirs = _patients(place / other if parted else place, test, ending)
+    if both := sorted({*mine} & {*theirs}):
+        who = f"{len(both)}, whom their headers name" if ending == patients.TAG else both[0]
+        raise BadInput(
+            f"Expected each patient in one part, got {who} in {place / 'train'} and in {place / other}; move all "
+            "images of a patient to one part."
+        )
+    numbers = np.unique([*mine, *theirs], return_inverse=True)[1].astype(np.int64)
+    return numbers[: len(mine)], numbers[len(mine) :]

@@ -1,0 +1,137 @@
+"""Listing of a folder of pictures with their headers, and its reading as a data set's two parts."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from flfw.data.files.dataset import Arrays
+from flfw.data.pictures.damage import in_words, refusal
+from flfw.data.pictures.decoder import decode
+from flfw.data.pictures.form import PictureForm
+from flfw.data.pictures.layout import groups, parts
+from flfw.data.pictures.survey import Survey, survey
+from flfw.data.readers.images import Example
+from flfw.errors import BadInput
+
+
+@final
+@dataclass(frozen=True)
+class Listing:
+    """Pictures of a folder by part, and their headers.
+
+    Attributes:
+        root: the folder.
+        classes: names of the classes.
+        train: the training images, with the classes in turn.
+        test: the test images, likewise.
+        ending: who names the patients, as for `parts`.
+        headers: all headers.
+    """
+
+    root: Path
+    classes: Sequence[str]
+    train: Sequence[Example]
+    test: Sequence[Example]
+    ending: str
+    headers: Survey
+
+    @classmethod
+    def of(cls, root: Path, ending: str) -> Listing:
+        """List a folder.
+
+        Raises:
+            BadInput: the folder is laid out otherwise, or a class is short of images.
+        """
+        classes, train, test = parts(root, ending)
+        if ending:
+            groups(root, train, test, ending)  # refuses what is laid out otherwise before an image is read
+        return cls(root, classes, train, test, ending, survey(root, [Path(file) for file, _ in [*train, *test]]))
+
+    def channels(self, form: PictureForm) -> int:
+        """Return the number of channels of the inputs."""
+        return form.channels(not self.headers.coloured)
+
+    def read(self, form: PictureForm, channels: int, private: bool = False) -> Arrays:
+        """Decode all pictures.
+
+        Args:
+            form: form of the inputs; without a size all must have one.
+            channels: 1 or 3.
+            private: whether a server is told of an error.
+
+        Raises:
+            BadInput: some are damaged and not to be skipped, all of a class are, or they have several sizes.
+        """
+        listed = [*self.train, *self.test]
+        files, y = [Path(file) for file, _ in listed], np.array([label for _, label in listed], np.int64)
+        size = form.needed or self._only_size()
+        if form.side is not None:
+            size = (form.side, form.side)
+        decoded = decode(files, form, channels, size)
+        if decoded.damaged and not form.skip_damaged:
+            raise refusal(self.root, {files[row]: why for row, why in decoded.damaged.items()}, private)
+        read = decoded.read
+        trained = np.arange(len(listed)) < len(self.train)
+        owners = (None, None)
+        if self.ending:
+            together = np.concatenate(groups(self.root, self.train, self.test, self.ending))
+            owners = together[trained & read], together[~trained & read]
+        self._require_classes(y, trained, read)
+        first, y = int((trained & read).sum()), y[read]
+        return Arrays(
+            decoded.pixels[:first],
+            y[:first],
+            decoded.pixels[first:],
+            y[first:],
+            train_group=owners[0],
+            test_group=owners[1],
+        )
+
+    def notes(self, arrays: Arrays, form: PictureForm) -> tuple[str, ...]:
+        """Return sentences on how the pictures were read: their sizes before, and how many were left out."""
+        notes = []
+        if form.size is not None and self.headers.sizes:
+            how = {"letterbox": "with black bars", "stretch": "stretched"}.get(form.fit, "scaled and cut in the middle")
+            notes.append(
+                f"Images of {self.headers.in_words()} were brought to {form.size[0]}x{form.size[1]} ({how}); these are "
+                "what the network sees, and what the audit calls originals."
+            )
+        held = Counter(label for _, label in [*self.train, *self.test])
+        lost = held - Counter([*arrays.train_y.tolist(), *arrays.test_y.tolist()])
+        if lost:
+            each = {self.classes[label]: count for label, count in sorted(lost.items())}
+            notes.append(in_words(each, held.total()))
+        return tuple(notes)
+
+    def _require_classes(self, y: np.ndarray, trained: np.ndarray, read: np.ndarray) -> None:
+        """Refuse damage that leaves a part without a class."""
+        for part, chosen in (("training", trained), ("test", ~trained)):
+            if lacking := sorted({*y[chosen].tolist()} - {*y[chosen & read].tolist()}):
+                name = self.classes[lacking[0]]
+                raise BadInput(f"Expected a readable {part} image of each class in {self.root}, got none of {name}.")
+
+    def damaged(self) -> dict[Path, str]:
+        """Return why each damaged picture cannot be read: of those with a damaged header, and of all others."""
+        if not self.headers.sizes:
+            return dict(self.headers.damaged)
+        files = [Path(file) for file, _ in [*self.train, *self.test]]
+        decoded = decode(files, PictureForm(size=(1, 1)), 3, (1, 1))
+        return {files[row]: why for row, why in decoded.damaged.items()}
+
+    def _only_size(self) -> tuple[int, int]:
+        """Return the height and width of all pictures; refuse several."""
+        (first, size), *others = self.headers.sizes.items()
+        for file, another in others:
+            if another != size:
+                raise BadInput(
+                    f"Expected images of one size, got {first} of {size[1]}x{size[0]} and {file} of "
+                    f"{another[1]}x{another[0]} pixels; bring them to one with --resize 64 or --side "
+                    f"{32 if size[1] == 64 else 64}."
+                )
+        return size

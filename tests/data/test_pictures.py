@@ -1,0 +1,289 @@
+"""Pictures of every kind: what of a file becomes an input, in which size and colour, and what happens to damaged ones."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import sim
+from flfw.data import PictureForm, describe, load
+from flfw.data.files import cache
+from flfw.data.pictures import survey as surveys
+from flfw.data.pictures.decoder import look, pixels
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from tests.support.pictures import noise, save, truncate
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def saved(path: Path, image: Image.Image, **options) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image.save(path, **options)
+    return path
+
+
+def halves(height: int, width: int, mode: str = "L") -> Image.Image:
+    """Black at the left, white at the right."""
+    levels = np.zeros((height, width), np.uint8)
+    levels[:, width // 2 :] = 255
+    return Image.fromarray(levels).convert(mode)
+
+
+# --- size ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fit", "row"),
+    [
+        ("auto", [0, 0, 255, 255]),  # of 16 columns the middle 8 are left, by 2
+        ("crop", [0, 0, 255, 255]),
+        ("stretch", [0, 0, 255, 255]),
+        ("letterbox", [0, 0, 255, 255]),
+    ],
+)
+def test_an_image_of_another_shape_gets_the_size(tmp_path, fit, row):
+    path = saved(tmp_path / "wide.png", halves(8, 16))
+    found = pixels(path, PictureForm(size=(4, 4), fit=fit), 1)
+    assert found.shape == (1, 4, 4)
+    lines = found[0].tolist()
+    if fit == "letterbox":  # scaled to 2 x 4, with black above and below
+        assert lines[0] == lines[3] == [0, 0, 0, 0] and lines[1] == lines[2]
+    assert abs(np.array(lines[1]) - row).max() < 70  # smoothed at the edge
+
+
+def test_cropping_takes_the_middle_and_stretching_all(tmp_path):
+    levels = np.repeat(np.arange(12, dtype=np.uint8)[None] * 20, 4, 0)
+    path = save(tmp_path / "a.png", levels)
+    assert pixels(path, PictureForm(size=(4, 4), fit="crop"), 1)[0, 0].tolist() == [80, 100, 120, 140]
+    assert pixels(path, PictureForm(size=(4, 12)), 1)[0].tolist() == levels.tolist()
+    assert pixels(path, PictureForm(size=(2, 6), fit="stretch"), 1)[0, 0, [0, -1]].tolist() == [14, 206]
+
+
+def test_a_side_follows_the_size(tmp_path):
+    path = save(tmp_path / "a.png", noise(3, 20, 30))
+    first = pixels(path, PictureForm(size=(10, 10)), 3)
+    both = pixels(path, PictureForm(side=5, size=(10, 10)), 3)
+    expected = Image.fromarray(first.transpose(1, 2, 0)).resize((5, 5), Image.Resampling.BILINEAR)
+    np.testing.assert_array_equal(both.transpose(1, 2, 0), np.asarray(expected))
+
+
+def test_photos_are_decoded_at_a_fraction_that_is_twice_the_size_or_more(tmp_path, monkeypatch):
+    path = saved(tmp_path / "photo.jpg", Image.fromarray(noise(600, 800)).convert("RGB"))
+    drafts = []
+    draft = Image.Image.draft
+    from PIL.JpegImagePlugin import JpegImageFile
+
+    kept = JpegImageFile.draft
+
+    def counted(image, mode, size):
+        result = kept(image, mode, size)
+        drafts.append(image.size)
+        return result
+
+    monkeypatch.setattr(JpegImageFile, "draft", counted)
+    assert draft is not counted
+    assert pixels(path, PictureForm(size=(32, 32)), 3).shape == (3, 32, 32)
+    assert pixels(path, PictureForm(), 3).shape == (3, 600, 800)
+    assert drafts == [(100, 75), (800, 600)]  # an eighth, of which the shorter side is more than 2 x 32
+
+
+def test_folders_of_mixed_sizes_become_one(tmp_path):
+    for number, size in enumerate([(3, 8, 9), (3, 20, 10), (12, 12), (3, 9, 9)]):
+        save(tmp_path / "ab"[number // 2] / f"{number}.png", noise(*size))
+    form = PictureForm(size=(6, 5))
+    chosen, card = load(f"folder:{tmp_path}", form=form), describe(f"folder:{tmp_path}", form)
+    assert chosen.shape == card.shape == (3, 6, 5) and card.net == "lenet"
+    assert chosen.notes == (
+        "Images of 8x9 to 20x10 pixels were brought to 6x5 (scaled and cut in the middle); these are what the network "
+        "sees, and what the audit calls originals.",
+    )
+    grey = load(f"folder:{tmp_path}", form=PictureForm(size=(28, 28), fit="letterbox", colour="grey"))
+    assert grey.shape == (1, 28, 28) and "with black bars" in grey.notes[0]
+    assert describe(f"folder:{tmp_path}", PictureForm(size=(28, 28), colour="grey")).net == "cnn1"
+
+
+@pytest.mark.parametrize("word", ["0", "5000", "3x", "x3", "3x4x5", "-3", "²", "3X4", "3 x 4"])
+def test_other_sizes_are_refused(word):
+    with pytest.raises(BadInput, match="Expected resize=N or HxW, each from 1 to 4096, got resize="):
+        Experiment(resize=word)
+
+
+@pytest.mark.parametrize(("word", "size"), [("", None), ("64", (64, 64)), ("48x64", (48, 64))])
+def test_a_size_is_read(word, size):
+    assert Experiment(resize=word).resized == size
+
+
+# --- kinds of files -----------------------------------------------------------------------------------------------
+
+
+def test_files_of_every_kind_are_what_a_person_sees(tmp_path):
+    red, grey = (np.array([255, 0, 0], np.uint8), 0x9A)
+    of_16_bits = Image.fromarray(np.full((4, 4), 0x9ABC, np.uint16))
+    palette = Image.new("P", (4, 4))
+    palette.putpalette([255, 0, 0, 0, 0, 255])
+    greys = Image.new("P", (4, 4), 1)
+    greys.putpalette([0, 0, 0, grey, grey, grey])
+    kinds = {
+        "deep.png": (of_16_bits, True, [grey]),
+        "deep.tif": (of_16_bits, True, [grey]),
+        "palette.png": (palette, False, red),
+        "grey palette.png": (greys, True, [grey]),
+        "one bit.png": (Image.new("1", (4, 4), 1), True, [255]),
+        "opaque.png": (Image.new("RGBA", (4, 4), (255, 0, 0, 255)), False, red),
+        "clear.png": (Image.new("RGBA", (4, 4), (255, 0, 0, 0)), False, [255, 255, 255]),
+        "half.png": (Image.new("LA", (4, 4), (0, 128)), True, [127]),
+        "four inks.jpg": (Image.new("CMYK", (4, 4), (0, 255, 255, 0)), False, red),
+    }
+    for name, (image, is_grey, colour) in kinds.items():
+        path = saved(tmp_path / name, image)
+        assert look(path).grey is is_grey, name
+        found = pixels(path, PictureForm(), len(colour))
+        assert np.abs(found[:, 2, 2].astype(int) - colour).max() <= 2, name  # JPEG is not exact
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "tif"])
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_the_orientation_of_a_photo_is_followed(tmp_path, suffix, orientation):
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    path = saved(tmp_path / f"photo.{suffix}", halves(80, 160), exif=exif)
+    turned = orientation in (6, 8)
+    assert look(path)[1:3] == ((160, 80) if turned else (80, 160))
+    for form in (PictureForm(), PictureForm(size=(16, 8) if turned else (8, 16))):
+        (shown,) = pixels(path, form, 1)
+        first, last = (shown[0], shown[-1]) if turned else (shown[:, 0], shown[:, -1])
+        assert (first.mean() > 200) is (orientation in (3, 8)) and (last.mean() > 200) is (orientation in (1, 6))
+
+
+def test_grey_and_colour_may_be_mixed(tmp_path):
+    save(tmp_path / "a" / "0.png", noise(5, 5))
+    save(tmp_path / "a" / "1.png", noise(5, 5))
+    save(tmp_path / "b" / "0.png", noise(5, 5))
+    save(tmp_path / "b" / "1.png", noise(5, 5))
+    assert load(f"folder:{tmp_path}").shape == (1, 5, 5)
+    assert load(f"folder:{tmp_path}", form=PictureForm(colour="rgb")).shape == (3, 5, 5)
+    save(tmp_path / "b" / "1.png", noise(3, 5, 5))
+    mixed = load(f"folder:{tmp_path}")
+    assert mixed.shape == (3, 5, 5)
+    np.testing.assert_array_equal(mixed.train_x[0], np.stack([noise(5, 5)] * 3))
+    assert load(f"folder:{tmp_path}", form=PictureForm(colour="grey")).shape == (1, 5, 5)
+
+
+# --- what is no picture, and what is damaged ----------------------------------------------------------------------
+
+
+def test_hidden_folders_and_files_are_neither_classes_nor_images(tmp_path):
+    for name in ("a/0.png", "a/1.png", "b/0.png", "b/1.png"):
+        save(tmp_path / name, noise(4, 4))
+    for name in (
+        ".git/0.png",
+        ".ipynb_checkpoints/0.png",
+        "__MACOSX/0.png",
+        "@eaDir/0.png",
+        "a/@eaDir/2.png",
+        "a/._0.png",
+    ):
+        save(tmp_path / name, noise(4, 4))
+    card = describe(f"folder:{tmp_path}")
+    assert card.classes == 2 and sorted(card.files) == ["a/0.png", "a/1.png", "b/0.png", "b/1.png"]
+    (tmp_path / "c").mkdir()
+    with pytest.raises(BadInput, match=r"got 0 in \S+/c; add some or remove the folder"):
+        describe(f"folder:{tmp_path}")
+
+
+def damaged_folder(root: Path) -> Path:
+    """30 images of two classes: the pixels of 9 of ``a`` are cut short, and three headers of ``b`` are none."""
+    for name in "ab":
+        for number in range(15):
+            save(root / name / f"{number:02d}.png", noise(3, 40, 40))
+    for number in range(3, 12):
+        truncate(root / "a" / f"{number:02d}.png")
+    for number in range(3):
+        (root / "b" / f"{number:02d}.png").write_text("no image")
+    return root
+
+
+def test_all_damaged_files_are_named_at_once(tmp_path):
+    damaged_folder(tmp_path)
+    with pytest.raises(BadInput) as error:
+        load(f"folder:{tmp_path}")
+    line = str(error.value)
+    assert line.startswith(f"Expected readable images in {tmp_path}, got 12 that cannot be read: ")
+    assert line.endswith("; and 2 more. Get these files again, take them out, or leave them out with --skip-damaged.")
+    assert line.count("truncated") + line.count("cannot identify") == 10 and "\n" not in line
+
+
+def test_damaged_files_are_left_out_where_that_is_asked_for(tmp_path):
+    name, form = f"folder:{damaged_folder(tmp_path)}", PictureForm(skip_damaged=True)
+    for _ in range(2):  # the second time from the cache
+        chosen = load(name, form=form)
+        assert (len(chosen.train_y), len(chosen.test_y)) == (4 + 10, 2 + 2)
+        assert chosen.notes == ("Images that cannot be read were left out: 12 of 30 (9 of a, 3 of b).",)
+    np.testing.assert_array_equal(chosen.train_x[0], noise(3, 40, 40))
+
+
+def test_a_class_without_a_readable_image_is_refused(tmp_path):
+    damaged_folder(tmp_path)
+    for path in (tmp_path / "b").iterdir():
+        truncate(path)
+    with pytest.raises(BadInput, match="Expected a readable training image of each class in .*, got none of b"):
+        load(f"folder:{tmp_path}", form=PictureForm(skip_damaged=True))
+
+
+@pytest.mark.parametrize("name", ["a.tif", "a.webp", "a.png"])
+def test_images_of_several_frames_are_refused_in_words(tmp_path, name):
+    frames = [Image.fromarray(noise(8, 8 + number)[:, :8]) for number in range(3)]
+    path = saved(tmp_path / name, frames[0], save_all=True, append_images=frames[1:])
+    with pytest.raises(ValueError, match="it has 3 frames: save each as a file of its own"):
+        pixels(path, PictureForm(), 1)
+
+
+def test_headers_are_read_once_for_each_state_of_a_folder(tmp_path, monkeypatch):
+    for name in ("a/0.png", "a/1.png", "b/0.png", "b/1.png"):
+        save(tmp_path / name, noise(4, 4))
+    read = []
+    monkeypatch.setattr(surveys, "look", lambda path: read.append(path) or look(path))
+    for _ in range(2):
+        describe(f"folder:{tmp_path}")
+        surveys._survey.cache_clear()  # as in another process
+    assert len(read) == 4
+    save(tmp_path / "a" / "2.png", noise(4, 4))
+    describe(f"folder:{tmp_path}")
+    assert len(read) == 9
+    kept = list((cache.user_cache() / "surveys").iterdir())
+    assert len(kept) == 2 and all(path.stat().st_mode & 0o777 == 0o600 for path in kept)
+
+
+# --- on the command line ------------------------------------------------------------------------------------------
+
+RUN = "--method fedavg --net linear --clients 2 --rounds 1 --local-epochs 1 --engine inproc"
+
+
+def test_a_folder_of_any_photos_is_trained_on_and_audited(tmp_path, monkeypatch, capsys):
+    root = damaged_folder(tmp_path / "own")
+    monkeypatch.chdir(tmp_path)
+    flags = [*RUN.split(), "--dataset", "folder:own", "--resize", "12x10", "--fit", "letterbox"]
+    assert sim.main([*flags, "--attack", "none", "--out", "no"]) == 2
+    assert f"Expected readable images in {root}, got 12 that" in capsys.readouterr().err
+    assert not (tmp_path / "no").exists()
+    audit = ["--attack", "analytic", "--images", "2", "--audit-rounds", "0", "--out", "run", "--skip-damaged"]
+    assert sim.main([*flags, *audit]) == 0
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    (entry,) = result["audit"]
+    assert (entry["verdict"], entry["share_recovered"]) == ("leaks", 1.0)
+    assert "Images that cannot be read were left out: 12 of 30 (9 of a, 3 of b)." in result["notes"]
+
+
+def test_other_sets_have_no_such_form(capsys):
+    assert sim.main(["--dataset", "digits", "--resize", "12"]) == 2
+    assert capsys.readouterr().err == (
+        "sim.py: Expected folder:PATH with --resize; other sets have --side, got dataset=digits.\n"
+    )
+    assert sim.main(["--dataset", "site:1x8x8:2", "--resize", "12", "--federation", "none"]) == 2
+    assert "no --resize, as site:1x8x8:2 names the size" in capsys.readouterr().err
