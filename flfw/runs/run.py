@@ -32,7 +32,7 @@ from flfw.runs import audit_again as recorded
 from flfw.runs import engine, joining, results
 from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
-from flfw.task import Task
+from flfw.task import Task, form_of
 from flfw.tracking.choice import check as check_trackers
 from flfw.tracking.following import tracked
 
@@ -299,7 +299,7 @@ def _warn(notes: list[str]) -> None:
 
 
 def _remarks(experiment: Experiment, task: Task) -> list[str]:
-    notes, published = [], data.describe(experiment.dataset).shape
+    notes, published = [], data.describe(experiment.dataset, form_of(experiment, None)).shape
     if experiment.attacks and experiment.attack_compile and compiler() is None:
         notes.append(
             "The attacks were to be compiled, but there is no C++ compiler (g++, clang++ or $CXX) on this machine: "

@@ -47,10 +47,15 @@ def look(path: Path) -> Look:
         return Look(*dicom.header(path))
     from PIL import Image
 
-    with Image.open(path) as image:
-        turned = image.getexif().get(_ORIENTATION) in _TURNED
-        height, width = image.size if turned else image.size[::-1]
+    with path.open("rb") as file, Image.open(file) as image:
+        width, height = _seen_size(image)
         return Look(_is_grey(image), height, width)
+
+
+def _seen_size(image: Image) -> tuple[int, int]:
+    """Return the width and height of an opened picture as a person sees it; Pillow has turned those of TIFF files."""
+    turned = image.format != "TIFF" and image.getexif().get(_ORIENTATION) in _TURNED
+    return (image.height, image.width) if turned else (image.width, image.height)
 
 
 def _is_grey(image: Image) -> bool:
@@ -73,7 +78,8 @@ def pixels(path: Path, form: PictureForm, channels: int) -> np.ndarray:
     mode = "L" if channels == 1 else "RGB"
     if dicom.is_dicom(path):
         return images.array(form.applied(dicom.picture(path).convert(mode)))
-    with Image.open(path) as image:
+    # By its name Pillow maps an uncompressed TIFF file, with height and width exchanged where it is to be turned.
+    with path.open("rb") as file, Image.open(file) as image:
         if image.mode == "F":
             raise ValueError("its grey levels are fractions, which have no known range")
         if image.format in _WITH_FRAMES and (frames := getattr(image, "n_frames", 1)) > 1:
@@ -87,10 +93,9 @@ def pixels(path: Path, form: PictureForm, channels: int) -> np.ndarray:
 
 def _reduce(image: Image, form: PictureForm) -> None:
     """Let a JPEG file be decoded at the least eighth of its size that the form needs."""
-    turned = image.getexif().get(_ORIENTATION) in _TURNED
-    size = image.size[::-1] if turned else image.size
+    size = _seen_size(image)
     width, height = form.least(*size)
-    image.draft(None, (height, width) if turned else (width, height))
+    image.draft(None, (width, height) if size == image.size else (height, width))
 
 
 def _opaque(image: Image, channels: int) -> Image:
