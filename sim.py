@@ -218,6 +218,7 @@ def _table(command: Command) -> int:
 
 def _show_split(experiment: Experiment) -> str:
     from flfw.data.splits import picture as shares
+    from flfw.data.tables import listing
     from flfw.runs.run import check, make_folder
 
     resolved, task, notes = check(experiment)
@@ -227,7 +228,8 @@ def _show_split(experiment: Experiment) -> str:
     make_folder(checked.out)
     picture = checked.out / "split.png"
     shares.picture(task.dataset, task.split, picture, checked.split)
-    return "\n".join([shares.table(task.dataset, task.split), *notes, str(picture)])
+    columns = [listing.listing(task.dataset.columns), ""] if task.dataset.columns else []
+    return "\n".join([*columns, shares.table(task.dataset, task.split), *notes, str(picture)])
 
 
 def _estimate(experiment: Experiment) -> str:

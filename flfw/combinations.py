@@ -217,7 +217,8 @@ def _require_turns(experiment: Experiment, apart: int) -> None:
 def _refuse_strange_assignments(experiment: Experiment) -> None:
     """Refuse ``--set`` for a plug-in that this run does not use."""
     pretrained = [experiment.net] * (nets.card(experiment.net).architecture is not None)
-    others = [experiment.split, *pretrained, *experiment.attacks, *experiment.defences]
+    table = [experiment.dataset.partition(":")[0]] if data.is_table(experiment.dataset) else []
+    others = [experiment.split, *table, *pretrained, *experiment.attacks, *experiment.defences]
     present = {plugins.short_name(name) for name in (experiment.method, *others, experiment.tampered_by) if name}
     for assignment in experiment.set:
         target = split_assignment(assignment)[0]

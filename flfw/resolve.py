@@ -261,6 +261,8 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         claims = _method(experiment).mechanism.__func__ is not Method.mechanism.__func__
         silent = claims and experiment.federation is not None
         experiment = dataclasses.replace(experiment, metrics="none" if silent else "all")
+    named = data.configured(experiment.dataset, experiment.set)
+    experiment = experiment if named == experiment.dataset else dataclasses.replace(experiment, dataset=named)
     if "auto" not in (experiment.net, experiment.split, experiment.augment):
         # client processes get no auto: reading a large folder again takes long
         return experiment if methods else with_weights(experiment, _method(experiment).train)

@@ -34,8 +34,11 @@ from flfw.data.readers import (
     numerals,
     office,
     pixels,
+    table,
     tiny_imagenet,
 )
+from flfw.data.tables import names as tables
+from flfw.data.tables.names import configured, is_table
 from flfw.errors import BadInput
 from flfw.imports import imported
 
@@ -47,6 +50,7 @@ __all__ = [
     "DatasetCard",
     "PictureForm",
     "absolute",
+    "configured",
     "describe",
     "fetch",
     "has_public_constants",
@@ -54,6 +58,7 @@ __all__ = [
     "is_at_sites",
     "is_here",
     "is_of_pictures",
+    "is_table",
     "load",
     "names",
     "title",
@@ -89,7 +94,12 @@ _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
 
 _PICTURES: dict[str, Callable[[str, PictureForm], DatasetCard]] = {"folder": folder.folder, "site": at_site.site}
 
-_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {"hf": hub.hub, "text": text.text}
+_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {
+    "csv": table.csv,
+    "hf": hub.hub,
+    "parquet": table.parquet,
+    "text": text.text,
+}
 """Sets that are not published here, ``folder:PATH``: prefix -> card of the set that the word behind the colon names."""
 
 PREFIXES = frozenset((*_FAMILIES, *_ANYBODYS, *_PICTURES))
@@ -115,7 +125,8 @@ def describe(name: str, form: PictureForm | None = None) -> DatasetCard:
     if word and ("." in prefix or importlib.util.find_spec(prefix)):
         return _outside(name)
     if name not in _CARDS:
-        others = "folder:PATH, text:FILE, hf:NAME, site:CxHxW:CLASSES or package.module:CARD"
+        others = "folder:PATH, csv:FILE@TARGET, parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES"
+        others += " or package.module:CARD"
         raise BadInput(f"Expected a data set among {', '.join(names())}, {others}; got dataset={name}.")
     return _CARDS[name]
 
@@ -141,8 +152,12 @@ def is_of_pictures(name: str) -> bool:
 def has_public_constants(name: str) -> bool:
     """Return whether a data set's own normalisation constants are known to everybody.
 
-    Those of a user's own images are computed from the very images, so that each of them changes all inputs.
+    Those of a user's own images are computed from the very images, so that each of them changes all inputs; likewise
+    the scales and categories of a table, unless the plan of its columns says that they are public.
     """
+    if is_table(name):
+        plan = describe(name).columns
+        return plan is not None and plan.public
     return name.partition(":")[0] not in ("folder", "hf")
 
 
@@ -158,6 +173,8 @@ def here(name: str, data_root: Path | None, form: PictureForm | None = None) -> 
 
 def absolute(name: str) -> str:
     """Return the name with its path made absolute, as client processes have other working folders."""
+    if is_table(name):
+        return configured(name, ())
     prefix, _, word = name.partition(":")
     if prefix == "text":
         path, length = text.located(word)
@@ -175,6 +192,8 @@ def absolute(name: str) -> str:
 
 def title(name: str) -> str:
     """Return the short name of a data set: the last part of a path, the whole name on the Hub."""
+    if is_table(name):
+        return tables.TableName.parse(name).path.stem
     prefix, _, word = name.partition(":")
     if prefix == "text":
         return Path(text.located(word)[0]).stem
@@ -289,6 +308,7 @@ def load(name: str, data_root: Path | None = None, side: int | None = None, form
         train_group=groups[0],
         test_group=groups[1],
         notes=tuple(meta.get("notes", ())),
+        columns=card.columns,
     )
 
 

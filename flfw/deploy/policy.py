@@ -37,9 +37,16 @@ _UNSPOKEN = "|".join(
 _OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|(?:{_UNSPOKEN})[^\n]*'>")
 """Reasons of a failure that are about the message, the policy or the budget, and not about the data."""
 _SHOWN = 80  # characters of a name that an app chose
-_BY_PATH = ("folder:", "hf:", "text:")  # data sets of which the server says where they lie on this machine
+_BY_PATH = (
+    "csv:",
+    "folder:",
+    "hf:",
+    "parquet:",
+    "text:",
+)  # data sets of which the server says where they lie on this machine
 DATA_PREFIXES = (
     "celeba",
+    "csv",
     "digit5",
     "domainnet",
     "office_caltech",
@@ -47,6 +54,7 @@ DATA_PREFIXES = (
     "synthetic_images",
     "folder",
     "hf",
+    "parquet",
     "site",
     "text",
 )  # a test keeps them complete

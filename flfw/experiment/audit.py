@@ -80,8 +80,8 @@ class AuditSettings:
     lpips_weights: Path | None = None
     """AlexNet's weights for LPIPS: torchvision's file, or its features as safetensors; without them LPIPS is null."""
     pictures: Literal["auto", "yes", "no"] = "auto"
-    """Whether the report shows clients' samples; auto: not those of a user's own data (folder:, hf:,
-    text:)."""
+    """Whether the report shows clients' samples; auto: not those of a user's own data (csv:, folder:, hf:,
+    parquet:, text:)."""
     compression: Literal["none", "gzip", "compact"] = "compact"
     """How recordings are stored, always to the bit. compact: what differs from a prediction of each upload."""
     observations_gb: float = 20.0

@@ -142,7 +142,8 @@ class DataSettings:
 
     dataset: str = "digits"
     """Data set, see --list; folder:PATH for your own images, a folder a class; text:FILE for your own text;
-    hf:NAME for the Hugging Face Hub; site:CxHxW:CLASSES for what only the sites of a federation have;
+    csv:FILE@TARGET or parquet:FILE@TARGET for your own table; hf:NAME for the Hugging Face Hub;
+    site:CxHxW:CLASSES for what only the sites of a federation have;
     synthetic:ALPHA,BETA for what is generated for each client."""
     split: str = "auto"
     """How the data are cut into clients; auto: the data set's usual way. See --list and --show-split."""

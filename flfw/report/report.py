@@ -65,7 +65,7 @@ _AXES = {
     LADDER: "examples in the batch x local steps",
 }
 # A user's own data: only the user decides that pictures of them leave the machine.
-_OWN_DATA = ("folder:", "hf:", "text:")
+_OWN_DATA = ("csv:", "folder:", "hf:", "parquet:", "text:")
 
 
 def write_report(folder: Path, pictures: bool | None = None) -> Path:

@@ -18,6 +18,7 @@ from flfw.audit.auditor import auditing
 from flfw.client.site import Site
 from flfw.combinations import check as check_names
 from flfw.data.splits.on_demand import looked_at, sizes
+from flfw.data.tables import listing, plan_file
 from flfw.dp.canary_audit import refuse_canaries
 from flfw.dp.settlement import settle
 from flfw.errors import BadInput, require
@@ -52,6 +53,7 @@ def run(experiment: Experiment) -> Path:
     assert folder is not None, "check names the folder"
     audit = auditing(resolved, task, folder)
     make_folder(folder)
+    plan_file.keep(task.dataset.columns, folder)
     Checkpoints(folder, experiment)
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"), tracked(experiment, folder), audit as auditor:
@@ -122,6 +124,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     audit = auditing(resolved, task, out, source)
     with locked(source / "checkpoint" / ".run"):
         make_folder(out)
+        plan_file.keep(task.dataset.columns, out)
         with tracked(experiment, out, source), audit as auditor:
             assert auditor is not None, "it was required to be there"
             results.audit_again(resolved, source, out, notes, auditor)
@@ -299,7 +302,8 @@ def _warn(notes: list[str]) -> None:
 
 
 def _remarks(experiment: Experiment, task: Task) -> list[str]:
-    notes, published = [], data.describe(experiment.dataset, form_of(experiment, None)).shape
+    notes = listing.sentences(task.dataset.columns)
+    published = data.describe(experiment.dataset, form_of(experiment, None)).shape
     if experiment.attacks and experiment.attack_compile and compiler() is None:
         notes.append(
             "The attacks were to be compiled, but there is no C++ compiler (g++, clang++ or $CXX) on this machine: "

@@ -9,6 +9,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from flfw.data.files.columns import Columns
 from flfw.data.files.population import GeneratedColumn, Population, common_tests
 
 Augmentation = Literal["none", "flip", "crop_flip"]
@@ -17,6 +18,8 @@ Augmentation = Literal["none", "flip", "crop_flip"]
 
 class Arrays(NamedTuple):
     """The two official parts: inputs ``(N, C, H, W)`` uint8 or ``(N, d)`` float32 in [0, 1], labels ``(N,)`` int64.
+
+    Labels of a regression are float32, standardised with the card's constants.
 
     Data of several domains have a domain for each example: ``(N,)`` int64, its place in the card's domains. Data whose
     patients are known have a number >= 0 of a patient for each example, ``(N,)`` int64; none is in both parts.
@@ -65,6 +68,7 @@ class DatasetCard:
         held_out: the domain that no client holds and that a server may distil from; empty: none.
         population: clients from whom all examples are generated on demand; None: they are in files.
         notes: arrays that were read -> sentences on how; None: there is nothing to say.
+        columns: plan of a table, which says what the features of a row are; None: it is not known.
     """
 
     shape: tuple[int, ...]
@@ -92,6 +96,7 @@ class DatasetCard:
     licence: str = ""
     citation: str = ""
     notes: Callable[[Arrays], tuple[str, ...]] | None = None
+    columns: Columns | None = None
 
 
 @dataclass(frozen=True)
@@ -122,6 +127,7 @@ class Dataset:
         train_group: (N,) int64, number of the patient of each training example; None: patients are not known.
         test_group: as ``train_group``; no patient is in both parts.
         notes: sentences on how the examples were read.
+        columns: plan of a table, as on the card. Labels of a regression are float32, standardised, of one "class".
     """
 
     name: str
@@ -146,6 +152,12 @@ class Dataset:
     train_group: np.ndarray | None = None
     test_group: np.ndarray | None = None
     notes: tuple[str, ...] = ()
+    columns: Columns | None = None
+
+    @property
+    def is_regression(self) -> bool:
+        """True where labels are numbers, not classes."""
+        return self.columns is not None and self.columns.number is not None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -1,0 +1,224 @@
+"""Tables of a user, one row an example: ``--dataset csv:FILE@TARGET`` and ``--dataset parquet:FILE@TARGET``.
+
+The first use on a machine reads the file with pandas and writes plain arrays into the user's cache; later uses read
+these and import nothing heavy.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flfw.data.files import cache, patients
+from flfw.data.files.columns import Columns, NumberTarget
+from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.tables.names import TableName, TableSettings
+from flfw.data.tables.reading import Table
+from flfw.errors import BadInput
+from flfw.formats.typed import read_json
+
+_PARTS = ("train_x", "train_y", "test_x", "test_y")
+_GROUPS = ("train_group", "test_group")
+_EVERY = 5  # one row in so many is for testing
+
+
+def csv(word: str) -> DatasetCard:
+    """Return the card of the rows of a CSV file, ``FILE@TARGET``; see `table`."""
+    return table(f"csv:{word}")
+
+
+def parquet(word: str) -> DatasetCard:
+    """Return the card of the rows of a Parquet file, ``FILE@TARGET``; see `table`."""
+    return table(f"parquet:{word}")
+
+
+def table(name: str) -> DatasetCard:
+    """Return the card of a table, whose first line names the columns.
+
+    Rows without a target are left out. Every fifth row of a class (of a regression: of the file), from the second on,
+    is for testing, unless another file has the test part; with patients every fifth patient is, see
+    `flfw.data.files.patients.tested`. Kinds of columns are told by all rows, scales and categories by the training
+    rows alone; a file with the plan of the columns overrides both.
+
+    Raises:
+        BadInput: there is no such file, target or column, or the table is damaged.
+    """
+    parsed = TableName.parse(name)
+    files = [parsed.path, *([parsed.plan] if parsed.plan else [])]
+    if parsed.settings.test:
+        files.append(parsed.beside(parsed.settings.test))
+    for file in files:
+        if not file.is_file():
+            raise BadInput(f"Expected {parsed.prefix}:FILE@TARGET with a file of rows, got {file}; no file is there.")
+    folder = cache.user_cache() / "tables" / cache.digest(name, cache.fingerprint(files))
+    if not folder.exists():
+        arrays, meta = _made(parsed)
+        cache.publish(folder, lambda target: cache.write_arrays(target, arrays, meta))
+    plan, left_out, by_patient = _described(folder)
+    unused = f"; {left_out} rows without a target are left out" if left_out else ""
+    return DatasetCard(
+        shape=(plan.width,),
+        classes=plan.labels,
+        files=dict.fromkeys([f"{part}.npy" for part in (*_PARTS, *(_GROUPS if by_patient else ()))]),
+        read=_read_patients if by_patient else _read,
+        source=f"rows in {parsed.file}, target {parsed.target}{unused}",
+        fetch=f"the table itself, after removing {folder}",
+        root=folder,
+        net="mlp",
+        split="iid",
+        # Not normalised, as for adult: the column of a rare category, divided by its deviation, would be very large.
+        mean=(0.0,) * plan.width,
+        std=(1.0,) * plan.width,
+        columns=plan,
+    )
+
+
+def _read(root: Path, side: int | None) -> Arrays:
+    return Arrays(*cache.read_arrays(root, _PARTS)[0])
+
+
+def _read_patients(root: Path, side: int | None) -> Arrays:
+    train, test = cache.read_arrays(root, _GROUPS)[0]
+    return _read(root, side)._replace(train_group=train, test_group=test)
+
+
+@lru_cache(maxsize=8)
+def _described(folder: Path) -> tuple[Columns, int, bool]:
+    meta = read_json(folder / "meta.json", dict[str, Any], f"remove {folder}, and it is made again")
+    return Columns.from_dict(meta["plan"], folder / "meta.json"), meta["left_out"], meta["by_patient"]
+
+
+def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays of both parts, and the plan and the numbers for the card."""
+    from flfw.data.tables import plan_file, reading
+
+    settings, plan = parsed.settings, None
+    if parsed.plan:
+        plan = plan_file.read_plan(parsed.plan)
+        settings = settings if plan else plan_file.read_settings(parsed.plan, settings)
+    parts = [reading.read(parsed.path, parsed.prefix, settings)]
+    if settings.test:
+        parts.append(reading.read(parsed.beside(settings.test), parsed.prefix, settings))
+        require_columns(parts[1], list(parts[0]), parsed.beside(settings.test))
+    rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    if parsed.target not in rows:
+        near = ", ".join(list(rows)[:12]) + (f" and {len(rows) - 12} more" * (len(rows) > 12))
+        raise BadInput(f"Expected target {parsed.target} among the columns of {parsed.path}, got {near}.")
+    there = rows[parsed.target] != ""
+    given = (
+        (np.arange(len(there)) >= len(parts[0][parsed.target]))[there] if len(parts) > 1 else None
+    )  # of the test file
+    left_out, rows = int((~there).sum()), {name: words[there] for name, words in rows.items()}
+    if plan is None:
+        plan, train, group = _inferred(parsed, settings, rows, given)
+    else:
+        train, group = _divided(parsed, plan, rows, given)
+    x, y = with_plan(rows, plan, parsed.path)
+    arrays: dict[str, np.ndarray] = dict(zip(_PARTS, (x[train], y[train], x[~train], y[~train]), strict=True))
+    if group is not None:
+        arrays |= dict(zip(_GROUPS, (group[train], group[~train]), strict=True))
+    for part in ("train", "test"):
+        if not len(arrays[f"{part}_y"]):
+            raise BadInput(f"Expected rows in the {part} part of {parsed.path}, got none of {there.sum()}; add some.")
+    return arrays, {"plan": plan.as_dict(), "left_out": left_out, "by_patient": group is not None}
+
+
+def _inferred(
+    parsed: TableName, settings: TableSettings, rows: Table, given: np.ndarray | None
+) -> tuple[Columns, np.ndarray, np.ndarray | None]:
+    """Return the plan that the values tell, the training rows (N,) of bool, and the patients (N,)."""
+    from flfw.data.tables import kinds
+
+    words = rows[parsed.target]
+    if not len(words):
+        raise BadInput(f"Expected values of target {parsed.target} in {parsed.path}, got none.")
+    task = kinds.task_of(parsed.target, words, settings.task)
+    names = kinds.class_names(words) if task == "classification" else ()
+    group = _patients(parsed, rows, settings.patient)
+    labels = np.searchsorted(sorted(names), words.astype(str)) if names else np.zeros(len(words), np.int64)
+    train = ~_tested(labels, group, bool(names)) if given is None else ~given
+    if not train.any():
+        raise BadInput(f"Expected training rows in {parsed.path}, got none of {len(words)}; add some.")
+    features = {name: column for name, column in rows.items() if name not in (parsed.target, settings.patient)}
+    columns = kinds.fitted(features, train, kinds.kinds(features, settings), settings.most)
+    if not any(column.width for column in columns):
+        raise BadInput(f"Expected a column beside {parsed.target} in {parsed.path} that tells rows apart, got none.")
+    number: NumberTarget | None = None
+    if task == "regression":
+        number = kinds.number_target(parsed.target, kinds.target_numbers(parsed.target, words)[train])
+    return Columns(tuple(columns), parsed.target, task, names, number, settings.patient), train, group
+
+
+def _divided(
+    parsed: TableName, plan: Columns, rows: Table, given: np.ndarray | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the training rows (N,) of bool and the patients (N,) of a table with a given plan."""
+    if parsed.target != plan.target:
+        raise BadInput(f"Expected target {plan.target}, as in {parsed.plan}, got {parsed.target}.")
+    group = _patients(parsed, rows, plan.patient)
+    labels = with_plan(rows, plan, parsed.path)[1] if plan.classes else np.zeros(len(rows[plan.target]), np.int64)
+    return ~_tested(labels, group, bool(plan.classes)) if given is None else ~given, group
+
+
+def _patients(parsed: TableName, rows: Table, column: str) -> np.ndarray | None:
+    """Return the patients (N,) int64, places in the sorted words of their column; None: there is no such column."""
+    if not column:
+        return None
+    if column not in rows or column == parsed.target:
+        raise BadInput(f"Expected a column of patients beside {parsed.target} in {parsed.path}, got patient={column}.")
+    if len(without := np.flatnonzero(rows[column] == "")):
+        got = f"none in column {column}, row {without[0] + 1}"
+        raise BadInput(f"Expected a patient in each row of {parsed.path}, got {got}.")
+    return np.unique(rows[column].astype(str), return_inverse=True)[1].astype(np.int64)
+
+
+def _tested(labels: np.ndarray, group: np.ndarray | None, by_class: bool) -> np.ndarray:
+    """Choose the test rows: (N,) of bool."""
+    if group is not None:
+        return patients.tested(labels, group)
+    if not by_class:
+        return np.arange(len(labels)) % _EVERY == 1
+    chosen = np.concatenate([np.flatnonzero(labels == label)[1::_EVERY] for label in np.unique(labels)])
+    return np.isin(np.arange(len(labels)), chosen)
+
+
+def with_plan(rows: Table, plan: Columns, path: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return features (N, d) float32 and labels (N,): int64 of classes, float32 of a regression, standardised.
+
+    Raises:
+        BadInput: the columns are not those of the plan, or a value does not fit its column.
+    """
+    from flfw.data.tables import kinds
+
+    asked = [column.name for column in plan.columns] + [plan.target] + ([plan.patient] if plan.patient else [])
+    require_columns(rows, asked, path)
+    x, words = kinds.encoded(rows, plan.columns), rows[plan.target]
+    if plan.number is not None:
+        values = kinds.target_numbers(plan.target, words)
+        return x, ((values - plan.number.mean) / plan.number.std).astype(np.float32)
+    strange = words[~np.isin(words.astype(str), plan.classes)]
+    if len(strange):
+        known = ", ".join(plan.classes[:12])
+        raise BadInput(f"Expected classes {known} of target {plan.target} in {path}, got {strange[0]!r}.")
+    label = {name: place for place, name in enumerate(plan.classes)}
+    return x, np.array([label[word] for word in words], dtype=np.int64)
+
+
+def require_columns(rows: Table, asked: list[str], path: Path) -> None:
+    """Refuse a table whose columns are not the ones that are asked for; their order is free.
+
+    Raises:
+        BadInput: naming those that are absent and those that are too many.
+    """
+    got = list(rows)
+    wrong = {"without": [n for n in asked if n not in set(got)], "with": [n for n in got if n not in set(asked)]}
+    words = [
+        f"{how} {', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}"
+        for how, names in wrong.items()
+        if names
+    ]
+    if words:
+        raise BadInput(f"Expected the {len(asked)} columns of the plan in {path}, got a table {' and '.join(words)}.")

@@ -1,0 +1,66 @@
+"""Listing of a table's columns for the terminal: type, encoding and share missing of each."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table
+
+from flfw.data.files.columns import Columns
+
+_MOST = 40  # columns with a line of their own
+_WIDEST = 90  # characters of an encoding
+
+
+def listing(plan: Columns, most: int = _MOST) -> str:
+    """Return a table with a line for each column, those left out last; `sentences` says the rest.
+
+    Args:
+        plan: the columns.
+        most: lines at most; the rest is counted by kinds.
+    """
+    drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+    for name, side in (("column", "left"), ("type", "left"), ("features", "right"), ("missing", "right")):
+        drawn.add_column(name, justify="right" if side == "right" else "left")
+    drawn.add_column("encoded as")
+    order = sorted(plan.columns, key=lambda column: column.kind == "dropped")
+    for column in order[:most]:
+        words = column.encoding if len(column.encoding) <= _WIDEST else f"{column.encoding[: _WIDEST - 3]}..."
+        kind = "-" if column.kind == "dropped" else column.kind
+        drawn.add_row(column.name, kind, str(column.width or "-"), f"{column.absent:.1%}", words)
+    text = io.StringIO()
+    Console(file=text, width=400, color_system=None, markup=False).print(drawn)
+    lines = [line.rstrip() for line in text.getvalue().splitlines()]
+    if rest := order[most:]:
+        counts = Counter("left out" if column.kind == "dropped" else column.kind for column in rest)
+        lines.append(f"and {len(rest):,} more: " + ", ".join(f"{count:,} {kind}" for kind, count in counts.items()))
+    return "\n".join(lines)
+
+
+def sentences(plan: Columns | None) -> list[str]:
+    """Return sentences on a table's features, its target and its scales; none for other data."""
+    if plan is None:
+        return []
+    out = len(plan.columns) - len(plan.kept)
+    notes = [f"Table: {len(plan.kept)} columns become {plan.width} features in [0, 1]; {out} are left out."]
+    if plan.number is not None:
+        number = plan.number
+        notes.append(
+            f"Regression of {plan.target}: squared error on (value - {number.mean:.4g}) / {number.std:.4g}; errors are "
+            "in the target's own units."
+        )
+    else:
+        shown = ", ".join(plan.classes[:6]) + (f" and {len(plan.classes) - 6} more" * (len(plan.classes) > 6))
+        notes.append(f"Classification of {plan.target}: {len(plan.classes)} classes, {shown}.")
+    if plan.public:
+        notes.append("Scales and categories are those of the plan of columns, which says that they are public.")
+    else:
+        notes.append(
+            "Scales, categories and substitutes for missing values come from the training rows of all clients "
+            "together: sites would have to tell them to one another, and the audit takes them for public. "
+            "A plan of columns names others."
+        )
+    return notes

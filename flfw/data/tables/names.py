@@ -1,0 +1,169 @@
+"""Names of tables: ``csv:FILE@TARGET`` or ``parquet:FILE@TARGET``, perhaps with settings: ``...?drop=id``.
+
+The settings come from ``--set csv.drop=id`` and become a part of the name, so that every process that has the name
+reads the same table in the same way.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qsl, quote, urlencode
+
+from flfw.errors import BadInput, require
+
+PREFIXES = ("csv", "parquet")
+"""Words before the colon of a table's name."""
+
+_TASKS = ("auto", "classification", "regression")
+_TAIL = re.compile(r"[a-z]+=[^&]*(?:&[a-z]+=[^&]*)*")
+
+
+@dataclass(frozen=True)
+class TableSettings:
+    """Settings of a table, ``--set csv.FIELD=VALUE``; lists are names of columns or patterns such as ``gene_*``."""
+
+    task: Literal["auto", "classification", "regression"] = "auto"  # auto: told by the target's values
+    numeric: str = ""  # columns of numbers
+    categorical: str = ""  # columns of categories, such as codes that look like numbers
+    boolean: str = ""  # columns with two values
+    date: str = ""  # columns of dates
+    drop: str = ""  # columns that are left out
+    patient: str = ""  # column that says whose row it is
+    missing: str = ""  # words for a missing value, beside the usual ones
+    most: int = 30  # categories of a column with a feature of their own; all others share one
+    columns: str = ""  # TOML file with the plan of the columns; empty: FILE.toml if it is there
+    test: str = ""  # file of the test part; empty: every fifth row
+    separator: str = ""  # sign between the cells of a CSV file; empty: told by its first line
+    encoding: str = "utf-8"  # of a CSV file
+
+    def __post_init__(self) -> None:
+        require(self.task in _TASKS, f"csv.task among {', '.join(_TASKS)}", task=self.task)
+        require(2 <= self.most <= 1000, "2 <= csv.most <= 1000", most=self.most)
+        require(
+            len(self.separator) <= 1 or self.separator == "tab", "csv.separator of one sign", separator=self.separator
+        )
+
+    def chosen(
+        self, field: Literal["numeric", "categorical", "boolean", "date", "drop"], names: Sequence[str]
+    ) -> list[str]:
+        """Return the columns that a list names.
+
+        Args:
+            field: the list.
+            names: all columns.
+
+        Raises:
+            BadInput: a word of the list fits no column.
+        """
+        columns: list[str] = []
+        for word in filter(None, getattr(self, field).split(",")):
+            fits = [name for name in names if name == word or fnmatchcase(name, word)]
+            if not fits:
+                raise BadInput(f"Expected columns of the table in csv.{field}, got {word}; there are {_listed(names)}.")
+            columns += fits
+        return columns
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 12} more" if len(names) > 12 else ""
+    return ", ".join(names[:12]) + more
+
+
+@dataclass(frozen=True)
+class TableName:
+    """Parts of a table's name.
+
+    Attributes:
+        prefix: csv or parquet.
+        file: path of the file.
+        target: name of the target's column.
+        settings: the settings in the name.
+    """
+
+    prefix: str
+    file: str
+    target: str
+    settings: TableSettings
+
+    @classmethod
+    def parse(cls, name: str) -> TableName:
+        """Parse the whole name.
+
+        Raises:
+            BadInput: it names no file or no target, or a setting is unknown.
+
+        >>> TableName.parse("csv:patients.csv@died?drop=id").settings.drop
+        'id'
+        """
+        prefix, _, word = name.partition(":")
+        given, mark, tail = word.rpartition("?")
+        if not (mark and _TAIL.fullmatch(tail)):
+            given, tail = word, ""
+        file, _, target = given.rpartition("@")
+        if not (file and target):
+            raise BadInput(f"Expected {prefix}:FILE@TARGET with the name of the target's column, got {name}.")
+        return cls(prefix, file, target, _settings(dict(parse_qsl(tail, keep_blank_values=True)), TableSettings()))
+
+    @property
+    def path(self) -> Path:
+        """Absolute path of the file."""
+        return Path(self.file).expanduser().absolute()
+
+    def beside(self, file: str) -> Path:
+        """Return the absolute path of another file that a setting names."""
+        return Path(file).expanduser().absolute()
+
+    @property
+    def plan(self) -> Path | None:
+        """Absolute path of the file with the plan of the columns; None: there is none."""
+        if self.settings.columns:
+            return self.beside(self.settings.columns)
+        usual = self.path.with_name(f"{self.path.name}.toml")
+        return usual if usual.is_file() else None
+
+    def absolute(self) -> TableName:
+        """Return the same name with absolute paths."""
+        paths = {one: str(self.beside(value)) for one in ("columns", "test") if (value := getattr(self.settings, one))}
+        return replace(self, file=str(self.path), settings=replace(self.settings, **paths))
+
+    def __str__(self) -> str:
+        """Return the whole name, with the settings that are not the usual ones."""
+        usual = asdict(TableSettings())
+        given = {key: value for key, value in asdict(self.settings).items() if value != usual[key]}
+        tail = f"?{urlencode(given, quote_via=quote, safe=',*/')}" if given else ""
+        return f"{self.prefix}:{self.file}@{self.target}{tail}"
+
+
+def is_table(name: str) -> bool:
+    """Return whether a data set's name is that of a table."""
+    return name.partition(":")[0] in PREFIXES
+
+
+def configured(name: str, assignments: Sequence[str]) -> str:
+    """Return a table's name with the values of ``--set csv.FIELD=VALUE`` in it; other names stay as they are.
+
+    Raises:
+        BadInput: a setting is unknown or out of its range.
+    """
+    if not is_table(name):
+        return name
+    parsed = TableName.parse(name)
+    pairs = [one.partition("=") for one in assignments]
+    given = {key.partition(".")[2]: value for key, _, value in pairs if key.partition(".")[0] == parsed.prefix}
+    return str(replace(parsed, settings=_settings(given, parsed.settings)).absolute())
+
+
+def _settings(given: Mapping[str, str], usual: TableSettings) -> TableSettings:
+    known = {field.name for field in fields(TableSettings)}
+    for field, value in given.items():
+        if field not in known:
+            raise BadInput(f"Expected a setting of a table among {', '.join(sorted(known))}; got {field}.")
+        if field == "most" and not value.isdecimal():
+            raise BadInput(f"Expected int for csv.most, got csv.most={value}.")
+    made = {key: int(value) if key == "most" else value for key, value in given.items()}
+    return replace(usual, **made)

@@ -1,0 +1,87 @@
+"""Files with the plan of a table's columns, as TOML: a whole plan, or settings of a table alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+from flfw.data.files.cache import digest
+from flfw.data.files.columns import Columns
+from flfw.data.tables.names import TableSettings
+from flfw.errors import BadInput
+from flfw.formats.typed import read_toml
+
+KEPT = "columns.toml"
+"""Name of the plan in the folder of a run."""
+
+_HEAD = """\
+# Plan of a table's columns: what becomes of each, in this order. low and high are what 0 and 1 stand for.
+# public = true says that nothing below was computed from anybody's private rows.
+"""
+
+
+def read_plan(path: Path) -> Columns | None:
+    """Read a whole plan; None where the file has no table ``columns``, but settings.
+
+    Raises:
+        BadInput: the file cannot be read, or is no plan.
+    """
+    entries = read_toml(path)
+    return Columns.from_dict(entries, path) if "columns" in entries else None
+
+
+def read_settings(path: Path, given: TableSettings) -> TableSettings:
+    """Return settings with those of a file where none was given; a list may be an array.
+
+    Raises:
+        BadInput: the file cannot be read, or a setting is unknown.
+    """
+    usual, known = TableSettings(), {field.name for field in fields(TableSettings)} - {"columns"}
+    made: dict[str, Any] = {}
+    for key, value in read_toml(path).items():
+        if key not in known:
+            raise BadInput(f"Expected settings among {', '.join(sorted(known))}, or a plan, in {path}, got {key}.")
+        value = ",".join(map(str, value)) if isinstance(value, list) else value
+        if type(value) is not type(getattr(usual, key)):
+            raise BadInput(f"Expected {type(getattr(usual, key)).__name__} for {key} in {path}, got {value!r}.")
+        if getattr(given, key) == getattr(usual, key):
+            made[key] = value
+    return replace(given, **made)
+
+
+def text(plan: Columns) -> str:
+    """Return a plan as TOML."""
+    entries = plan.as_dict()
+    columns: Mapping[str, Mapping[str, Any]] = entries.pop("columns")
+    lines = [f"{key} = {_value(value)}" for key, value in entries.items()]
+    for name, column in columns.items():
+        lines += ["", f"[columns.{json.dumps(name)}]", *(f"{key} = {_value(value)}" for key, value in column.items())]
+    return _HEAD + "\n".join([*lines, ""])
+
+
+def _value(value: object) -> str:
+    # JSON's text, numbers, booleans and lists are TOML's as well, but for one sign of control.
+    return json.dumps(value).replace("\x7f", "\\u007f")
+
+
+def keep(plan: Columns | None, folder: Path) -> None:
+    """Write a table's plan into the folder of a run, for its report; nothing of other data."""
+    if plan is not None:
+        (folder / KEPT).write_text(text(plan), encoding="utf-8")
+
+
+def kept(folder: Path) -> Columns | None:
+    """Return the plan in the folder of a run; None where there is none.
+
+    Raises:
+        BadInput: it is damaged.
+    """
+    return read_plan(folder / KEPT) if (folder / KEPT).is_file() else None
+
+
+def plan_digest(plan: Columns) -> str:
+    """Return a digest of a plan, 16 hexadecimal digits: the same for plans that encode rows alike."""
+    return digest(json.dumps(plan.as_dict(), sort_keys=True))

@@ -1,0 +1,138 @@
+"""Tables as words: CSV and Parquet files, each cell a text, empty where its value is missing."""
+
+from __future__ import annotations
+
+import csv
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from flfw.data.tables.names import TableSettings
+from flfw.errors import BadInput
+
+Table: TypeAlias = dict[str, np.ndarray]
+"""Columns (N,) of words, by their names."""
+
+MISSING_WORDS = ("", "na", "n/a", "nan", "null", "none", "?", "-", ".", "<na>", "nat")
+"""Words for a missing value, whatever their case."""
+
+_SEPARATORS = (",", ";", "\t", "|")
+_SHOWN = 5  # columns of a refusal
+
+
+def read(path: Path, prefix: str, settings: TableSettings) -> Table:
+    """Read a table: a column of words each, "" where a value is missing.
+
+    Raises:
+        BadInput: there is no such file, it is empty or damaged, or two columns have one name.
+    """
+    if not path.is_file():
+        raise BadInput(f"Expected {prefix}:FILE@TARGET with a file of rows, got {path}; no file is there.")
+    table = _csv(path, settings) if prefix == "csv" else _parquet(path)
+    if not table or not len(next(iter(table.values()))):
+        raise BadInput(f"Expected rows below the names of the columns in {path}, got none.")
+    absent = {*MISSING_WORDS, *(word.strip().lower() for word in settings.missing.split(",") if word.strip())}
+    return {name: _without(words, absent) for name, words in table.items()}
+
+
+def _without(words: np.ndarray, absent: set[str]) -> np.ndarray:
+    """Return words without spaces around them, and "" for those that mean a missing value."""
+    stripped = (str(word).strip() for word in words)
+    return np.array(["" if word.lower() in absent else word for word in stripped], dtype=object)
+
+
+def _csv(path: Path, settings: TableSettings) -> Table:
+    import pandas as pd
+
+    try:
+        with path.open(encoding=settings.encoding, newline="") as file:
+            first = file.readline().removeprefix("\ufeff")
+    except LookupError as error:
+        raise BadInput(f"Expected a known csv.encoding, got {settings.encoding}.") from error
+    except UnicodeError as error:
+        raise _not_encoded(path, settings, error) from error
+    if not first.strip():
+        raise BadInput(f"Expected the names of the columns in the first line of {path}, got an empty line or file.")
+    separator = {"tab": "\t", "": max(_SEPARATORS, key=first.count)}.get(settings.separator, settings.separator)
+    if "\0" in first:
+        raise BadInput(f"Expected a CSV file of text, got a zero byte in the first line of {path}.")
+    names = [name.strip() for name in next(csv.reader([first], delimiter=separator))]
+    _require_names(path, names)
+    _require_cells(path, separator, len(names), settings)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # pandas only warns where it would lose cells
+            read = pd.read_csv(
+                path,
+                sep=separator,
+                names=names,
+                skiprows=1,
+                dtype=str,
+                keep_default_na=False,
+                encoding=settings.encoding,
+                index_col=False,
+                skipinitialspace=True,
+            )
+    except pd.errors.EmptyDataError as error:
+        raise BadInput(f"Expected rows below the names of the columns in {path}, got none.") from error
+    except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
+        got = " ".join(str(error).split())[:200]
+        raise BadInput(f"Expected a CSV file, got {path}, which cannot be read: {got}.") from error
+    return {name: np.asarray(read[name], dtype=object) for name in names}
+
+
+def _parquet(path: Path) -> Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        read = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        got = " ".join(str(error).split())[:200]
+        raise BadInput(f"Expected a readable Parquet file {path}, got {type(error).__name__}: {got}.") from error
+    _require_names(path, list(map(str, read.column_names)))
+    made = {}
+    for name, column in zip(read.column_names, read.columns, strict=True):
+        if pa.types.is_nested(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+            raise BadInput(f"Expected numbers, words, dates or booleans in {path}, got {column.type} in column {name}.")
+        made[str(name)] = np.array(["" if one is None else str(one) for one in column.to_pylist()], dtype=object)
+    return made
+
+
+def _require_names(path: Path, names: list[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        more = f" and {len(twice) - _SHOWN} more" if len(twice) > _SHOWN else ""
+        got = ", ".join(name or "(no name)" for name in twice[:_SHOWN])
+        raise BadInput(f"Expected a name of its own for each column of {path}, got {got}{more} twice; rename one.")
+    if "" in names:
+        place = names.index("") + 1
+        raise BadInput(f"Expected a name for each column of {path}, got none for column {place}; name it.")
+
+
+def _not_encoded(path: Path, settings: TableSettings, error: UnicodeError) -> BadInput:
+    byte = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
+    return BadInput(
+        f"Expected {settings.encoding} in {path}, got another encoding{byte}; name it by --set csv.encoding, such as "
+        "latin-1, or convert the file."
+    )
+
+
+def _require_cells(path: Path, separator: str, columns: int, settings: TableSettings) -> None:
+    """Refuse a line with another number of cells than there are columns; pandas would fill a short one up."""
+    with path.open(encoding=settings.encoding, newline="") as file:
+        reader = csv.reader(file, delimiter=separator, strict=True, skipinitialspace=True)
+        try:
+            for row in reader:
+                if row and len(row) != columns:
+                    raise BadInput(
+                        f"Expected {columns} cells in each line of {path}, as it names {columns} columns, got "
+                        f"{len(row)} in line {reader.line_num}; correct the line."
+                    )
+        except csv.Error as error:
+            raise BadInput(f"Expected a CSV file, got {error} in line {reader.line_num} of {path}.") from error
+        except UnicodeError as error:
+            raise _not_encoded(path, settings, error) from error

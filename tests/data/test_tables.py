@@ -1,0 +1,217 @@
+"""Tables of a user: kinds of columns, scales from training rows, plans, patients, and damaged files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from flfw import data
+from flfw.data.files.columns import Column, Columns
+from flfw.data.tables import listing, plan_file
+from flfw.data.tables.names import TableName
+from flfw.errors import BadInput
+
+ROWS = """\
+name,age,ward,smoker,seen,died
+ann,20,A,yes,2024-01-01,no
+bob,90,B,no,2024-01-03,no
+cid,40,A,no,2024-01-11,yes
+dan,,C,yes,,yes
+eve,60,B,yes,2024-01-06,no
+"""
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+
+
+def write(folder: Path, text: str, name: str = "t.csv") -> Path:
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def load(file: Path, target: str, *assignments: str, prefix: str = "csv") -> data.Dataset:
+    return data.load(data.configured(f"{prefix}:{file}@{target}", assignments))
+
+
+def refusal(file: Path, target: str, *assignments: str) -> str:
+    with pytest.raises(BadInput) as caught:
+        load(file, target, *assignments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_row_becomes_numbers_by_hand_with_scales_of_the_training_rows(tmp_path: Path) -> None:
+    """Rows 2 (bob) and 4 (dan) are for testing: ages 20 to 60 train, and nothing is missing there."""
+    held = load(write(tmp_path, ROWS), "died", "csv.drop=name")
+    assert held.columns is not None and held.columns.classes == ("no", "yes")
+    assert [(c.name, c.kind, c.width) for c in held.columns.columns] == [
+        ("name", "dropped", 0),
+        ("age", "numeric", 1),
+        ("ward", "categorical", 2),
+        ("smoker", "boolean", 1),
+        ("seen", "date", 1),
+    ]
+    assert held.train_x.tolist() == [[0, 1, 0, 1, 0], [0.5, 1, 0, 0, 1], [1, 0, 1, 1, 0.5]]
+    assert held.train_y.tolist() == [0, 1, 0] and held.test_y.tolist() == [0, 1]
+    bob, dan = held.test_x.tolist()
+    assert bob == pytest.approx([1, 0, 1, 0, 0.2])  # 90 is cut to the training rows' greatest age
+    assert dan == [0.5, 0, 0, 1, 0.5]  # the middle age and day; ward C is in no training row
+    assert held.columns.row(held.test_x[1]) == ["40", "(none of these)", "yes", "2024-01-06"]
+    assert (held.mean, held.std) == ((0.0,) * 5, (1.0,) * 5)
+
+
+def test_a_missing_value_has_a_feature_and_rare_categories_share_one(tmp_path: Path) -> None:
+    """Categories a (4 rows), b (3), c and d (1 each) with csv.most=2; a number is missing in one of 7 training rows."""
+    words = ["a", "a", "a", "a", "b", "b", "b", "c", "d"]
+    lines = [f"{word},{'' if place == 4 else place},{place % 2}" for place, word in enumerate(words)]
+    held = load(write(tmp_path, "\n".join(["kind,size,y", *lines])), "y", "csv.most=2", "csv.task=classification")
+    assert held.columns is not None
+    kind, size = held.columns.columns
+    assert (kind.categories, kind.other, kind.width) == (("a", "b"), True, 3)
+    assert "rarer" in kind.encoding
+    assert size.missing and size.width == 2 and size.absent == pytest.approx(1 / 7)
+    together = np.concatenate([held.train_x, held.test_x])
+    assert sorted(together[:, :3].sum(1).tolist()) == [1.0] * 9
+    assert together[:, 2].sum() == 2 and together[:, 4].sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ("1 2 3 4 5 6 7", "numeric"),
+        ("1.5 2 3 4 5 6 7", "numeric"),
+        ("yes no yes no yes yes no", "boolean"),
+        ("0 1 1 0 1 0 1", "boolean"),
+        ("red blue red red blue blue red", "categorical"),
+        ("2024-01-01 2024-02-01 2023-01-01 2024-01-01 2022-01-01 2024-01-01 2024-03-01", "date"),
+        ("x x x x x x x", "dropped"),
+        (". NA nan null ? - N/A", "dropped"),
+        ("1e400 2 3 4 5 6 7", "refused"),
+        ("1 2 3 4 5 6 seven", "refused"),
+    ],
+)
+def test_kinds_are_told_by_the_values(tmp_path: Path, values: str, kind: str) -> None:
+    lines = [f"{value},{place % 2},{place}" for place, value in enumerate(values.split())]
+    file = write(tmp_path, "\n".join(["column,y,beside", *lines]))
+    if kind == "refused":
+        assert "column" in refusal(file, "y")
+        return
+    held = load(file, "y")
+    assert held.columns is not None and held.columns.columns[0].kind == kind
+
+
+def test_identifiers_and_free_text_are_left_out_and_said(tmp_path: Path) -> None:
+    lines = [f"{1000 + 7 * n},word{n},{n % 3},{n % 2},{n}" for n in range(30)]
+    held = load(write(tmp_path, "\n".join(["patient_id,note,size,y,line", *lines])), "y")
+    assert held.columns is not None
+    assert [c.name for c in held.columns.kept] == ["size"]
+    shown = listing.listing(held.columns)
+    assert "30 values in 30 rows" in shown and shown.count("an identifier, another whole number in each row") == 2
+    assert "and 3 more: 3 left out" in listing.listing(held.columns, most=1)
+
+
+def test_settings_overrule_what_values_tell_and_patterns_name_columns(tmp_path: Path) -> None:
+    lines = [f"{n % 3},{n},{n % 5},{n % 2},{n % 4}" for n in range(20)]
+    file = write(tmp_path, "\n".join(["zip,g_1,g_2,y,seven", *lines]))
+    held = load(file, "y", "csv.categorical=zip,seven", "csv.drop=g_*")
+    assert held.columns is not None
+    assert [(c.name, c.kind) for c in held.columns.kept] == [("zip", "categorical"), ("seven", "categorical")]
+    write(tmp_path, 'categorical = ["zip"]\ndrop = ["g_*", "seven"]\n', "t.csv.toml")
+    beside = load(file, "y")
+    assert beside.columns is not None and [c.name for c in beside.columns.kept] == ["zip"]
+    assert "nobody" in refusal(file, "y", "csv.drop=nobody")
+    assert "csv.numeric and csv.categorical" in refusal(file, "y", "csv.categorical=zip", "csv.numeric=zip")
+
+
+def test_a_plan_that_was_written_encodes_the_same_rows_alike_and_other_columns_are_named(tmp_path: Path) -> None:
+    file = write(tmp_path, ROWS)
+    first = load(file, "died", "csv.drop=name")
+    assert first.columns is not None
+    plan = write(tmp_path, plan_file.text(first.columns), "plan.toml")
+    again = load(file, "died", f"csv.columns={plan}")
+    assert again.columns == first.columns and np.array_equal(again.train_x, first.train_x)
+    assert not data.has_public_constants(again.name)
+    write(tmp_path, plan.read_text().replace("public = false", "public = true"), "plan.toml")
+    assert data.has_public_constants(again.name)
+    other = write(tmp_path, ROWS.replace("ward", "room"), "other.csv")
+    assert "without ward and with room" in refusal(other, "died", f"csv.columns={plan}")
+
+
+def test_parquet_is_read_as_csv_is(tmp_path: Path) -> None:
+    file = write(tmp_path, ROWS)
+    pd.read_csv(file, dtype={"age": "Int64"}).to_parquet(tmp_path / "t.parquet")
+    one = load(file, "died", "csv.drop=name")
+    other = load(tmp_path / "t.parquet", "died", "parquet.drop=name", prefix="parquet")
+    assert one.columns == other.columns and one.digest == other.digest
+
+
+def test_patients_are_in_one_part_and_not_among_the_features(tmp_path: Path) -> None:
+    """p0 to p4 of class a, p5 to p9 of b, two rows each: every fifth patient of a class, from the second on, tests."""
+    lines = [f"p{n // 2},{n},{'ab'[n // 10]}" for n in range(20)]
+    held = load(write(tmp_path, "\n".join(["who,size,y", *lines])), "y", "csv.patient=who")
+    assert held.train_group is not None and held.test_group is not None
+    assert sorted(set(held.test_group.tolist())) == [1, 6] and len(held.test_y) == 4
+    assert held.columns is not None and [c.name for c in held.columns.columns] == ["size"]
+    assert "no_one" in refusal(tmp_path / "t.csv", "y", "csv.patient=no_one")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "an empty line or file"),
+        ("a,y\n", "got none"),
+        ("a,b\n1,2\n3,4\n", "target y"),
+        ("a,a,y\n1,2,0\n", "a twice"),
+        ("a,,y\n1,2,0\n", "none for column 2"),
+        ("a,y\n1,0\n2,0\n3,0\n", "only 0"),
+        ("a,y\n1,\n2,\n", "none"),
+        ("a,y\n1,0\n2,1,5\n", "3 in line 3"),
+        ("a,y\n1,0\n2\n3,1\n", "1 in line 3"),
+        ("a,y\n1,0,9\n2,1,9\n", "3 in line 2"),
+        ("a,y\nx,0\nx,1\nx,0\n", "tells rows apart"),
+        ('a,y\n"1,0\n2,1\n', "in line"),
+    ],
+)
+def test_damaged_tables_are_refused_in_one_line(tmp_path: Path, text: str, words: str) -> None:
+    assert words in refusal(write(tmp_path, text), "y")
+
+
+def test_another_encoding_is_named_and_can_be_read(tmp_path: Path) -> None:
+    lines = "".join(f"Köln,{n},{n % 2}\nBonn,{n},1\n" for n in range(6))
+    (tmp_path / "t.csv").write_bytes(f"town,a,y\n{lines}".encode("latin-1"))
+    assert "csv.encoding" in refusal(tmp_path / "t.csv", "y")
+    held = load(tmp_path / "t.csv", "y", "csv.encoding=latin-1")
+    assert held.columns is not None and held.columns.columns[0].categories == ("Bonn", "Köln")
+    (tmp_path / "p.parquet").write_bytes(b"no parquet at all")
+    with pytest.raises(BadInput, match="readable Parquet file"):
+        load(tmp_path / "p.parquet", "y", prefix="parquet")
+
+
+def test_semicolons_decimal_commas_and_a_thousand_columns(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    names = [f"g{n}" for n in range(1000)]
+    lines = [";".join([*(f"{v:.2f}".replace(".", ",") for v in rng.random(1000)), str(n % 2)]) for n in range(20)]
+    held = load(write(tmp_path, "\n".join([";".join([*names, "y"]), *lines])), "y")
+    assert held.train_x.shape == (16, 1000)
+    assert held.columns is not None and "and 960 more: 960 numeric" in listing.listing(held.columns)
+
+
+def test_names_survive_their_own_text() -> None:
+    name = "csv:/x/a@b.csv@survived??categorical=a,b%3Dc&most=5"
+    parsed = TableName.parse(name)
+    assert (parsed.file, parsed.target) == ("/x/a@b.csv", "survived?")
+    assert parsed.settings.categorical == "a,b=c" and str(parsed) == name
+    with pytest.raises(BadInput, match="FILE@TARGET"):
+        TableName.parse("csv:file.csv")
+
+
+def test_columns_refuse_what_no_table_has() -> None:
+    with pytest.raises(BadInput, match="low < high"):
+        Column("a", "numeric", 2, 1)
+    with pytest.raises(BadInput, match="each column once"):
+        Columns((Column("a", "numeric"), Column("a", "numeric")), "y", "classification", ("0", "1"))
