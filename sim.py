@@ -270,7 +270,10 @@ def _lines(result: dict[str, Any]) -> list[str]:
 
     final = result["final"]
     lines = []
-    if final and final["acc_local"] is not None:
+    if final and final.get("mae_global") is not None:
+        pair = [f"MAE {final[f'mae_{when}']:.4g}, RMSE {final[f'rmse_{when}']:.4g}" for when in ("global", "local")]
+        lines = [f"{pair[0]} as received; {pair[1]} after training, in the target's units"]
+    elif final and final["acc_local"] is not None:
         lines = [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"]
     elif final:
         noisy, central = final["acc_global"], final["acc_central"]

@@ -11,7 +11,7 @@ Departures  none; the unit with the largest |dL/db_k| is used.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import final
+from typing import ClassVar, final
 
 import torch
 
@@ -24,6 +24,8 @@ from flfw.inversion.closed_form.linear import FirstLayer, linear_inputs
 @final
 class Analytic(ClosedFormAttack):
     """Closed form for a fully connected first layer."""
+
+    numbers: ClassVar[bool] = True
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]

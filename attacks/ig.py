@@ -39,7 +39,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from math import inf
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import torch
 from torch import Tensor, nn
@@ -127,6 +127,7 @@ class IGSettings(FlowSettings, _SearchSettings):
 class IG(GradientMatching):
     """Search by the cosine distance."""
 
+    numbers: ClassVar[bool] = True
     Settings = IGSettings
     tuned_on = (
         "MNIST and CIFAR-10 training images from 20000 on (the falling weight); MNIST training images 0-5 and digits "

@@ -27,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
@@ -85,6 +85,7 @@ class MembershipSettings:
 class Membership(MembershipAttack):
     """Statistics of one client's messages for each candidate."""
 
+    numbers: ClassVar[bool] = True
     Settings = MembershipSettings
 
     def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 import torch
 from scipy.optimize import linear_sum_assignment
@@ -65,6 +65,7 @@ class TabLeakSettings:
 class TabLeak(GradientMatching):
     """Ensemble of searches over relaxed rows."""
 
+    numbers: ClassVar[bool] = True
     Settings = TabLeakSettings
 
     @property

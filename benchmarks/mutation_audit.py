@@ -22,7 +22,7 @@ from benchmarks.mutation_state import whole_numbers
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.jobs import EASY, Exchange, Job, Ticket, solved
 from flfw.audit.queue import Queue
-from flfw.audit.scorer import read_truth
+from flfw.audit.uploads import read_truth
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.recording.client_examples import forget_after, record

@@ -18,6 +18,7 @@ class FedNovaClient(GradientClient):
     """Client with local SGD that counts its steps."""
 
     place_labels = True
+    regresses = True
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Store x as well."""

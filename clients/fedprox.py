@@ -17,6 +17,7 @@ class FedProxClient(GradientClient):
     """Client with local SGD held near the broadcast model."""
 
     place_labels = True
+    regresses = True
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Store w as well."""

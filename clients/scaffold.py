@@ -21,6 +21,7 @@ class ScaffoldClient(FederatedClient):
     """Client with corrected local steps."""
 
     place_labels = True
+    regresses = True
 
     def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Store x, c and c_i as well, by the parameters' names."""

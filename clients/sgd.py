@@ -12,3 +12,4 @@ class SGDClient(GradientClient):
     """Client with E epochs of SGD on all parameters, shared or private."""
 
     place_labels = True
+    regresses = True

@@ -54,6 +54,7 @@ def check(resolved: Resolved) -> None:
     _require_tampering(resolved)
     _require_tokens(resolved)
     _require_scores(resolved)
+    _require_numbers(resolved)
     _require_robust(experiment, method)
     _require_turns(experiment, method.rounds_apart(resolved.settings))
     settings(partition.scheme(experiment.split), short_name(experiment.split), experiment.set)
@@ -193,6 +194,30 @@ def _require_scores(resolved: Resolved) -> None:
         raise BadInput(f"Expected net={name} to give scores (1, {classes}){places} for an input{what}, got {got}.")
     method = f"a method whose local steps follow the loss of the whole network for net={name}, which scores every place"
     require(resolved.client.place_labels, method, method=experiment.method)
+
+
+def _require_numbers(resolved: Resolved) -> None:
+    """Refuse the regression of a table with a part that needs classes."""
+    experiment, plan = resolved.experiment, data.describe(resolved.experiment.dataset).columns
+    if plan is None or plan.number is None:
+        return
+    on = f"for the regression of {plan.target}"
+    followed = resolved.client.regresses and not resolved.method.needs_classes
+    clients = f"a method whose clients follow the squared error {on}, such as fedavg, fedprox, scaffold or fed_cdp"
+    require(followed, clients, method=experiment.method)
+    for name, attack in {**resolved.attacks, **resolved.membership}.items():
+        fit = f"attacks that need no classes {on}, such as analytic, tableak or membership"
+        require(attack.numbers, fit, attack=name)
+        labels = getattr(attack, "labels", "given")
+        read_off = f"{name}.labels=given {on}, as classes alone can be read off"
+        require(labels in ("given", "not used"), read_off, labels=labels)
+    differentiable = [stage.name for stage in resolved.stages if "network" in stage.acts_at]
+    require(not differentiable, f"a defence that leaves the network as it is {on}", defence=",".join(differentiable))
+    cut = f"a split that needs no classes {on}: iid, everything, whole, sampled or drawn"
+    require(experiment.split in ("iid", "everything", "whole", "sampled", "drawn"), cut, split=experiment.split)
+    require(
+        experiment.metrics != "private", f"--metrics all or none {on}, whose errors have no bound", metrics="private"
+    )
 
 
 def _require_robust(experiment: Experiment, method: type[FederatedStrategy]) -> None:

@@ -36,6 +36,8 @@ class Method:
     """Patterns of the tensors that a client may send; a subset of the downloads."""
     net: ClassVar[str] = ""
     """Network for ``auto``; empty: the network that the papers use on the data set."""
+    needs_classes: ClassVar[bool] = False
+    """Whether its server works with scores of classes, so that a regression is refused."""
     train: ClassVar[Trained] = "full"
     """Part of a pretrained network for ``train=auto``."""
     variants: ClassVar[Mapping[str, Mapping[str, str]]] = {}

@@ -96,6 +96,8 @@ class Task:
             return cls(dataset, split, experiment.net, augment, data_root=data_root, **beside)
         in_files = f"canaries=0 for {dataset.name}, whose labels are generated"
         require(not dataset.is_generated, in_files, canaries=experiment.canaries)
+        classed = f"canaries=0 for the regression of {dataset.name}: a canary has a wrong class"
+        require(not dataset.is_regression, classed, canaries=experiment.canaries)
         chosen, split, labels = _with_canaries(*cut, experiment.canaries)
         relabelled = dataclasses.replace(dataset, train_y=labels)
         return cls(relabelled, split, experiment.net, augment, chosen, data_root, experiment.init, experiment)
@@ -296,9 +298,9 @@ def _with_pairs(
     require(not dataset.is_generated, f"membership-pairs=none for {name}, generated for each client", pairs=most)
     drawn = seed, None if most == "all" else int(most)
     if split.patients is None:
-        pairs: tuple[Pairs | PatientGame, ...] = game(split.train, dataset.train_y, *drawn)
+        pairs: tuple[Pairs | PatientGame, ...] = game(split.train, dataset.kinds(dataset.train_y), *drawn)
     else:
-        pairs = patient_game(split.train, dataset.train_y, split.patients, *drawn)
+        pairs = patient_game(split.train, dataset.kinds(dataset.train_y), split.patients, *drawn)
     return dataclasses.replace(split, train=without_held_out(split.train, pairs)), pairs
 
 

@@ -62,6 +62,8 @@ class FedDFSettings(LastingTraining, ServerTraining):
 class FedDF(TrainingServer):
     """Weighted averaging of whole models, then distillation of all of them into their mean."""
 
+    needs_classes = True
+
     Settings = FedDFSettings
     variants: ClassVar = {"authors": {"memory": "kept"}}
     downloads = ("*",)

@@ -71,6 +71,8 @@ class AttackPlugin(ABC):
     Settings: ClassVar[type] = NoSettings
     tokens: ClassVar[bool] = False
     """Whether it works on networks that look tokens up, through which no gradient reaches the input."""
+    numbers: ClassVar[bool] = False
+    """Whether it works where labels are numbers, those of a regression, and no classes."""
     tuned_on: ClassVar[str] = ""
     """The data on which its default settings were chosen, in words; empty: they are a paper's, or untuned."""
 

@@ -203,7 +203,9 @@ class Truth:
             ValueError: it holds something else, or numbers that are not finite.
         """
         tensors = load((folder / f"{name}.safetensors").read_bytes())
-        samples, whole = tensors.get("samples"), [tensors[part] for part in tensors if part != "samples"]
+        samples = tensors.get("samples")
+        whole = [part for name, part in tensors.items() if name not in ("samples", "labels")]
+        whole += [part for name, part in tensors.items() if name == "labels" and part.dtype != torch.float32]
         known = {"samples", "labels", "indices"} <= tensors.keys() <= {"samples", "labels", "indices", "order"}
         if samples is None or not known or not samples.is_floating_point() or not bool(samples.isfinite().all()):
             raise ValueError(f"expected samples, labels and indices of probes, got {', '.join(tensors)}")

@@ -8,12 +8,11 @@ from typing import final
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 from flfw.adversary.membership_attack import MembershipView, PublishedModel
 from flfw.adversary.observation import Examples
 from flfw.membership.reference_models import ReferenceSets, chosen_a, mean_outside, ratios, rmia
-from flfw.nets.net import Tensors, losses
+from flfw.nets.net import Tensors, loss, losses
 from flfw.rng import torch_generator
 from flfw.victims.victim import VictimModel
 
@@ -86,8 +85,8 @@ def _trained(victim: VictimModel, shown: PublishedModel, public: Examples, place
             left = places[torch.randperm(len(places), generator=rng)]
         chosen, left = left[: shown.batch].to(public.labels.device), left[shown.batch :]
         x, y = victim.inputs.normalise(public.samples[chosen]), public.labels[chosen]
-        loss = cross_entropy(functional_call(victim.model, held, (x,)), y)
-        gradients = torch.autograd.grad(loss, list(moving.values()))
+        value = loss(functional_call(victim.model, held, (x,)), y)
+        gradients = torch.autograd.grad(value, list(moving.values()))
         with torch.no_grad():
             for value, gradient in zip(moving.values(), gradients, strict=True):
                 value.sub_(shown.lr * gradient)

@@ -28,9 +28,9 @@ from flfw.audit.membership_views import with_informed
 from flfw.audit.plan import Plan
 from flfw.audit.probe import ladder_net
 from flfw.audit.queue import Queue
-from flfw.audit.scorer import Scorer, ScoreRow, read_truth
+from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import standing
-from flfw.audit.uploads import truth_keys
+from flfw.audit.uploads import read_truth, truth_keys
 from flfw.audit.verdict import Rung
 from flfw.curves import GROUP, Point
 from flfw.errors import BadInput
@@ -129,13 +129,13 @@ class Auditor(AbstractContextManager["Auditor"]):
     @cached_property
     def _scorer(self) -> Scorer:
         """Scorer, built on first use: training does not need its public data."""
-        seed, own_side = self.experiment.seed, self._task.own_side
-        return Scorer(self._public, self.source / "truth", self._out, seed, self._perceptual, own_side)
+        sides = (self._perceptual, self._task.own_side, self._task.dataset)
+        return Scorer(self._public, self.source / "truth", self._out, self.experiment.seed, *sides)
 
     @cached_property
     def _public(self) -> Public:
-        samples, labels = self._task.public()
-        return Public.from_arrays(samples.numpy(), labels.numpy(), text=bool(self._task.dataset.vocabulary))
+        (samples, labels), of = self._task.public(), self._task.dataset
+        return Public.from_arrays(samples.numpy(), of.kinds(labels.numpy()), bool(of.vocabulary), of.columns)
 
     @cached_property
     def _extractors(self) -> Extractors:

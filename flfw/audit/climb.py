@@ -27,8 +27,8 @@ from flfw.audit.measures.candidates import disjoint_candidates, pointed
 from flfw.audit.measures.identification import Identified
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD, on_rung
-from flfw.audit.scorer import ScoreRow, read_truth
-from flfw.audit.uploads import truth_keys
+from flfw.audit.scorer import ScoreRow
+from flfw.audit.uploads import read_truth, truth_keys
 from flfw.audit.verdict import EASY_SHARE, Rung, Searched
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -177,10 +177,10 @@ class Climb:
             mine = [place for place, (seen, _, _) in enumerate(opened) if seen.client == client]
             pool = np.setdiff1d(self._task.victim_pool(client), taken)
             rng = numpy_generator(self._resolved.experiment.seed, "candidates", client)
-            labels = [opened[place][2].labels.numpy() for place in mine]
-            for place, chosen in zip(
-                mine, disjoint_candidates(labels, self._task.dataset.train_y[pool], rng, most), strict=True
-            ):
+            of = self._task.dataset
+            labels = [of.kinds(opened[place][2].labels.numpy()) for place in mine]
+            there = of.kinds(of.train_y[pool])
+            for place, chosen in zip(mine, disjoint_candidates(labels, there, rng, most), strict=True):
                 drawn[place] = pool[chosen]
                 taken = np.append(taken, drawn[place])
         return drawn

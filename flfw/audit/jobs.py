@@ -158,7 +158,7 @@ class Exchange:
     id: str
     client: int
     slot: int
-    labels: tuple[int, ...] | None
+    labels: tuple[int, ...] | tuple[float, ...] | None
     order: tuple[tuple[int, ...], ...] | None = None
     summed: tuple[str, ...] = ()
     slots: tuple[int, ...] = ()
@@ -303,9 +303,11 @@ def solved(job: Job, reconstructions: Sequence[Reconstruction | None], seconds: 
 
 def _on_cpu(reconstruction: Reconstruction) -> Reconstruction:
     optional = (reconstruction.searched, reconstruction.agreement, reconstruction.unguided)
-    searched, agreed, unguided = (None if given is None else _inputs(given) for given in optional)
+    searched, agreed, unguided = (None if one is None else _inputs(one) for one in optional)
     loss, taken = reconstruction.matching_loss, reconstruction.iterations  # an attack may give tensors
-    labels = None if reconstruction.labels is None else reconstruction.labels.detach().to("cpu", torch.int64, copy=True)
+    given = reconstruction.labels
+    kind = torch.float32 if given is not None and given.is_floating_point() else torch.int64
+    labels = None if given is None else given.detach().to("cpu", kind, copy=True)
     loss, taken = None if loss is None else float(loss), None if taken is None else int(taken)
     return Reconstruction(_inputs(reconstruction.samples), loss, taken, labels, searched, agreed, unguided)
 

@@ -16,8 +16,7 @@ from flfw.audit.jobs import EASY, UPLOAD, Exchange, Job, Ticket, tickets_of
 from flfw.audit.knowledge import hidden
 from flfw.audit.membership_game.request import MembershipRequest
 from flfw.audit.membership_views import Informed
-from flfw.audit.scorer import read_truth
-from flfw.audit.uploads import is_audited, ticket_of_uploads, upload_key
+from flfw.audit.uploads import is_audited, read_truth, ticket_of_uploads, upload_key
 from flfw.curves import GROUP
 from flfw.experiment import AGGREGATE, FREE_ON_RESUME, OUTSIDER, PEER, VANTAGES, Experiment
 from flfw.method import Method
@@ -247,7 +246,7 @@ class Plan:
             if truth is None:
                 self._note(f"{line['id']} was left out: no truth of it can be read.")
                 continue
-            exchanges.append(Exchange(line["id"], line["client"], slot, tuple(int(label) for label in truth.labels)))
+            exchanges.append(Exchange(line["id"], line["client"], slot, tuple(truth.labels.tolist())))
         return self._grouped(exchanges, ticket) if ticket.group else tuple(exchanges)
 
     def _grouped(self, exchanges: Sequence[Exchange], ticket: Ticket) -> tuple[Exchange, ...]:

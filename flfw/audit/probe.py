@@ -25,7 +25,6 @@ import torch
 from flwr.app import ArrayRecord, Message
 from flwr.serverapp import Grid
 from torch import nn
-from torch.nn.functional import cross_entropy
 
 from flfw.adversary.observation import Truth, key
 from flfw.audit.jobs import EXAMPLE, FRESH, Ticket
@@ -35,7 +34,7 @@ from flfw.experiment import Experiment
 from flfw.messages.reasons import Declined
 from flfw.messages.replies import Unusable, read_metrics, read_update
 from flfw.messages.wire import broadcast
-from flfw.nets.net import Net, Tensors, targets
+from flfw.nets.net import Net, Tensors, loss, targets
 from flfw.pipeline import tampered_net
 from flfw.recording import client_examples as examples
 from flfw.rng import initialising
@@ -220,5 +219,5 @@ def _is_watched(config: Mapping[str, Any]) -> bool:
 def _gradient(net: nn.Module, task: Task, x: torch.Tensor, y: torch.Tensor) -> Tensors:
     parameters = dict(net.named_parameters())
     scores = net(task.inputs.normalise(x))
-    loss = cross_entropy(scores, targets(scores, x, y))
-    return dict(zip(parameters, torch.autograd.grad(loss, list(parameters.values())), strict=True))
+    value = loss(scores, targets(scores, x, y))
+    return dict(zip(parameters, torch.autograd.grad(value, list(parameters.values())), strict=True))

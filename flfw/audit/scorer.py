@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from math import isfinite
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
-from safetensors import SafetensorError
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, from_numpy
 
 from flfw.adversary.observation import Reconstruction, Truth
 from flfw.audit.jobs import Exchange, Job
@@ -27,7 +24,8 @@ from flfw.audit.measures.perceptual import Perceptual
 from flfw.audit.measures.public import Public
 from flfw.audit.measures.reduced import reduced_scores
 from flfw.audit.measures.rouge import rouges
-from flfw.audit.uploads import joined_truth
+from flfw.audit.uploads import is_unusable, joined_truth, labels_found
+from flfw.data import Dataset
 from flfw.nets.inputs import Inputs
 from flfw.recording import format as tape
 from flfw.rng import numpy_generator
@@ -42,14 +40,6 @@ _CONTROLS, _CONTROLS_OF_ONE = 3, 7  # turns of the results between messages, and
 _DRAWS, _LARGE, _DRAWS_OF_LARGE = 4999, 32, 999  # arrangements; of batches above 32 examples: matching them takes long
 
 
-def read_truth(folder: Path, key: str) -> Truth | None:
-    """Read the examples of one probe, for granting its labels and for the control; None if they cannot be read."""
-    try:
-        return Truth.read(folder, key)
-    except (OSError, SafetensorError, TypeError, ValueError):  # TypeError: a tensor has no axis
-        return None
-
-
 @final
 class Scorer:
     """Scores of one run, a row per image.
@@ -61,12 +51,21 @@ class Scorer:
         seed: the run's seed.
         perceptual: LPIPS; None without its weights.
         own_side: pixels of the data set's own images, where they were enlarged; else 0.
+        dataset: the data set, for the classes of labels; None: labels are classes.
     """
 
     def __init__(
-        self, public: Public, truth: Path, out: Path, seed: int, perceptual: Perceptual | None, own_side: int = 0
+        self,
+        public: Public,
+        truth: Path,
+        out: Path,
+        seed: int,
+        perceptual: Perceptual | None,
+        own_side: int = 0,
+        dataset: Dataset | None = None,
     ) -> None:
         self._public, self._truth, self._out, self._seed = public, truth, out, seed
+        self._kinds = dataset.kinds if dataset else lambda labels: labels
         self._perceptual, self._own_side = perceptual, own_side
         self._floors: dict[tuple[int, bytes], dict[str, float]] = {}
         self._guessable: dict[tuple[int, bytes], bool] = {}
@@ -96,8 +95,10 @@ class Scorer:
         stem = f"r{job.ticket.round:04d}-{job.ticket.point}-{exchange.slot:03d}"
         parts = [Truth.read(self._truth, name) for name in names]
         truth, path = joined_truth(parts, self._truth / f"{names[0]}.safetensors", self._out, stem)
+        inferred = labels_found(exchange, truth, reconstruction)
+        truth = replace(truth, labels=from_numpy(self._kinds(truth.labels.numpy())))
         samples, agreement = None, None
-        if reconstruction is not None and not _failed(reconstruction, truth):
+        if reconstruction is not None and not is_unusable(reconstruction, truth):
             order = self._order(truth.samples, reconstruction.samples)
             samples = reconstruction.samples.numpy()[order]
             agreement = None if reconstruction.agreement is None else reconstruction.agreement.numpy()[order]
@@ -105,7 +106,7 @@ class Scorer:
         shared = columns | {
             "matching_loss": None if reconstruction is None else reconstruction.matching_loss,
             "iterations": None if reconstruction is None else reconstruction.iterations,
-            "labels_found": _labels_found(exchange, truth, reconstruction),
+            "labels_found": inferred,
             "reconstruction": file,
             "truth": os.path.relpath(path, self._out),
         }
@@ -208,7 +209,7 @@ class Scorer:
                 return replace(result, p=1.0)
         return replace(result, p=max(result.p, against_controls(result, controls)))
 
-    def columns(self, job: Job, slots: Collection[int]) -> list[dict[str, float | None]] | None:
+    def columns(self, job: Job, slots: Collection[int]) -> list[dict[str, Any]] | None:
         """Return for each column of a table how often it was recovered, and by guessing; None: no table, no guess.
 
         Args:
@@ -225,8 +226,15 @@ class Scorer:
         chance = None
         if max(len(b.truth) for b in batches) > 1:
             chance = column_chance(batches, self._public, numpy_generator(self._seed, "columns"), _draws(batches))
-        matches, floors = (recovery.column_matches(truth, values, binary) for values in (guesses, typical))
-        return [rate.as_dict() for rate in column_rates(matches, floors, messages, chance)]
+        both = (recovery.column_matches(truth, values, binary) for values in (guesses, typical))
+        matches, floors = map(self._public.cells, both)
+        names = (
+            [{"name": column.name} for column in self._public.plan.kept]
+            if self._public.plan
+            else [{}] * floors.shape[1]
+        )
+        rates = column_rates(matches, floors, messages, chance)
+        return [rate.as_dict() | name for rate, name in zip(rates, names, strict=True)]
 
     def _of(self, job: Job, slots: Collection[int]) -> list[GuessedBatch]:
         """Return the guesses of an attack on some messages, with their truths."""
@@ -241,13 +249,16 @@ class Scorer:
         label, index = int(truth.labels[i]), int(truth.indices[i])
         true = self._public.compared(truth.samples[i].numpy())
         row: ScoreRow = {"index": index, "label": label, "failed": guess is None}
-        row |= dict.fromkeys(("db", "psnr", "ssim", "rmsd", "gain", "rank", "candidates", "exact_features", "exact"))
+        row |= dict.fromkeys(
+            ("db", "psnr", "ssim", "rmsd", "gain", "rank", "candidates", "exact_features", "exact", "exact_cells")
+        )
         row |= {"succeeded": False, "recovered": False}
         row |= {f"floor_{name}": value for name, value in floors.items()}
-        row["floor_features"] = None
+        row |= dict.fromkeys(("floor_features", "floor_cells"))
         if true.ndim == 1:
             typical = self._public.typical(label)
             row["floor_features"] = recovery.matched_features(true, typical, self._public.binary)
+            row["floor_cells"] = self._cells(true, typical)
         if metrics.is_text(true):
             rng = numpy_generator(self._seed, "random text", index)
             row |= rouges(true, guess, self._public.samples[rng.integers(len(self._public.samples))])
@@ -265,7 +276,13 @@ class Scorer:
             return row | {"psnr": db, "ssim": metrics.ssim(true, guess)}
         binary = self._public.binary
         row["exact_features"] = recovery.matched_features(true, guess, binary)
-        return row | {"exact": recovery.exact_match(true, guess, binary)}
+        return row | {"exact": recovery.exact_match(true, guess, binary), "exact_cells": self._cells(true, guess)}
+
+    def _cells(self, true: np.ndarray, guess: np.ndarray) -> float | None:
+        """Return the share of a row's cells that were recovered, a category only as a whole; None without a plan."""
+        if self._public.plan is None:
+            return None
+        return float(self._public.cells(recovery.column_matches(true, guess, self._public.binary)).mean())
 
     def _floors_of(self, truth: Truth, i: int, centre: np.ndarray) -> dict[str, float]:
         """Return the closeness in dB of guesses without the message; ``centre`` is the mean granted to attackers."""
@@ -292,24 +309,7 @@ class Scorer:
         return f"reconstructions/{name}.safetensors"
 
 
-def _labels_found(exchange: Exchange, truth: Truth, reconstruction: Reconstruction | None) -> float | None:
-    """Return the share of a batch's labels that an attack inferred without a grant; order does not count."""
-    if exchange.labels is not None or reconstruction is None or reconstruction.labels is None:
-        return None
-    both = Counter(truth.labels.tolist()) & Counter(reconstruction.labels.flatten().tolist())
-    return both.total() / len(truth.labels)
-
-
-def _failed(reconstruction: Reconstruction, truth: Truth) -> bool:
-    """Return whether a reconstruction cannot be compared: it diverged, or it has another shape."""
-    loss, samples = reconstruction.matching_loss, reconstruction.samples
-    diverged = loss is not None and not isfinite(loss)
-    return diverged or samples.shape != truth.samples.shape or not bool(samples.isfinite().all())
-
-
 def _tensor(samples: np.ndarray) -> Tensor:
-    from torch import from_numpy
-
     return from_numpy(np.ascontiguousarray(samples))
 
 

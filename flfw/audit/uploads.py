@@ -6,14 +6,17 @@ and the places of each step's examples among them. An attacker is granted these 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from torch import Tensor
 
-from flfw.adversary.observation import Truth, key
+from flfw.adversary.observation import Reconstruction, Truth, key
 from flfw.audit.jobs import UPLOAD, Exchange, Ticket
 from flfw.experiment import Experiment
 
@@ -91,3 +94,26 @@ def ticket_of_uploads(server_round: int, truths: Sequence[Truth]) -> Ticket:
     batch = max(len(truth.labels) for truth in truths)
     steps = max(len(truth.steps or ((),)) for truth in truths)
     return Ticket("target", server_round, "", batch, steps, UPLOAD)
+
+
+def read_truth(folder: Path, key: str) -> Truth | None:
+    """Read the examples of one probe, for granting its labels and for the control; None if they cannot be read."""
+    try:
+        return Truth.read(folder, key)
+    except (OSError, SafetensorError, TypeError, ValueError):  # TypeError: a tensor has no axis
+        return None
+
+
+def labels_found(exchange: Exchange, truth: Truth, reconstruction: Reconstruction | None) -> float | None:
+    """Return the share of a batch's labels that an attack inferred without a grant; order does not count."""
+    if exchange.labels is not None or reconstruction is None or reconstruction.labels is None:
+        return None
+    both = Counter(truth.labels.tolist()) & Counter(reconstruction.labels.flatten().tolist())
+    return both.total() / len(truth.labels)
+
+
+def is_unusable(reconstruction: Reconstruction, truth: Truth) -> bool:
+    """Return whether a reconstruction cannot be compared: it diverged, or it has another shape."""
+    loss, samples = reconstruction.matching_loss, reconstruction.samples
+    diverged = loss is not None and not isfinite(loss)
+    return diverged or samples.shape != truth.samples.shape or not bool(samples.isfinite().all())

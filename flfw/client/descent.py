@@ -10,13 +10,12 @@ from typing import TypeAlias
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from flfw.client.workplace import Workplace
 from flfw.defence import LocalStep
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
-from flfw.nets.net import Tensors, hits, targets
+from flfw.nets.net import Tensors, hits, loss, regression_metrics, targets
 from flfw.rng import torch_generator
 from flfw.training.devices import device_of
 from flfw.training.optimisers import LastingTraining, Optimiser, Remembering, along, clip_norm
@@ -68,8 +67,8 @@ class LocalDescent(ABC):
         return self.penalised(scores, targets(scores, x, y))
 
     def penalised(self, scores: Tensor, y: Tensor) -> Tensor:
-        """Compute the cross entropy of scores (B, classes) plus the penalty that the network adds for the batch."""
-        return cross_entropy(scores, y) + penalty(self.model)
+        """Compute `flfw.nets.net.loss` of scores (B, classes), plus the penalty that the network adds for the batch."""
+        return loss(scores, y) + penalty(self.model)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss that local steps minimise: by default `loss`; a method may add a term."""
@@ -188,6 +187,31 @@ class LocalDescent(ABC):
                 right += float(hits(self.model(self.at.task.inputs.normalise(x)), x, y).sum())
         self.model.train()
         return right / len(mine)
+
+    def metrics_of(self, part: str, name: str) -> dict[str, float]:
+        """Compute the metrics ``acc_NAME`` on a part, or of a regression ``mae_NAME``, ``rmse_NAME`` and ``r2_NAME``.
+
+        Errors are in the target's own units; R2 is 1 - squared error / squared distance from the part's own mean. It
+        is left out where all targets of the part are equal, which have no such distance.
+        """
+        number = self.at.task.dataset.columns.number if self.at.task.dataset.columns else None
+        if number is None:
+            return {f"acc_{name}": self.accuracy(part)}
+        truths, guesses = self._predicted(part)
+        return {f"{key}_{name}": value for key, value in regression_metrics(truths, guesses, number.std).items()}
+
+    def _predicted(self, part: str) -> tuple[Tensor, Tensor]:
+        """Return the labels and the model's outputs (N,) of a part of a regression, standardised."""
+        self.model.eval()
+        mine, parts = self.indices(part), []
+        with torch.no_grad():
+            for start in range(0, len(mine), _EVALUATION_BATCH):
+                x, y = self.at.task.examples("train" if part == "train" else "test", mine[start:][:_EVALUATION_BATCH])
+                scores = self.model(self.at.task.inputs.normalise(x.to(self.device)))
+                parts.append(torch.stack([y.double(), scores[:, 0].double().cpu()]))
+        self.model.train()
+        truths, guesses = torch.cat(parts, 1)
+        return truths, guesses
 
     def generator(self, purpose: str) -> torch.Generator:
         """Derive a generator of this client for one purpose in this round."""

@@ -45,6 +45,8 @@ class FederatedClient(Probing, NumPyClient, ABC):
         batch_loss: whether local steps follow one loss of a whole batch; otherwise no defence may change the network.
         place_labels: whether they follow `loss`, which labels every place of a text, on the whole network; otherwise
             no network may score the places.
+        regresses: whether they follow the mean of the examples' own losses, whatever the loss, so that labels may be
+            numbers; otherwise a regression is refused.
         at: the workplace; a client half reads its hyper-parameters from ``at.settings``.
         border: check of the received and of the sent tensors.
         download_names: the model's tensors that the server sends, in the order of `get_parameters`.
@@ -53,6 +55,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
 
     batch_loss: ClassVar[bool] = True
     place_labels: ClassVar[bool] = False
+    regresses: ClassVar[bool] = False
 
     def __init__(self, at: Workplace) -> None:
         super().__init__(at)
@@ -165,10 +168,10 @@ class FederatedClient(Probing, NumPyClient, ABC):
         metrics = one_by_one(self._between_evaluations(personalising, received, version))
         if len(self.indices("validation")):
             self.install(received, version)
-            metrics["acc_global_validation"] = self.accuracy("validation")
+            metrics |= self.metrics_of("validation", "global_validation")
         if self.at.defence is not None:
             self.install(received, version)
-            metrics["acc_protected"] = self.accuracy("train")
+            metrics |= self.metrics_of("train", "protected")
         return self._reported({**metrics, "num-examples": len(self.indices("test"))})
 
     def _reported(self, metrics: dict[str, Any]) -> dict[str, Any]:
@@ -215,12 +218,12 @@ class FederatedClient(Probing, NumPyClient, ABC):
         self, train: Callable[[], Phases[dict[str, float]]], received: Mapping[str, np.ndarray], version: int
     ) -> Phases[dict[str, Any]]:
         self.install(received, version)
-        before = self.accuracy()
+        before = self.metrics_of("test", "global")
         metrics = yield from train()
-        accuracies = {"acc_global": before, "acc_local": self.accuracy()}
+        measures = before | self.metrics_of("test", "local")
         if len(self.indices("validation")):
-            accuracies["acc_validation"] = self.accuracy("validation")
-        return {**accuracies, **metrics}
+            measures |= self.metrics_of("validation", "validation")
+        return {**measures, **metrics}
 
     def _defended(self, sent: Tensors) -> Tensors:
         """Apply the defence to the change of the sent tensors; tensors that were not received have no change."""

@@ -10,13 +10,12 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
-from torch.nn.functional import cross_entropy
 
 from flfw.client.federated_client import IN_THEIR_OWN_WAY
 from flfw.client.phased_client import PhasedClient
 from flfw.client.phases import Batch, JointSteps, LocalPhase, Phases
 from flfw.errors import require
-from flfw.nets.net import Tensors, running_statistics, targets
+from flfw.nets.net import Tensors, loss, running_statistics, targets
 from flfw.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, PlainSGD, Remembering
 
 _FOLLOWED = ("loss", "penalised", "local_loss", "follow", "moving", "defended")
@@ -25,7 +24,7 @@ _DENSE = 16  # clients that take joint steps on a CPU
 _VELOCITY = "velocity/"  # before a parameter's name, in the memory of `flfw.training.optimisers.PlainSGD`
 _NEAR = 1e-2  # part of the largest score by which types of few digits may differ when weights are stacked
 _NUDGE, _SHOWN = 0.1, 80  # by which a trial moves weights; characters of an error that are shown
-_IGNORED = -100  # the label of a row that only fills a batch up; `cross_entropy` leaves it out of its mean
+_IGNORED = -100  # the label of a row that only fills a batch up; `flfw.nets.net.loss` leaves it out of its mean
 
 
 class GradientClient(PhasedClient, ABC):
@@ -151,7 +150,7 @@ class StackedDescent(JointSteps):
         labels = targets(scores, x, y)
         if labels.dim() > 1:  # the places of texts
             labels = torch.where((y == _IGNORED).unsqueeze(1), _IGNORED, labels)
-        return cross_entropy(scores, labels, ignore_index=_IGNORED) + self._attraction(parameters, anchor)
+        return loss(scores, labels, ignore_index=_IGNORED) + self._attraction(parameters, anchor)
 
     def _shrink(self, working: int) -> None:
         """Leave the clients alone that have done all their steps."""

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
 
 from flfw.dp.settings import NoisySteps
 from flfw.nets.net import Tensors, targets
+from flfw.nets.net import loss as mean_loss
 from flfw.task import Task
 from flfw.training.clipping import STABILITY, grouped
 
@@ -52,7 +52,7 @@ class ClippedGradients:
         def loss(parameters: Tensors, x: Tensor, y: Tensor) -> Tensor:
             x, y = x.unsqueeze(0), y.unsqueeze(0)
             scores = functional_call(self._model, {**parameters, **fixed}, (self._task.inputs.normalise(x),))
-            return cross_entropy(scores, targets(scores, x, y))
+            return mean_loss(scores, targets(scores, x, y))
 
         each = vmap(grad(loss), in_dims=(None, 0, 0))
         for start in range(0, len(indices), at_once):

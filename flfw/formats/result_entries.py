@@ -38,6 +38,7 @@ class ColumnFigures(TypedDict):
     p: float
     floor: float
     share: float
+    name: NotRequired[str]
 
 
 class WorstFigures(TypedDict, total=False):
@@ -56,6 +57,8 @@ class ExactFigures(TypedDict, total=False):
     features: Figure
     rows: Figure
     floor: Figure
+    cells: Figure
+    cells_floor: Figure
     agreed: Figure
     agreed_exact: Figure
 

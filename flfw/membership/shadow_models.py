@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from flfw.errors import require
+from flfw.nets.net import are_numbers, loss
 
 MOST_COUNTS = 1e6
 """Most shadows that a prior mean is worth: in all practical cases it stands for every candidate."""
@@ -37,8 +38,16 @@ class Prior:
     freedom: float = 4.0
 
 
+_LEAST_ERROR = 1e-12  # squared errors below it are alike
+
+
 def confidence(scores: Tensor, labels: Tensor) -> Tensor:
-    """Compute log p_y - log(1 - p_y) (N,) of class scores (N, classes): LiRA's logit, without loss of digits."""
+    """Compute log p_y - log(1 - p_y) (N,) of class scores (N, classes): LiRA's logit, without loss of digits.
+
+    Of labels that are numbers, which have no such logit, it is less the logarithm of the squared error.
+    """
+    if are_numbers(labels):
+        return -loss(scores.double(), labels.double(), "none").clamp(min=_LEAST_ERROR).log()
     logs = torch.log_softmax(scores.double(), 1)
     logarithm = logs.gather(1, labels[:, None])[:, 0]
     others = logs.scatter(1, labels[:, None], -torch.inf)

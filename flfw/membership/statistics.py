@@ -13,6 +13,7 @@ from flfw.errors import require
 from flfw.membership.gradients import Products
 
 _STABILITY = 1e-8  # FedMIA's, added to a variance
+_BANDS = 10  # of labels that are numbers
 
 
 def cosine(products: Products) -> Tensor:
@@ -145,6 +146,11 @@ def label_only(labels: Tensor, members: Tensor, others: Tensor) -> Tensor:
         members: (M,) classes of known members.
         others: (M',) classes of known non-members.
     """
+    if labels.is_floating_point():  # numbers: bands of about as many candidates each
+        cuts = torch.quantile(labels.double(), torch.arange(1, _BANDS, device=labels.device).double() / _BANDS)
+        labels, members, others = (
+            torch.bucketize(part.double(), cuts, right=True) for part in (labels, members, others)
+        )
     classes = int(torch.cat([labels, members, others]).max()) + 1
     inside, outside = (torch.bincount(part, minlength=classes).double() for part in (members, others))
     return (inside / (inside + outside).clamp(min=1))[labels]

@@ -64,14 +64,50 @@ def targets(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([following, y.unsqueeze(1)], 1)
 
 
+def are_numbers(y: Tensor) -> bool:
+    """Return whether labels (B,) are numbers to be predicted, and not classes or the probabilities of some."""
+    return y.dim() == 1 and y.is_floating_point()
+
+
+def loss(scores: Tensor, y: Tensor, reduction: str = "mean", ignore_index: int = -100) -> Tensor:
+    """Compute the cross entropy of scores with classes or their probabilities; of numbers (B,) the squared error.
+
+    Args:
+        scores: (B, classes), or (B, V, T) for texts; the only output (B, 1) for numbers.
+        y: labels of `targets`.
+        reduction: ``mean`` or ``none``.
+        ignore_index: label of rows that do not count.
+
+    >>> loss(torch.tensor([[1.0], [3.0]]), torch.tensor([1.5, 1.0]), "none").tolist()
+    [0.25, 4.0]
+    """
+    if not are_numbers(y):
+        return cross_entropy(scores, y, reduction=reduction, ignore_index=ignore_index)
+    counted = y != ignore_index
+    each = torch.where(counted, scores[:, 0] - y, 0.0).square()
+    return each if reduction == "none" else each.sum() / counted.sum()
+
+
 def losses(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """Compute each example's cross entropy (B,), of a text the mean over its places; arguments as of `targets`.
+    """Compute each example's `loss` (B,), of a text the mean over its places; arguments as of `targets`.
 
     >>> losses(torch.zeros(2, 4, 3), torch.zeros(2, 3), torch.tensor([1, 0])).tolist() == [torch.tensor(4.0).log()] * 2
     True
     """
-    each = cross_entropy(scores, targets(scores, x, y), reduction="none")
+    each = loss(scores, targets(scores, x, y), reduction="none")
     return each if each.dim() == 1 else each.flatten(1).mean(1)
+
+
+def regression_metrics(truths: Tensor, guesses: Tensor, unit: float) -> dict[str, float]:
+    """Compute ``mae`` and ``rmse``, multiplied by a unit, and ``r2`` of guesses (N,); no r2 where all truths are equal.
+
+    >>> regression_metrics(torch.tensor([1.0, 3.0]), torch.tensor([2.0, 3.0]), 10.0)["mae"]
+    5.0
+    """
+    errors = (guesses - truths).double()
+    spread = float((truths.double() - truths.double().mean()).square().sum())
+    values = {"mae": unit * float(errors.abs().mean()), "rmse": unit * float(errors.square().mean().sqrt())}
+    return values | ({"r2": 1 - float(errors.square().sum()) / spread} if spread > 0 else {})
 
 
 def hits(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:

@@ -16,8 +16,11 @@ from markupsafe import Markup
 from safetensors.numpy import load_file
 
 from flfw.curves import GROUP, LADDER
+from flfw.data.files.columns import Columns
+from flfw.data.tables import plan_file
 from flfw.formats.rows import read_rows
 from flfw.report.figures import feature_strip, png_uri
+from flfw.report.table_rows import row_pair
 from flfw.report.texts import text_pair
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
@@ -160,6 +163,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
     if (folder / "audit.csv").is_file():
         rows = read_rows(folder / "audit.csv")
     tensors: dict[str, np.ndarray | None] = {}
+    plan = plan_file.kept(folder) if pictures else None
 
     def stored(row: Mapping[str, str], column: str) -> np.ndarray | None:
         path = row.get(column)
@@ -179,7 +183,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
             shown["defence"] = shown["hidden_by"]  # the page names it as known: here, the method itself
         setting = AuditEntry(shown, setting_name(entry, entries), f"s{index + 1}")
         for row in (row for row in rows if belongs(row, entry)):
-            sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name)
+            sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name, plan)
             (setting.samples if _is_target(row) else setting.checks).append(sample)
         setting.samples.sort(key=lambda sample: sample.nearness, reverse=True)
         settings.append(setting)
@@ -228,8 +232,16 @@ def was_informed(row: Mapping[str, str]) -> bool | None:
     return bool(re.search(r"-adaptive-\d+\.safetensors$", file)) if file else None
 
 
-def read_sample(row: Mapping[str, str], truth: np.ndarray | None, guess: np.ndarray | None, attack: str) -> Sample:
-    """Read a row with its pictures: PNGs for images, a strip of features for tabular data, lines for text."""
+def read_sample(
+    row: Mapping[str, str],
+    truth: np.ndarray | None,
+    guess: np.ndarray | None,
+    attack: str,
+    plan: Columns | None = None,
+) -> Sample:
+    """Read a row with its pictures: PNGs for images, lines for text, for tabular data a strip of features or, where
+    their plan is known, their values.
+    """
     scores = {key: number(row.get(key)) for key in _SCORES}
     failed = is_true(row.get("failed"))
     # Decibels rank images and distances rank records; an attempt without a result comes last.
@@ -242,6 +254,8 @@ def read_sample(row: Mapping[str, str], truth: np.ndarray | None, guess: np.ndar
     guess = None if failed else guess
     if truth is not None and sample.is_text:
         return replace(sample, strip=text_pair(truth, guess))
+    if truth is not None and truth.ndim == 1 and plan is not None and len(truth) == plan.width:
+        return replace(sample, strip=row_pair(plan, truth, guess))
     if truth is not None and truth.ndim == 1:
         alt = f"Features of sample {row.get('victim')} of client {row.get('client')}, and what {attack} gave"
         return replace(sample, strip=feature_strip(truth, guess, alt))

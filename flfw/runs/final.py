@@ -37,7 +37,8 @@ def final_accuracies(
 ) -> dict[str, Any]:
     """Return ``final`` of result.json: means over the clients that report a number; None where nobody does.
 
-    Beside the means before and after local training stand 95 % intervals of the means over all clients.
+    Beside the means before and after local training stand 95 % intervals of the means over all clients. A regression
+    has no accuracies, but ``mae_global`` and its like.
 
     Args:
         rows: one row per client, of the evaluation after the last round.
@@ -52,7 +53,14 @@ def final_accuracies(
     for key in ("acc_protected", "acc_global_validation", "acc_validation"):
         values = [row[key] for row in rows if row.get(key) is not None]
         further[key] = fmean(values) if values else None
-    return {**mean, **further, "best_validation": best_validation(history), "per_client": rows}
+    return {**mean, **further, **_errors(rows), "best_validation": best_validation(history), "per_client": rows}
+
+
+def _errors(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the means over the clients of a regression's errors and R2; nothing of a classification."""
+    names = [f"{kind}_{when}" for kind in ("mae", "rmse", "r2") for when in ("global", "local")]
+    values = {name: [row[name] for row in rows if row.get(name) is not None] for name in names}
+    return {name: fmean(column) for name, column in values.items() if column}
 
 
 def interval(values: Sequence[float], clients: int) -> list[float] | None:

@@ -39,13 +39,14 @@ def central_accuracy(place: ServerPlace, arrays: ArrayRecord) -> float | None:
         arrays: the last broadcast.
 
     Returns:
-        The accuracy; None where the server has no test data, or the method does not send all clients one whole model.
+        The accuracy; None where the server has no test data, the method does not send all clients one whole model, or
+        labels are numbers.
     """
     names, sharing = list(place.blank.state_dict()), place.sharing
     whole = all(matches(name, sharing.downloads) for name in names)
     task = place.task
     tests = task.dataset.common_tests
-    if not whole or not sends_one_model(place.method) or not len(tests):
+    if not whole or not sends_one_model(place.method) or not len(tests) or task.dataset.is_regression:
         return None
     model = place.model()
     model.load_state_dict(unpack(arrays))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from math import inf
 from typing import Any, final
 
 from flfw.server.faults import Failure
@@ -101,7 +102,8 @@ class Patience:
 
         Args:
             clients: a row for each client and round, ascending by round, up to the finished one, with
-                ``acc_validation`` where it was measured; those of the last call, and perhaps more.
+                ``acc_validation``, of a regression ``r2_validation``, where it was measured; those of the last call,
+                and perhaps more.
             done: number of the finished round.
 
         >>> flat = [{"round": r, "client": 0, "acc_validation": 0.5} for r in (1, 2, 3)]
@@ -112,8 +114,8 @@ class Patience:
         if not self._rounds:
             return False
         for row in clients[self._read :]:
-            accuracy = row.get("acc_validation")
-            if accuracy is not None and accuracy > self._best.get(row["client"], -1.0):
+            accuracy = row.get("acc_validation", row.get("r2_validation"))
+            if accuracy is not None and accuracy > self._best.get(row["client"], -inf):
                 self._best[row["client"]], self.risen = accuracy, row["round"]
         self._read = len(clients)
         return done - self.risen >= self._rounds

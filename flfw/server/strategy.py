@@ -306,13 +306,18 @@ class FederatedStrategy(Method, Strategy, ABC):
             now = fit[start : start + at_once]
             asked = [self.ask(p, self.message_for(p, arrays), "evaluate", last + 1) for p in now]
             replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
-            taken = self.roster.receive(asked, replies, when, _ACCURACIES[metrics], failed)
+            taken = self.roster.receive(asked, replies, when, self._needed(metrics), failed)
             rows += [{"client": partition, **answer} for partition, answer in taken]
         self.roster.check_enough(len(rows), failed, when, len(everyone))
         return rows, failed
+
+    def _needed(self, metrics: str) -> Callable[..., Any]:
+        """Return the reader of a client's final numbers, which needs those that each client has."""
+        return _ERRORS if self.at and self.at.task.dataset.is_regression else _ACCURACIES[metrics]
 
 
 _ACCURACIES = {
     "all": partial(read_metrics, needed=("acc_global", "acc_local")),
     "private": partial(read_metrics, needed=("acc_global",)),
 }
+_ERRORS = partial(read_metrics, needed=("mae_global", "mae_local"))

@@ -22,6 +22,7 @@ from flfw.errors import require
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
 from flfw.nets.net import Tensors, targets
+from flfw.nets.net import loss as loss_of
 from flfw.victims.victim import VictimModel, mean_gradient
 
 Places: TypeAlias = tuple[int, ...]
@@ -181,7 +182,8 @@ class SteppedVictim(VictimModel):
         def gradient(inputs: Tensor, labels: Tensor) -> Tensors:
             def loss(moving: Tensors) -> Tensor:
                 scores = functional_call(self.model, {**start, **moving}, (self.inputs.normalise(inputs),))
-                return self.local.loss(scores, targets(scores, inputs, labels)) + penalty(self.model)
+                follows = loss_of if self.local.loss is cross_entropy else self.local.loss
+                return follows(scores, targets(scores, inputs, labels)) + penalty(self.model)
 
             return grad(loss)(weights)
 

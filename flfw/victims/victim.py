@@ -11,13 +11,12 @@ from typing import TypeAlias, final
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
 
 from flfw.errors import BadInput
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
 from flfw.nets.inputs import Inputs
-from flfw.nets.net import Tensors, refuse_tied, targets
+from flfw.nets.net import Tensors, loss, refuse_tied, targets
 
 Each: TypeAlias = Callable[[Tensors], Tensors]
 """Function that a client applies to one example's gradient before it takes the mean over a batch."""
@@ -177,7 +176,7 @@ class PlainVictim(VictimModel):
     def _loss(self, x: Tensor, y: Tensor, weights: Tensors) -> Tensor:
         scores = functional_call(self.model, weights, (self._cast(self.inputs.normalise(x)),))
         labels, scores = targets(scores, x, y), scores if self.precision == torch.float32 else scores.float()
-        return cross_entropy(scores, labels) + penalty(self.model)
+        return loss(scores, labels) + penalty(self.model)
 
     def _beside_the_state(self) -> Tensors:
         """Return the buffers that have to be cast although no ``state_dict`` has them, as those of a frozen body."""

@@ -203,7 +203,7 @@ def test_local_steps_are_unrolled_where_the_method_says_how_they_are_made(tmp_pa
 def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> None:
     """The true examples explain what was sent, through momentum, weight decay and the proximal term."""
     from flfw.audit.knowledge import grant
-    from flfw.audit.scorer import read_truth
+    from flfw.audit.uploads import read_truth
     from flfw.recording.reader import Recordings
 
     given = ("ig.iterations=1", "momentum=0.5", "weight_decay=0.1", *(["mu=5"] if method == "fedprox" else []))

@@ -16,7 +16,7 @@ import sim
 from flfw.adversary.observation import Truth
 from flfw.audit.jobs import EASY
 from flfw.audit.queue import Queue
-from flfw.audit.scorer import read_truth
+from flfw.audit.uploads import read_truth
 from flfw.client.site import Site
 from flfw.data.files import cache
 from flfw.data.splits import partition

@@ -129,7 +129,7 @@ def column_chance(
     require(len(attempts) >= 1, "at least one message", messages=len(attempts))
     messages = numbered(attempts, public)
     ranked, pools, inputs = rankings(messages, public)
-    tables = [_matches(message, inputs, public.binary) for message in messages]
+    tables = [_matches(message, inputs, public) for message in messages]
     counts = np.concatenate(
         [
             np.sum([_matched(*pair, drawn) for pair in zip(ranked, tables, strict=True)], axis=0)
@@ -140,10 +140,11 @@ def column_chance(
     return ColumnChance(counts.mean(0) / rows, (counts >= counts[0]).mean(0))
 
 
-def _matches(message: Numbered, inputs: np.ndarray, binary: np.ndarray) -> np.ndarray:
+def _matches(message: Numbered, inputs: np.ndarray, public: Public) -> np.ndarray:
     """Return whether each guess matches each feature of each element (elements, B, d)."""
-    guesses = message.attempt.guesses
-    return np.stack([column_matches(inputs, np.broadcast_to(x, inputs.shape), binary) for x in guesses], axis=1)
+    guesses, binary = message.attempt.guesses, public.binary
+    matched = [column_matches(inputs, np.broadcast_to(x, inputs.shape), binary) for x in guesses]
+    return public.cells(np.stack(matched, axis=1))
 
 
 def _matched(ranking: Ranking, matches: np.ndarray, drawn: np.ndarray) -> np.ndarray:

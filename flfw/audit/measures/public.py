@@ -10,6 +10,7 @@ import numpy as np
 
 from flfw.audit.measures.metrics import is_text, psnr, squared_distances
 from flfw.audit.measures.recovery import column_matches, exact_match
+from flfw.data.files.columns import Columns
 from flfw.errors import require
 
 _ROWS = 64  # rows that are compared in float64 at a time
@@ -25,14 +26,18 @@ class Public:
 
     Attributes:
         samples: (N, ...) raw inputs in [0, 1], images (N, C, H, W) or rows (N, d); or texts (N, T) of uint8 tokens.
-        labels: (N,).
+        labels: (N,) classes; of a regression the bands of the targets.
+        plan: the columns of a table, whose cells are of one feature or of several; None: not known.
     """
 
     samples: np.ndarray
     labels: np.ndarray
+    plan: Columns | None = None
 
     @classmethod
-    def from_arrays(cls, samples: np.ndarray, labels: np.ndarray, text: bool = False) -> Public:
+    def from_arrays(
+        cls, samples: np.ndarray, labels: np.ndarray, text: bool = False, plan: Columns | None = None
+    ) -> Public:
         """Check the arrays and return them as public data; of ``text`` the inputs are kept as its tokens.
 
         Raises:
@@ -44,7 +49,11 @@ class Public:
         )
         low, high = float(samples.min()), float(samples.max())  # not a number if one of them is not
         require(low >= 0 and high <= 1, "public inputs within [0, 1]", lowest=low, highest=high)
-        return cls(_tokens(samples) if text else samples, labels)
+        return cls(_tokens(samples) if text else samples, labels, plan)
+
+    def cells(self, matches: np.ndarray) -> np.ndarray:
+        """Return the recovered cells (n, C) of rows whose recovered features (n, d) are given; without a plan these."""
+        return matches if self.plan is None else self.plan.cells(matches)
 
     def compared(self, x: np.ndarray) -> np.ndarray:
         """Return raw inputs in [0, 1] in the form in which they are compared: that of ``samples``."""

@@ -79,7 +79,8 @@ class Controls:
         labels, classes = np.array(task.dataset.train_y), task.dataset.classes
         together = np.array([group.members[0] for group in self._singles], np.int64)
         for places in (together, *(group.members for group in self._overfitted)):
-            labels[places] = rng.permutation(np.arange(len(places)) % classes)
+            by_lot = rng.standard_normal if task.dataset.is_regression else lambda count: np.arange(count) % classes
+            labels[places] = rng.permutation(by_lot(len(places)))
         for group in (*self._singles, *self._overfitted):
             labels[group.held_out] = labels[group.members]
         return replace(task, dataset=replace(task.dataset, train_y=labels))

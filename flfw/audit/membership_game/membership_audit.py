@@ -122,7 +122,8 @@ class MembershipAudit:
         experiment, everyone = self._experiment, self._experiment.clients
         peers = tuple(range(everyone - experiment.colluding, everyone)) if vantage == PEER else ()
         clients = self._targets(line for line in lines if line["client"] not in peers)
-        pairs, labels = self._pairs, np.asarray(self._task.dataset.train_y)
+        of = self._task.dataset
+        pairs, labels = self._pairs, of.kinds(np.asarray(of.train_y))
         null = untrained_pairs(pairs, clients, labels, experiment.seed)
         candidates = candidates_of(self._task, {client: pairs[client] for client in clients}, null)
         held, rounds, steps = candidates.granted(), sorted({line["round"] for line in lines}), map(self._steps, clients)
@@ -277,8 +278,10 @@ class MembershipAudit:
 
         Returns:
             The difference in the last round, over all pairs of the clients; None: none of these models is known, as
-            clients keep a part of theirs.
+            clients keep a part of theirs, or labels are numbers.
         """
+        if self._task.dataset.is_regression:
+            return None
         received = self._received(asked, clients)
         hits = [both for client, tensors in received if (both := self._hits(client, tensors)) is not None]
         if not hits:

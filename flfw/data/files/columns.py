@@ -18,6 +18,7 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 OTHER, MISSING, UNSEEN = "(other)", "(missing)", "(none of these)"
 """Words for the values of a column that have no name of their own."""
 
+_TOLERANCE = 0.05 + 1e-6  # inputs are float32
 _DIGITS = 4  # of a number that is read back
 
 
@@ -199,6 +200,15 @@ class Columns:
         """Return the values of a row (d,) of features, a word for each kept column."""
         pairs = zip(self.kept, self.places, strict=True)
         return [column.read_back(features[place].tolist()) for column, place in pairs]
+
+    def right(self, truth: np.ndarray, guess: np.ndarray | None) -> list[bool]:
+        """Return for each kept column whether a guess (d,) is right: a number within 0.05 of its range."""
+        if guess is None:
+            return [False] * len(self.kept)
+        close = np.abs(np.nan_to_num(guess, nan=2.0) - truth)
+        bounds = [_TOLERANCE if column.is_scaled else 0.5 for column in self.kept]
+        pairs = zip(self.kept, self.places, bounds, strict=True)
+        return [bool((close[place] <= np.array([bound] + [0.5] * (c.width - 1))).all()) for c, place, bound in pairs]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the plan as JSON and TOML hold it; values equal to their defaults are left out."""

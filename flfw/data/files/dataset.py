@@ -159,6 +159,17 @@ class Dataset:
         """True where labels are numbers, not classes."""
         return self.columns is not None and self.columns.number is not None
 
+    def kinds(self, labels: np.ndarray) -> np.ndarray:
+        """Return the class (N,) int64 of each label (N,); of a regression the band of the target, in its place."""
+        number = self.columns.number if self.columns else None
+        return number.bands(labels) if number else np.asarray(labels)
+
+    @property
+    def kind_count(self) -> int:
+        """Number of classes; of a regression that of the target's bands."""
+        number = self.columns.number if self.columns else None
+        return len(number.cuts) + 1 if number else self.classes
+
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one input: (C, H, W) or (d,)."""

@@ -24,10 +24,13 @@ _TONES = ["#e3edf7", "#6ba3d0", "#1f5f9e", "#08264d"]
 
 
 def holdings(dataset: Dataset, split: Split) -> np.ndarray:
-    """Count the training examples of each client and class, (clients, classes) int64; of those on demand, the first."""
-    labels = dataset.train_y if dataset.is_generated else np.asarray(dataset.train_y)
+    """Count the training examples of each client and class, (clients, classes) int64; of those on demand, the first.
+
+    The bands of a regression's target stand for classes.
+    """
+    labels = dataset.train_y if dataset.is_generated else dataset.kinds(np.asarray(dataset.train_y))
     looked = (split.train[client] for client in looked_at(split.train, _MOST_LOOKED))
-    return np.stack([np.bincount(labels[indices], minlength=dataset.classes) for indices in looked])
+    return np.stack([np.bincount(labels[indices], minlength=dataset.kind_count) for indices in looked])
 
 
 def table(dataset: Dataset, split: Split) -> str:
@@ -36,11 +39,15 @@ def table(dataset: Dataset, split: Split) -> str:
     Below it are the numbers of examples that several clients, the server, a defence and an attacker hold.
     """
     counts = holdings(dataset, split)
-    many = dataset.classes > _MOST_CLASSES
+    many = dataset.kind_count > _MOST_CLASSES
     parts = {"train": split.train, "valid.": split.validation, "test": split.test}
     parts = {name: part for name, part in parts.items() if any(on_demand.sizes(part))}
     drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
-    classes = ["classes"] if many else [f"c{label}" for label in range(dataset.classes)]
+    classes = (
+        ["classes"]
+        if many
+        else [f"{'b' if dataset.is_regression else 'c'}{label}" for label in range(dataset.kind_count)]
+    )
     for name in ["client", *parts, *classes]:
         drawn.add_column(name, justify="right")
     if many:
