@@ -10,3 +10,5 @@ from flfw.dp.client import NoisyClient
 @final
 class DPFedAvgClient(NoisyClient):
     """Client that trains the whole model."""
+
+    regresses = True

@@ -23,6 +23,8 @@ _AT_ONCE = 100
 class FedCDPClient(NoisyClient):
     """Client with L noisy steps of plain SGD."""
 
+    regresses = True
+
     @property
     def settings(self) -> Any:
         """Hyper-parameters of Fed-CDP."""

@@ -10,3 +10,5 @@ from flfw.dp.client import NoisyClient
 @final
 class FedSDPClient(NoisyClient):
     """Client with E epochs of SGD; `flfw.dp.client` clips its update."""
+
+    regresses = True
