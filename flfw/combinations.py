@@ -198,10 +198,10 @@ def _require_scores(resolved: Resolved) -> None:
 
 def _require_numbers(resolved: Resolved) -> None:
     """Refuse the regression of a table with a part that needs classes."""
-    experiment, plan = resolved.experiment, data.describe(resolved.experiment.dataset).columns
-    if plan is None or plan.number is None:
+    experiment, card = resolved.experiment, data.describe(resolved.experiment.dataset)
+    if not card.numbers:
         return
-    on = f"for the regression of {plan.target}"
+    on = f"for the regression of {card.columns.target if card.columns else experiment.dataset}"
     followed = resolved.client.regresses and not resolved.method.needs_classes
     clients = f"a method whose clients follow the squared error {on}, such as fedavg, fedprox, scaffold or fed_cdp"
     require(followed, clients, method=experiment.method)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,7 +38,8 @@ from flfw.data.readers import (
     tiny_imagenet,
 )
 from flfw.data.tables import names as tables
-from flfw.data.tables.names import configured, is_table
+from flfw.data.tables import site_tables
+from flfw.data.tables.names import is_table
 from flfw.errors import BadInput
 from flfw.imports import imported
 
@@ -171,9 +172,20 @@ def here(name: str, data_root: Path | None, form: PictureForm | None = None) -> 
     return card.look(_root(card, data_root)) if card.look else card
 
 
+def configured(name: str, assignments: Sequence[str]) -> str:
+    """Return a table's name with the values of ``--set csv.FIELD=VALUE`` in it, and a plan's with its digest.
+
+    Other names stay as they are.
+
+    Raises:
+        BadInput: a setting is unknown, or the plan cannot be read.
+    """
+    return tables.configured(site_tables.named(name), assignments)
+
+
 def absolute(name: str) -> str:
     """Return the name with its path made absolute, as client processes have other working folders."""
-    if is_table(name):
+    if is_table(name) or is_at_sites(name):
         return configured(name, ())
     prefix, _, word = name.partition(":")
     if prefix == "text":
@@ -322,5 +334,5 @@ def without_examples(name: str, side: int | None = None) -> Dataset:
     card = describe(name)
     shape = (card.shape[0], side, side) if side and len(card.shape) == 3 else card.shape
     x = np.zeros((0, *shape), np.uint8 if len(shape) == 3 else np.float32)
-    y = np.zeros(0, np.int64)
+    y = np.zeros(0, np.float32 if card.numbers else np.int64)
     return Dataset(name, x, y, x, y, card.classes, card.mean, card.std, card.source, md5_ok=None)

@@ -18,6 +18,11 @@ def _do(arguments: list[str]) -> int:
     parser.add_argument("dataset", help="csv:FILE@TARGET or parquet:FILE@TARGET")
     parser.add_argument("--set", nargs="*", default=[], help="settings, as for sim.py: csv.drop=id csv.task=regression")
     parser.add_argument("--write", type=Path, help="write the plan of the columns to this file, to be edited")
+    parser.add_argument(
+        "--for-sites",
+        action="store_true",
+        help="give each category a feature for other values, each column for missing",
+    )
     asked = parser.parse_args(arguments)
     require(data.is_table(asked.dataset), "csv:FILE@TARGET or parquet:FILE@TARGET", dataset=asked.dataset)
     card = data.describe(data.configured(asked.dataset, asked.set))
@@ -26,7 +31,7 @@ def _do(arguments: list[str]) -> int:
     if asked.write:
         try:
             with asked.write.open("x", encoding="utf-8") as file:
-                file.write(plan_file.text(card.columns))
+                file.write(plan_file.text(plan_file.for_sites(card.columns) if asked.for_sites else card.columns))
         except OSError as error:
             raise BadInput(f"Expected a new file for --write, got {asked.write} ({error.strerror}).") from error
         print(asked.write)

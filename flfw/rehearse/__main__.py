@@ -85,7 +85,12 @@ def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[st
 def _as_asked_for(dataset: str) -> str:
     """Return the name by which a server asks for the site's own data, such as the images of ``folder:PATH``."""
     from flfw import data
+    from flfw.data.tables.names import TableName
+    from flfw.data.tables.site_tables import name_of
 
+    if data.is_table(dataset):
+        plan = data.describe(data.absolute(dataset)).columns
+        return dataset if plan is None or TableName.parse(dataset).plan is None else name_of(plan)
     if not dataset.startswith(("folder:", "hf:")):
         return dataset
     card = data.describe(data.absolute(dataset))

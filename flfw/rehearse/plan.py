@@ -122,9 +122,12 @@ def _of_folder(asked: Experiment) -> Experiment:
     """Return the same settings on the images in this site's data root, if they name data that only sites have."""
     from flfw import data
     from flfw.data.files import patients
+    from flfw.data.tables import site_tables
 
     if not data.is_at_sites(asked.dataset):
         return asked
+    if site_tables.is_planned(data.configured(asked.dataset, ()).partition(":")[2]):
+        return _of_table(asked)
     card = data.describe(asked.dataset)
     require(len(card.shape) == 3, "images to rehearse with, or --dataset folder:PATH", dataset=asked.dataset)
     require(asked.data_root is not None, "--data-root with this site's images", data_root=None)
@@ -139,6 +142,23 @@ def _of_folder(asked: Experiment) -> Experiment:
     }
     net = card.net if asked.net == "auto" else asked.net
     return replace(asked, dataset=name, data_root=None, net=net, normalise="half", split="auto", **form)
+
+
+def _of_table(asked: Experiment) -> Experiment:
+    """Return the same settings on the table in this site's data root, by the federation's plan there."""
+    from flfw import data
+    from flfw.data.tables.plan_file import KEPT
+    from flfw.data.tables.site_tables import files_of
+
+    require(asked.data_root is not None, "--data-root with this site's rows and plan of columns", data_root=None)
+    assert asked.data_root is not None
+    card = data.here(data.configured(asked.dataset, ()), asked.data_root)  # refuses what does not fit the plan
+    assert card.columns is not None, "a site's table has a plan"
+    files = files_of(asked.data_root)
+    prefix = files[0].suffix.removeprefix(".")
+    beside = [f"{prefix}.columns={asked.data_root / KEPT}", *(f"{prefix}.test={file}" for file in files[1:])]
+    name = data.configured(f"{prefix}:{files[0]}@{card.columns.target}", beside)
+    return replace(asked, dataset=name, data_root=None, split="auto")
 
 
 def _most_images(experiment: Experiment, task: Task, asked: int) -> int:

@@ -69,6 +69,7 @@ class DatasetCard:
         population: clients from whom all examples are generated on demand; None: they are in files.
         notes: arrays that were read -> sentences on how; None: there is nothing to say.
         columns: plan of a table, which says what the features of a row are; None: it is not known.
+        numbers: whether labels are numbers, those of a regression, of one "class".
     """
 
     shape: tuple[int, ...]
@@ -97,6 +98,7 @@ class DatasetCard:
     citation: str = ""
     notes: Callable[[Arrays], tuple[str, ...]] | None = None
     columns: Columns | None = None
+    numbers: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,7 +159,7 @@ class Dataset:
     @property
     def is_regression(self) -> bool:
         """True where labels are numbers, not classes."""
-        return self.columns is not None and self.columns.number is not None
+        return self.train_y.dtype.kind == "f"
 
     def kinds(self, labels: np.ndarray) -> np.ndarray:
         """Return the class (N,) int64 of each label (N,); of a regression the band of the target, in its place."""

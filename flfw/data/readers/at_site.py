@@ -24,6 +24,7 @@ from flfw.data.pictures.damage import refusal
 from flfw.data.pictures.form import PictureForm
 from flfw.data.pictures.listing import Listing
 from flfw.data.readers.folder import NETS
+from flfw.data.tables import site_tables
 from flfw.errors import BadInput, require
 
 SPLIT = "whole"
@@ -48,6 +49,8 @@ def site(word: str, pictures: PictureForm) -> DatasetCard:
     Raises:
         BadInput: the word has neither form.
     """
+    if site_tables.is_planned(word):
+        return site_tables.site_table(word, SPLIT)
     form, ending = patients.parsed(word)
     parsed = _FORM.fullmatch(form)
     if not parsed or int(parsed[5]) < 2:

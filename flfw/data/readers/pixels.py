@@ -77,8 +77,7 @@ def read(name: str, card: DatasetCard, root: Path, side: int | None) -> Arrays:
     sizes = {card.shape} | ({(card.shape[0], side, side)} if side else set())
     for part, x, y in (("train", arrays.train_x, arrays.train_y), ("test", arrays.test_x, arrays.test_y)):
         x, y = np.atleast_1d(x), np.atleast_1d(y)  # a damaged file may hold a single number
-        numbers = card.columns is not None and card.columns.number is not None
-        outside = [] if numbers else np.unique(y[(y < 0) | (y >= card.classes)]).tolist()
+        outside = [] if card.numbers else np.unique(y[(y < 0) | (y >= card.classes)]).tolist()
         if len(x) != len(y) or x.shape[1:] not in sizes or outside:
             labels = f"{len(y)} labels" + (f", among them {', '.join(map(str, outside[:12]))}" if outside else "")
             raise BadInput(

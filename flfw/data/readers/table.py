@@ -12,17 +12,17 @@ from typing import Any
 
 import numpy as np
 
-from flfw.data.files import cache, patients
+from flfw.data.files import cache
 from flfw.data.files.columns import Columns, NumberTarget
 from flfw.data.files.dataset import Arrays, DatasetCard
 from flfw.data.tables.names import TableName, TableSettings
+from flfw.data.tables.planned import patients_of, require_columns, tested, with_plan
 from flfw.data.tables.reading import Table
 from flfw.errors import BadInput
 from flfw.formats.typed import read_json
 
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
 _GROUPS = ("train_group", "test_group")
-_EVERY = 5  # one row in so many is for testing
 
 
 def csv(word: str) -> DatasetCard:
@@ -73,6 +73,7 @@ def table(name: str) -> DatasetCard:
         mean=(0.0,) * plan.width,
         std=(1.0,) * plan.width,
         columns=plan,
+        numbers=plan.number is not None,
     )
 
 
@@ -139,7 +140,7 @@ def _inferred(
     names = kinds.class_names(words) if task == "classification" else ()
     group = _patients(parsed, rows, settings.patient)
     labels = np.searchsorted(sorted(names), words.astype(str)) if names else np.zeros(len(words), np.int64)
-    train = ~_tested(labels, group, bool(names)) if given is None else ~given
+    train = ~tested(labels, group, bool(names)) if given is None else ~given
     if not train.any():
         raise BadInput(f"Expected training rows in {parsed.path}, got none of {len(words)}; add some.")
     features = {name: column for name, column in rows.items() if name not in (parsed.target, settings.patient)}
@@ -160,65 +161,11 @@ def _divided(
         raise BadInput(f"Expected target {plan.target}, as in {parsed.plan}, got {parsed.target}.")
     group = _patients(parsed, rows, plan.patient)
     labels = with_plan(rows, plan, parsed.path)[1] if plan.classes else np.zeros(len(rows[plan.target]), np.int64)
-    return ~_tested(labels, group, bool(plan.classes)) if given is None else ~given, group
+    return ~tested(labels, group, bool(plan.classes)) if given is None else ~given, group
 
 
 def _patients(parsed: TableName, rows: Table, column: str) -> np.ndarray | None:
     """Return the patients (N,) int64, places in the sorted words of their column; None: there is no such column."""
-    if not column:
-        return None
-    if column not in rows or column == parsed.target:
+    if column and (column not in rows or column == parsed.target):
         raise BadInput(f"Expected a column of patients beside {parsed.target} in {parsed.path}, got patient={column}.")
-    if len(without := np.flatnonzero(rows[column] == "")):
-        got = f"none in column {column}, row {without[0] + 1}"
-        raise BadInput(f"Expected a patient in each row of {parsed.path}, got {got}.")
-    return np.unique(rows[column].astype(str), return_inverse=True)[1].astype(np.int64)
-
-
-def _tested(labels: np.ndarray, group: np.ndarray | None, by_class: bool) -> np.ndarray:
-    """Choose the test rows: (N,) of bool."""
-    if group is not None:
-        return patients.tested(labels, group)
-    if not by_class:
-        return np.arange(len(labels)) % _EVERY == 1
-    chosen = np.concatenate([np.flatnonzero(labels == label)[1::_EVERY] for label in np.unique(labels)])
-    return np.isin(np.arange(len(labels)), chosen)
-
-
-def with_plan(rows: Table, plan: Columns, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Return features (N, d) float32 and labels (N,): int64 of classes, float32 of a regression, standardised.
-
-    Raises:
-        BadInput: the columns are not those of the plan, or a value does not fit its column.
-    """
-    from flfw.data.tables import kinds
-
-    asked = [column.name for column in plan.columns] + [plan.target] + ([plan.patient] if plan.patient else [])
-    require_columns(rows, asked, path)
-    x, words = kinds.encoded(rows, plan.columns), rows[plan.target]
-    if plan.number is not None:
-        values = kinds.target_numbers(plan.target, words)
-        return x, ((values - plan.number.mean) / plan.number.std).astype(np.float32)
-    strange = words[~np.isin(words.astype(str), plan.classes)]
-    if len(strange):
-        known = ", ".join(plan.classes[:12])
-        raise BadInput(f"Expected classes {known} of target {plan.target} in {path}, got {strange[0]!r}.")
-    label = {name: place for place, name in enumerate(plan.classes)}
-    return x, np.array([label[word] for word in words], dtype=np.int64)
-
-
-def require_columns(rows: Table, asked: list[str], path: Path) -> None:
-    """Refuse a table whose columns are not the ones that are asked for; their order is free.
-
-    Raises:
-        BadInput: naming those that are absent and those that are too many.
-    """
-    got = list(rows)
-    wrong = {"without": [n for n in asked if n not in set(got)], "with": [n for n in got if n not in set(asked)]}
-    words = [
-        f"{how} {', '.join(names[:8])}{f' and {len(names) - 8} more' if len(names) > 8 else ''}"
-        for how, names in wrong.items()
-        if names
-    ]
-    if words:
-        raise BadInput(f"Expected the {len(asked)} columns of the plan in {path}, got a table {' and '.join(words)}.")
+    return patients_of([rows], column, [parsed.path])

@@ -67,6 +67,13 @@ def _value(value: object) -> str:
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 
+def for_sites(plan: Columns) -> Columns:
+    """Return a plan for rows of other sites, with features for values that these rows do not have."""
+    kept = [column for column in plan.columns if column.width]
+    wider = {c.name: replace(c, missing=True, other=c.kind == "categorical", absent=0.0) for c in kept}
+    return replace(plan, columns=tuple(wider.get(column.name, column) for column in plan.columns))
+
+
 def keep(plan: Columns | None, folder: Path) -> None:
     """Write a table's plan into the folder of a run, for its report; nothing of other data."""
     if plan is not None:
@@ -84,4 +91,6 @@ def kept(folder: Path) -> Columns | None:
 
 def plan_digest(plan: Columns) -> str:
     """Return a digest of a plan, 16 hexadecimal digits: the same for plans that encode rows alike."""
-    return digest(json.dumps(plan.as_dict(), sort_keys=True))
+    columns = tuple(replace(column, note="", absent=0.0) for column in plan.columns)
+    same = Columns.from_dict(replace(plan, columns=columns).as_dict(), "a plan")  # with whole numbers as others
+    return digest(json.dumps(same.as_dict(), sort_keys=True))

@@ -1,0 +1,111 @@
+"""Tables that only the sites have: the plan's name, each site's columns, other categories, a run, and a rehearsal."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flfw import data
+from flfw.data.columns import main as columns
+from flfw.data.files.columns import Column, Columns, NumberTarget
+from flfw.data.tables import plan_file
+from flfw.data.tables.site_tables import name_of
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.rehearse.__main__ import main as rehearse
+from flfw.resolve import resolve
+from tests.client.test_site_data import trained
+
+WARD = Column("ward", "categorical", categories=("A", "B"), other=True)
+AGE = Column("age", "numeric", 0, 100, missing=True, fill=0.5)
+SICK = Columns((WARD, AGE), "sick", "classification", ("no", "yes"), public=True)
+COST = Columns((WARD, AGE), "cost", "regression", number=NumberTarget("cost", 100, 50, (100.0,)), public=True)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("FLFW_DATA", str(tmp_path / "nowhere"))
+
+
+def site(folder: Path, plan: Columns, rows: str, name: str = "rows.csv") -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "columns.toml").write_text(plan_file.text(plan))
+    (folder / name).write_text(rows)
+    return folder
+
+
+def rows(target: str, count: int = 12, ward: str = "ABC") -> str:
+    lines = []
+    for n in range(count):
+        value = ("no", "yes")[n % 2] if target == "sick" else str(40 + 20 * (n % 6))
+        lines.append(f"{value},{10 * (n % 10)},{ward[n % len(ward)]}")
+    return "\n".join([f"{target},age,ward", *lines])
+
+
+def test_a_site_reads_its_rows_by_the_plan_and_other_categories_share_a_feature(tmp_path: Path) -> None:
+    """Columns may stand in any order; ward C is none of the plan's, and a missing age is 0.5 with a mark."""
+    name = name_of(SICK)
+    assert name.startswith("site:5:2@plan-") and data.is_at_sites(name)
+    held = data.load(name, site(tmp_path / "s", SICK, "sick,age,ward\nyes,20,A\nno,,C\nno,100,B\nyes,120,B"))
+    together = np.concatenate([held.train_x, held.test_x]).tolist()
+    expected = [[1, 0, 0, 0.2, 0], [0, 0, 1, 0.5, 1], [0, 1, 0, 1, 0], [0, 1, 0, 1, 0]]
+    assert sorted(together) == sorted(np.float32(expected).tolist())
+    assert held.test_y.tolist() == [0, 1] and held.columns == SICK
+    empty = data.without_examples(name)
+    assert (empty.shape, empty.classes, empty.is_regression) == ((5,), 2, False)
+
+
+def test_a_site_whose_table_differs_is_refused_in_a_line_that_names_the_columns(tmp_path: Path) -> None:
+    name = name_of(SICK)
+    for text, words in (
+        ("sick,age,room\nyes,20,A\nno,1,A", "without ward and with room"),
+        ("sick,age,ward\nyes,20,A\nmaybe,1,A", "'maybe'"),
+        ("sick,age,ward\nyes,old,A\nno,1,A", "'old'"),
+    ):
+        with pytest.raises(BadInput, match=words) as caught:
+            data.load(name, site(tmp_path / "s", SICK, text))
+        assert "\n" not in str(caught.value)
+    with pytest.raises(BadInput, match="get the federation's own"):
+        data.load(name, site(tmp_path / "s", COST, rows("cost")))
+    with pytest.raises(BadInput, match=r"rows\.csv"):
+        data.load(name, site(tmp_path / "none", SICK, "", "other.csv"))
+
+
+@pytest.mark.parametrize(("plan", "key"), [(SICK, "acc_local"), (COST, "mae_local")])
+def test_a_run_needs_rows_at_the_sites_alone(tmp_path: Path, plan: Columns, key: str) -> None:
+    (tmp_path / "plan.toml").write_text(plan_file.text(plan))
+    target = plan.target
+    roots = [site(tmp_path / f"s{n}", plan, rows(target, 12 + n, ward)) for n, ward in enumerate(("ABC", "BD"))]
+    experiment = Experiment(
+        method="fedavg", dataset=f"site:{tmp_path / 'plan.toml'}", net="linear", clients=2, rounds=1, local_epochs=1,
+        attack=("none",), federation=tmp_path / "federation", out=tmp_path / "run",
+    )  # fmt: skip
+    checked = trained(experiment, roots)
+    assert checked.dataset == name_of(plan) and checked.out is not None
+    final = json.loads((checked.out / "training.json").read_text())["final"]
+    assert [row["client"] for row in final] == [0, 1] and all(row[key] is not None for row in final)
+    assert all(("acc_local" in row) is (key == "acc_local") for row in final)
+
+
+def test_a_site_rehearses_with_its_own_table(tmp_path: Path) -> None:
+    root = site(tmp_path / "s", COST, rows("cost", 20))
+    flags = ["--dataset", name_of(COST), "--data-root", str(root), "--method", "fedavg", "--attack", "analytic"]
+    flags += ["--rounds", "1", "--images", "2", "--batch-size", "4", "--most-steps", "1"]
+    assert rehearse([*flags, "--out", str(tmp_path / "r")]) == 0
+    record = json.loads((tmp_path / "r" / "rehearsal.json").read_text())
+    assert any("says that they are public" in note for note in record["notes"])
+
+
+def test_a_plan_for_sites_has_room_for_values_that_these_rows_lack(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(rows("sick", ward="AB"))
+    assert columns([f"csv:{tmp_path / 't.csv'}@sick", "--write", str(tmp_path / "p.toml"), "--for-sites"]) == 0
+    plan = plan_file.read_plan(tmp_path / "p.toml")
+    assert plan is not None and [(c.other, c.missing) for c in plan.columns] == [(False, True), (True, True)]
+    name = data.configured(f"site:{tmp_path / 'p.toml'}", ())
+    assert name == name_of(plan)
+    resolved = resolve(Experiment(dataset=name, method="fedavg", attack=(), federation=tmp_path))
+    assert resolved.input_space == ((6,), 2)
