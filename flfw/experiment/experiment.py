@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 from flfw.curves import groups
 from flfw.errors import BadInput, require
 from flfw.experiment.audit import AGGREGATE, PEER, AuditSettings
+from flfw.experiment.conversion import convert_fields, require_choices
 from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
 from flfw.experiment.fields import Scalar, integer
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
@@ -63,8 +64,10 @@ class Experiment(
     """Hyper-parameters: FIELD=VALUE for the method's, PLUGIN.FIELD=VALUE for another plug-in's."""
 
     def __post_init__(self) -> None:
+        convert_fields(self)
         for group in _CHECKED:
             group.__post_init__(self)
+        require_choices(self)
         fits = 1 <= self.min_clients <= self.per_round
         require(fits, f"1 <= min-clients <= {self.per_round}, the clients of a round", min_clients=self.min_clients)
         _ = self.audited
