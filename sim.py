@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import tyro
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from flfw.privacy.rounding import at_least, at_most
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.flags import parsed, piped
 
@@ -156,22 +154,13 @@ def _refuse_two_tasks(command: Command) -> None:
 
 
 def _run(command: Command, arguments: list[str]) -> Path:
-    from flfw.runs import run
-    from flfw.storage.checkpoint import is_complete
+    from flfw.runs import earlier, run
 
     if command.from_:
-        earlier = replace(run.stored(command.from_), out=None)
-        return run.audit_again(command.from_, earlier, parse(arguments, earlier).experiment)
+        return earlier.audit_again(command.from_, lambda stored: parse(arguments, stored).experiment)
     if not command.resume:
         return run.run(command.experiment)
-    stored = run.stored(command.resume)
-    asked = parse(arguments, stored).experiment
-    if asked.out != stored.out:
-        raise BadInput(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
-    complete, folder = is_complete(command.resume), run.resume(asked)
-    if complete and asked != stored:
-        print("warning: the run is complete: flags that were given anew change nothing of it", file=sys.stderr)
-    return folder
+    return earlier.resume(command.resume, lambda stored: parse(arguments, stored).experiment)
 
 
 def _matrix(command: Command) -> int:
@@ -233,87 +222,15 @@ def _show_split(experiment: Experiment) -> str:
 
 
 def _estimate(experiment: Experiment) -> str:
-    from flfw.dp.ledger import Ledger
-    from flfw.runs.engine import check_resources
-    from flfw.runs.estimate import estimate, lines
-    from flfw.runs.run import check, require_folder
+    from flfw.runs.expectation import expected
 
-    if experiment.ray_address:
-        raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
-    resolved, task, notes = check(experiment)
-    task.require_data("--estimate")
-    check_resources(resolved.experiment)
-    assert resolved.experiment.out is not None, "check names the folder"
-    require_folder(resolved.experiment.out)
-    began = time.process_time()
-    claims = _claimed(Ledger(resolved, task.split).entries())
-    expected = estimate(resolved, time.process_time() - began)
-    return "\n".join([*claims, *notes, lines(expected)])
+    return str(expected(experiment))
 
 
 def _summary(folder: os.PathLike[str]) -> str:
-    from flfw.formats.result_file import read_result
+    from flfw.runs.summary import summary
 
-    try:
-        return "\n".join([*_lines(read_result(Path(folder))), str(Path(folder) / "report.html")])
-    except (KeyError, TypeError, ValueError) as error:  # a finished run may be resumed, and its result be incomplete
-        if isinstance(error, BadInput):
-            raise
-        raise BadInput(f"Expected the figures of a run in {folder}/result.json, got {error!r}; restore it.") from error
-
-
-def _lines(result: dict[str, Any]) -> list[str]:
-    from flfw.curves import Point
-    from flfw.report.causes import because, fallen
-    from flfw.report.findings import AuditEntry, setting_name, sum_words
-    from flfw.report.questions import membership_line
-
-    final = result["final"]
-    lines = []
-    if final and final.get("mae_global") is not None:
-        pair = [f"MAE {final[f'mae_{when}']:.4g}, RMSE {final[f'rmse_{when}']:.4g}" for when in ("global", "local")]
-        lines = [f"{pair[0]} as received; {pair[1]} after training, in the target's units"]
-    elif final and final["acc_local"] is not None:
-        lines = [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"]
-    elif final:
-        noisy, central = final["acc_global"], final["acc_central"]
-        lines = [f"accuracy {noisy:.3f} as received, by clients' numbers with noise"] if noisy is not None else []
-        lines += [f"accuracy {central:.3f} as sent, on the server's own test data"] if central is not None else []
-    lines += _claimed(result["privacy"])
-    for entry in result["audit"]:
-        where = f"{setting_name(entry, result['audit'])} at round {entry['round']}"
-        if entry.get("group"):
-            where += f", {sum_words(entry)}"
-        elif curve := entry.get("curve"):
-            where += f", {curve} {Point(curve, entry['batch'], entry['steps']).value}"
-        best = f", best {entry['psnr']['max']:.1f} dB" if entry["psnr"] else ""
-        if entry.get("cause") == "candidates":
-            best += f", {entry['candidates']['first']} of {entry['candidates']['messages']} messages point to the truth"
-        elif entry["verdict"] == "identifies":
-            best += f", {entry['identification_rate']:.0%} told from look-alikes"
-        cause = because(AuditEntry(entry, entry["attack"]))
-        expected = f", {entry['share_expected']:.0%} expected" if entry.get("share_expected") is not None else ""
-        line = f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{expected}{best})"
-        lines.append(f"{line}: {cause}" if cause else line)
-    lines += fallen(result["audit"])
-    return [*lines, *map(membership_line, result.get("membership") or []), *result["notes"]]
-
-
-def _claimed(privacy: list[dict[str, Any]]) -> list[str]:
-    """Format the claims of a run: ``epsilon at most 2.75 for one example against server, another client, outsider``."""
-    shown = {"aggregate": "aggregate (who sees sums alone)"}  # nobody does in this run
-    against: dict[str, list[str]] = {}
-    for line in privacy:
-        if line["counted"] == "as published":
-            bound = f"epsilon {float(line['epsilon']):.4f} for one {line['unit']} as the paper counts, adversaries"
-        else:
-            lower = line.get("lower")
-            least = f", at least {at_least(lower['epsilon'])} ({lower['confidence']:.0%} sure)," if lower else ""
-            secret = "with noise_source=secure: " if line.get("noise") == "seed" and line["epsilon"] != "inf" else ""
-            bound = f"{secret}epsilon at most {at_most(float(line['epsilon']))}{least} for one {line['unit']} against"
-        adversary = str(line["adversary"])
-        against.setdefault(bound, []).append(shown.get(adversary, adversary))
-    return [f"{bound} {', '.join(adversaries)}" for bound, adversaries in against.items()]
+    return summary(folder)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-import sim
 from flfw import nets
 from flfw.adversary.malicious_server import MaliciousServer
 from flfw.audit.entries import MALICIOUS, of_malicious_server
@@ -31,6 +30,7 @@ from flfw.recording.reader import Recordings
 from flfw.report import ranking
 from flfw.resolve import resolve
 from flfw.runs import run as whole
+from flfw.runs import summary
 from flfw.storage.checkpoint import Checkpoints, stored_experiment
 from tests.support.small_runs import tiny
 
@@ -99,7 +99,7 @@ def test_the_page_and_the_terminal_say_who_broke_the_rules(folder: Path, result:
     page = (folder / "report.html").read_text()
     assert "Malicious server only</strong>: imprint recovered" in page and "It breaks the rules" in page
     assert "It follows the rules" not in page and "Yes, it leaks" not in page
-    lines = sim._lines(result)
+    lines = summary.lines(result)
     assert any("malicious server only (" in line and "expected, best" in line for line in lines)
     assert not any(": leaks" in line for line in lines)
 

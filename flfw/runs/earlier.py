@@ -1,0 +1,52 @@
+"""Work on an earlier run whose settings are changed in part: another audit of it, or its resumption."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.runs import run
+from flfw.storage.checkpoint import is_complete
+
+Change = Callable[[Experiment], Experiment]
+"""Function from the settings of the earlier run to those that are asked for."""
+
+
+def audit_again(source: Path, change: Change) -> Path:
+    """Attack the recordings of an earlier run; return the folder of the new audit.
+
+    Args:
+        source: folder of the earlier run.
+        change: gives the settings of the audit; it is handed those of the run, without its folder.
+
+    Raises:
+        BadInput: there is no such run, or other settings than those of an audit were changed.
+        RunFailed: the attack server could not go on.
+    """
+    stored = replace(run.stored(source), out=None)
+    return run.audit_again(source, stored, change(stored))
+
+
+def resume(folder: Path, change: Change) -> Path:
+    """Resume a run from its last checkpoint; return its folder.
+
+    Args:
+        folder: folder of the run.
+        change: gives the settings to go on with; only those that decide no numbers may differ.
+
+    Raises:
+        BadInput: the folder holds no run, a damaged one or another one.
+        RunFailed: see `flfw.runs.run.run`.
+    """
+    stored = run.stored(folder)
+    asked = change(stored)
+    if asked.out != stored.out:
+        raise BadInput(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
+    complete, resumed = is_complete(folder), run.resume(asked)
+    if complete and asked != stored:
+        print("warning: the run is complete: flags that were given anew change nothing of it", file=sys.stderr)
+    return resumed

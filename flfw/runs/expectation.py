@@ -1,0 +1,54 @@
+"""Expectation of a run before it starts: its claims of privacy, its notes, and its costs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, final
+
+from flfw.dp.ledger import Ledger
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.runs.engine import check_resources
+from flfw.runs.estimate import Estimate, estimate, lines
+from flfw.runs.run import check, require_folder
+from flfw.runs.summary import claimed
+
+
+@final
+@dataclass(frozen=True)
+class Expectation:
+    """Expectation of a run; as text, the lines that the command line prints.
+
+    Attributes:
+        privacy: the claims, as in result.json.
+        notes: notes on the data and the settings.
+        costs: time, memory, traffic and disk.
+    """
+
+    privacy: tuple[Mapping[str, Any], ...]
+    notes: tuple[str, ...]
+    costs: Estimate
+
+    def __str__(self) -> str:
+        return "\n".join([*claimed(self.privacy), *self.notes, lines(self.costs)])
+
+
+def expected(experiment: Experiment) -> Expectation:
+    """Check an experiment and measure its costs for some seconds; nothing is written.
+
+    Raises:
+        BadInput: something asked for does not exist or does not fit.
+        RunFailed: a measurement failed, as the run would.
+    """
+    if experiment.ray_address:
+        raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
+    resolved, task, notes = check(experiment)
+    task.require_data("--estimate")
+    check_resources(resolved.experiment)
+    assert resolved.experiment.out is not None, "check names the folder"
+    require_folder(resolved.experiment.out)
+    began = time.process_time()
+    privacy = tuple(Ledger(resolved, task.split).entries())
+    return Expectation(privacy, tuple(notes), estimate(resolved, time.process_time() - began))
