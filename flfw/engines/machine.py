@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,12 +65,23 @@ class Resources:
 
 
 def resources(address: str) -> Resources:
-    """Return the resources of this machine or, with the address of a `joined` cluster, those of the cluster."""
-    if address:
+    """Return the resources of this machine or, where Ray runs in this process or a cluster was `joined`, Ray's."""
+    if address or is_running():
         return nodes_of_ray()
     import torch
 
     return Resources((Node(len(os.sched_getaffinity(0)), torch.cuda.device_count()),), "this machine's")
+
+
+def is_running() -> bool:
+    """Return whether this process has started or joined a Ray."""
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized()
+
+
+def is_alone() -> bool:
+    """Return whether the Ray of this process has one machine."""
+    return len(nodes_of_ray().nodes) == 1
 
 
 def nodes_of_ray() -> Resources:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from flfw.client.site import Site
-from flfw.engines.machine import ALLOCATOR, object_store_bytes
+from flfw.engines.machine import ALLOCATOR, is_running, object_store_bytes
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 
@@ -51,12 +51,12 @@ def configure_ray(address: str) -> None:
 
 @contextmanager
 def joined(address: str) -> Iterator[None]:
-    """Join a running cluster, and leave it again; do nothing without an address.
+    """Join a running cluster, and leave it again; do nothing without an address, or where Ray runs in this process.
 
     Raises:
         BadInput: no cluster answers there.
     """
-    if not address:
+    if not address or is_running():
         yield
         return
     configure_ray(address)
@@ -70,8 +70,11 @@ def joined(address: str) -> Iterator[None]:
 
 
 @contextmanager
-def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[None]:
-    """Provide Ray for one run: start and end it here, or join and leave a cluster.
+def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[dict[str, Any]]:
+    """Provide Ray for one run: start and end it here, or join and leave a cluster, or use the one of this process.
+
+    Yields:
+        Options for the actors, which have the environment of a client where Ray was running before; else empty.
 
     Raises:
         RunFailed: it did not start.
@@ -79,8 +82,12 @@ def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[None]:
     """
     import ray
 
-    path = os.pathsep.join(p for p in sys.path if p)
-    variables = {**site.environment(), **ALLOCATOR, "PYTHONPATH": path, "RAY_ADDRESS": "local"}
+    path = os.pathsep.join(str(Path(p).absolute()) for p in sys.path)  # in a notebook, an empty one is its folder
+    variables = {**site.environment(), **ALLOCATOR, "PYTHONPATH": path}
+    if is_running():  # somebody else's: it has its size and its environment, and it stays
+        yield {"runtime_env": {"env_vars": variables}}
+        return
+    variables["RAY_ADDRESS"] = "local"
     if experiment.ray_address:
         del variables["RAY_ADDRESS"]
         _connect(experiment.ray_address, variables)
@@ -89,7 +96,7 @@ def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[None]:
         ours = {"address": "local", "num_cpus": cores, "object_store_memory": store, "include_dashboard": False}
         start({**ours, **_quiet(variables)})
     try:
-        yield
+        yield {}
     finally:
         ray.shutdown()
 

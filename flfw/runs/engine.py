@@ -65,6 +65,8 @@ def check_resources(experiment: Experiment) -> None:
         submit.check(experiment)
         return
     require(not experiment.record, "--federation with --record; a simulation records what it attacks", record=True)
+    alone = experiment.engine != "flwr-sim" or not machine.is_running()
+    require(alone, "--engine ray where Ray is running in this process, or ray.shutdown() before", engine="flwr-sim")
     if experiment.engine != "inproc":
         with ray_start.joined(experiment.ray_address):
             machine.check(experiment, machine.resources(experiment.ray_address))
@@ -99,7 +101,7 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
     from flfw.engines.ray_grid import RayGrid
 
     run_config, numbers = experiment.to_run_config(), nets.numel(resolved.model.state_dict())
-    with ray_start.started(experiment, site, numbers):
+    with ray_start.started(experiment, site, numbers) as options:
         actors, shares = machine.actors_of(experiment, machine.resources(experiment.ray_address))
         sums = summable(experiment, resolved.method, resolved.settings)
         grid = RayGrid(
@@ -107,15 +109,19 @@ def _run_on_ray(resolved: Resolved, site: Site) -> None:
             experiment.clients,
             run_config,
             actors=actors,
-            shares=shares,
+            shares={**shares, **options},
             grace=GRACE_S,
             introduced=True,
-            one_disk=not experiment.ray_address,  # a cluster may have actors on other machines
+            one_disk=not experiment.ray_address and machine.is_alone(),  # else actors may be on other machines
             stateful=False,
             cohorts=_cohorts(experiment),
             uploads=resolved.sharing.uploads if sums else (),
         )
-        federate(grid, resolved)
+        try:
+            federate(grid, resolved)
+        finally:
+            if options:  # this Ray goes on, and its owner needs the actors' place
+                grid.close()
 
 
 def _run_on_flowers_engine(resolved: Resolved, site: Site) -> None:
