@@ -154,7 +154,8 @@ def _refuse_two_tasks(command: Command) -> None:
 
 
 def _run(command: Command, arguments: list[str]) -> Path:
-    from flfw.runs import earlier, run
+    from flfw.api import earlier
+    from flfw.runs import run
 
     if command.from_:
         return earlier.audit_again(command.from_, lambda stored: parse(arguments, stored).experiment)
@@ -222,13 +223,13 @@ def _show_split(experiment: Experiment) -> str:
 
 
 def _estimate(experiment: Experiment) -> str:
-    from flfw.runs.expectation import expected
+    from flfw.api.expectation import expected
 
     return str(expected(experiment))
 
 
 def _summary(folder: os.PathLike[str]) -> str:
-    from flfw.runs.summary import summary
+    from flfw.api.summary import summary
 
     return summary(folder)
 

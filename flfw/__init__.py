@@ -1,9 +1,17 @@
 """A laboratory for privacy in federated learning on Flower.
 
-Nothing is imported here: a client process pays for every import of every package it touches.
+    from flfw import Experiment, run
+
+    result = run(Experiment(method="fedavg", attack=("ig",)))
+
+Nothing is imported here before a name is asked for: a client process pays for every import of every package it touches.
+docs/python.md explains the names.
 """
 
+from importlib import import_module
 from pathlib import Path as _Path
+from types import ModuleType
+from typing import Any
 
 __version__ = "0.1.0"
 
@@ -11,3 +19,45 @@ __version__ = "0.1.0"
 # without its links.
 if not _Path(__file__).with_name("strategies").exists():
     __path__.append(str(_Path(__file__).parent.parent))
+
+_INTERFACE = {
+    **dict.fromkeys(("BadInput", "RunFailed"), "flfw.errors"),
+    "Experiment": "flfw.experiment",
+    **dict.fromkeys(
+        (
+            "MatrixResult",
+            "RehearsalResult",
+            "Result",
+            "estimate",
+            "resume",
+            "run",
+            "run_matrix",
+            "run_rehearsal",
+        ),
+        "flfw.api",
+    ),
+}
+"""Module of each name of the interface; ``audit`` is a package, which can be called."""
+
+__all__ = ["__version__", "audit", *_INTERFACE]  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name of the interface when it is asked for first."""
+    if name not in _INTERFACE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_INTERFACE[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the names of the interface beside those that are imported."""
+    return sorted({*globals(), *__all__})
+
+
+class CallablePackage(ModuleType):
+    """Package that can be called, because a function of the interface has the package's name."""
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """Call the function of `flfw.api` with the package's name."""
+        return getattr(import_module("flfw.api"), self.__name__.rpartition(".")[2])(*given, **named)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from flfw.deploy.policy import Policy
 
 _PROG = "python -m flfw.rehearse.__main__"
-_DEFAULT = Experiment(engine="inproc", images=4, rounds=3, clients=1)
+DEFAULT = Experiment(engine="inproc", images=4, rounds=3, clients=1)
 
 LIMITS = (
     "One client, this site: nobody else's data are here, so what other sites add to the average or to the model that "
@@ -280,7 +280,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _do(arguments: list[str]) -> int:
-    rehearse(parsed(arguments, RehearsalCommand(_DEFAULT), _PROG))
+    rehearse(parsed(arguments, RehearsalCommand(DEFAULT), _PROG))
     return 0
 
 

@@ -35,11 +35,7 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
         disk, 130 for an interrupt, 143 for SIGTERM. Under SIGTERM a simulation on Ray ends by Ray's own handler, with
         another code.
     """
-    # Flower reads these at its import, which comes later: a privacy tool must send no telemetry.
-    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
-    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
-    # Torch's threads spin while they wait for each other, which makes an attack beside another busy process very slow.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    set_environment()
     try:
         with _terminable():
             return do()
@@ -48,15 +44,32 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
     except RunFailed as error:
         message, code = str(error), 1
     except OSError as error:
-        if error.errno not in (*_MACHINES, *_PATHS):
+        if (known := from_machine(error)) is None:
             raise
-        message, code = f"{error.strerror}: {error.filename or 'a file'}", 2 if error.errno in _PATHS else 1
+        message, code = str(known), 2 if isinstance(known, BadInput) else 1
     except Terminated:
         message, code = "terminated", 128 + signal.SIGTERM
     except KeyboardInterrupt:
         message, code = "interrupted", 128 + signal.SIGINT
     print(f"{program}: {printable(message)}", file=sys.stderr)
     return code
+
+
+def set_environment() -> None:
+    """Set variables that Flower and torch read at their import, unless the caller has set them."""
+    # A privacy tool must send no telemetry.
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
+    # Torch's threads spin while they wait for each other, which makes an attack beside another busy process very slow.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+
+def from_machine(error: OSError) -> BadInput | RunFailed | None:
+    """Return an error of a machine's disk or of a path as one of the project's; None: it is another one."""
+    if error.errno not in (*_MACHINES, *_PATHS):
+        return None
+    kind = BadInput if error.errno in _PATHS else RunFailed
+    return kind(f"{error.strerror}: {error.filename or 'a file'}")
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flfw import nets
 from flfw.adversary.malicious_server import MaliciousServer
+from flfw.api import summary
 from flfw.audit.entries import MALICIOUS, of_malicious_server
 from flfw.audit.measures.noticed import noticed
 from flfw.audit.verdict import Conclusion
@@ -30,7 +31,6 @@ from flfw.recording.reader import Recordings
 from flfw.report import ranking
 from flfw.resolve import resolve
 from flfw.runs import run as whole
-from flfw.runs import summary
 from flfw.storage.checkpoint import Checkpoints, stored_experiment
 from tests.support.small_runs import tiny
 

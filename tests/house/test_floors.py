@@ -37,6 +37,7 @@ FLOORS = (
     "deploy apps",
     "runs",
     "matrix rehearse verification",
+    "api",
     "papers",
     "sim",
     "benchmarks",

@@ -32,10 +32,10 @@ def summary(folder: os.PathLike[str]) -> str:
 
 def lines(result: Mapping[str, Any]) -> list[str]:
     """Return the lines of a finished run: accuracies, claims, attacks and notes."""
-    found = [*_accuracies(result["final"]), *claimed(result["privacy"])]
-    found += [_attack_line(entry, result["audit"]) for entry in result["audit"]]
-    found += fallen(result["audit"])
-    return [*found, *map(membership_line, result.get("membership") or []), *result["notes"]]
+    shown = [*_accuracies(result["final"]), *claimed(result["privacy"])]
+    shown += [_attack_line(entry, result["audit"]) for entry in result["audit"]]
+    shown += fallen(result["audit"])
+    return [*shown, *map(membership_line, result.get("membership") or []), *result["notes"]]
 
 
 def _accuracies(final: Mapping[str, Any] | None) -> list[str]:

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, final
 
+from flfw.api.summary import claimed
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.runs.engine import check_resources
 from flfw.runs.estimate import Estimate, estimate, lines
 from flfw.runs.run import check, require_folder
-from flfw.runs.summary import claimed
 
 
 @final

@@ -1,0 +1,20 @@
+"""Types of the names that `flfw` imports when they are asked for."""
+
+from flfw.api import MatrixResult as MatrixResult
+from flfw.api import RehearsalResult as RehearsalResult
+from flfw.api import Result as Result
+from flfw.api import audit as audit
+from flfw.api import estimate as estimate
+from flfw.api import resume as resume
+from flfw.api import run as run
+from flfw.api import run_matrix as run_matrix
+from flfw.api import run_rehearsal as run_rehearsal
+from flfw.errors import BadInput as BadInput
+from flfw.errors import RunFailed as RunFailed
+from flfw.experiment import Experiment as Experiment
+
+__version__: str
+
+from types import ModuleType
+
+class CallablePackage(ModuleType): ...

@@ -1,0 +1,189 @@
+"""Result of a finished run, read from its folder: tables, figures, verdicts, and its report in a notebook."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.formats.result_file import RESULT, read_result
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_INFINITE = {"inf": float("inf"), "-inf": float("-inf")}
+
+
+@final
+@dataclass(frozen=True)
+class Result:
+    """Result of a finished run or of a further audit; tables and settings of it are copies, and may be changed.
+
+    Attributes:
+        path: the folder.
+        content: result.json, as it was when this was made.
+    """
+
+    path: Path
+    content: Mapping[str, Any] = field(repr=False, compare=False)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Result:
+        """Load the result in the folder of a finished run.
+
+        Raises:
+            BadInput: the folder has no result, or a damaged one.
+        """
+        folder = Path(os.fspath(path)).absolute()
+        if not (folder / RESULT).is_file():
+            way_out = "flfw.resume finishes one" if (folder / "checkpoint").is_dir() else "name the folder of a run"
+            raise BadInput(f"Expected {RESULT} of a finished run in {folder}, got none; {way_out}.")
+        return cls(folder, read_result(folder))
+
+    @property
+    def rounds(self) -> pd.DataFrame:
+        """Rounds of training, a row each: losses and accuracies (0 to 1), clients, bytes, seconds."""
+        from flfw.api.frames import frame
+        from flfw.formats.result_file import RoundFigures
+
+        return frame(self.content.get("rounds"), RoundFigures, ("failed",))
+
+    @property
+    def clients(self) -> pd.DataFrame:
+        """Clients' own figures, a row for each client and round; empty where clients report none."""
+        from flfw.api.frames import CLIENTS
+
+        return self._table("clients.csv", CLIENTS)
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """Failures of clients, a row each, with the reason."""
+        from flfw.api.frames import FAILURES
+
+        return self._table("failures.csv", FAILURES)
+
+    @property
+    def audit(self) -> pd.DataFrame:
+        """Attacks that reconstruct, a row for each attack and target, with its verdict."""
+        from flfw.api.frames import frame
+        from flfw.formats.result_entries import EntryFields
+
+        return frame(self.content.get("audit"), EntryFields)
+
+    @property
+    def images(self) -> pd.DataFrame:
+        """Reconstructed examples, a row for each example, attack and target, with its scores; also of the ladder."""
+        from flfw.api.frames import IMAGES, read_table, typed
+
+        path = self.path / "audit.csv"
+        return read_table(path, IMAGES) if path.exists() else typed([], IMAGES)
+
+    @property
+    def membership(self) -> pd.DataFrame:
+        """Statistics of attacks on membership, a row each, with its verdict."""
+        from flfw.api.frames import frame
+        from flfw.formats.result_entries import MembershipFields
+
+        return frame(self.content.get("membership"), MembershipFields)
+
+    @property
+    def inference(self) -> pd.DataFrame:
+        """Inferences of the classes in clients' data, a row each, with its verdict."""
+        from flfw.api.frames import frame
+        from flfw.formats.result_entries import InferenceFields
+
+        return frame(self.content.get("inference"), InferenceFields)
+
+    @property
+    def privacy(self) -> pd.DataFrame:
+        """Claims, a row for each unit and adversary: epsilon, delta, accountant, assumptions."""
+        from flfw.api.frames import frame
+        from flfw.formats.result_file import ClaimFields
+
+        return frame(self.content.get("privacy"), ClaimFields)
+
+    @property
+    def final(self) -> dict[str, Any]:
+        """Accuracies (0 to 1) after the last round; empty where nothing was evaluated."""
+        return _plain(self.content.get("final") or {})
+
+    @property
+    def verdicts(self) -> dict[str, str]:
+        """Verdicts by question, of those that were asked: ``reconstruction``, ``membership``, ``inference``."""
+        from flfw.api.verdicts import verdicts
+
+        return verdicts(self.path, self.content)
+
+    @property
+    def verdict(self) -> str | None:
+        """Gravest of the verdicts: a leak if there is one, else the weakest evidence; None without an audit."""
+        from flfw.api.verdicts import gravest
+
+        return gravest(self.verdicts.values())
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Notes of the run, a sentence each."""
+        return tuple(self.content.get("notes") or ())
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Settings of the run, resolved, by the names of the fields of `Experiment`."""
+        return _plain(self.content.get("config") or {})
+
+    @property
+    def experiment(self) -> Experiment:
+        """Settings of the run as an `Experiment` without a folder, to run it again with changes."""
+        from flfw.api.arguments import experiment_from
+
+        return experiment_from(self.config)
+
+    @property
+    def report(self) -> Path:
+        """Path of the report, one file of HTML."""
+        return self.path / "report.html"
+
+    def show(self, height: int = 700) -> None:
+        """Show the report: in a notebook inside it, so that the notebook's file holds it; else name its path.
+
+        Args:
+            height: of the frame, in pixels.
+        """
+        from flfw.api.notebook import show
+
+        show(self.path, height)
+
+    def __fspath__(self) -> str:
+        return str(self.path)
+
+    def __str__(self) -> str:
+        from flfw.api.summary import summary
+
+        return summary(self.path)
+
+    def _repr_html_(self) -> str:
+        from flfw.api.notebook import html
+
+        return html(self.path, self.content, self.verdicts)
+
+    def _table(self, name: str, kinds: Mapping[str, str]) -> pd.DataFrame:
+        """Return a CSV of the training, which a further audit has in the folder of its run."""
+        from flfw.api.frames import read_table, typed
+
+        earlier = (self.content.get("provenance") or {}).get("from")
+        path = next((p for p in (self.path / name, *([Path(earlier) / name] if earlier else [])) if p.exists()), None)
+        return read_table(path, kinds) if path else typed([], kinds)
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of JSON with infinities as numbers."""
+    if isinstance(value, Mapping):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_plain(inner) for inner in value]
+    return _INFINITE.get(value, value) if isinstance(value, str) else copy.copy(value)
