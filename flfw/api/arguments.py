@@ -64,7 +64,9 @@ def experiment_from(config: dict[str, Any]) -> Experiment:
     """Return the experiment behind the ``config`` of a result.json, without its folder.
 
     Raises:
-        BadInput: a value does not fit, as in the result of another version.
+        BadInput: a value does not fit, as in the result of another version, or the result is of another app's audit.
     """
+    if missing := [name for name in ("clients", "rounds", "engine") if name not in config]:
+        raise BadInput(f"Expected the settings of a run, got one without {missing[0]}, as of another app's audit.")
     fields = {name: value for name, value in config.items() if name in _FIELDS}
     return dataclasses.replace(Experiment(**fields), out=None)

@@ -54,7 +54,7 @@ def show(folder: Path, height: int) -> None:
         return
     from IPython.display import HTML, display
 
-    frame = Markup('<iframe srcdoc="{}" width="100%" height="{}" style="border:1px solid #ccc"></iframe>')
+    frame = Markup('<div><iframe srcdoc="{}" width="100%" height="{}" style="border:1px solid #ccc"></iframe></div>')
     display(HTML(str(frame.format(report.read_text(encoding="utf-8"), height))))
 
 

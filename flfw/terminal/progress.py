@@ -20,7 +20,7 @@ class Steps:
 
     def __init__(self, title: str, total: int, done: int = 0) -> None:
         self._title, self._total, self._count = title, total, done
-        self._console = Console(stderr=True)
+        self._console = Console(stderr=True, force_jupyter=False)  # plain lines in a notebook, too
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         self._bar = Progress(*columns, console=self._console, transient=True) if sys.stderr.isatty() else None
         self._task = self._bar.add_task(title, total=total, completed=done) if self._bar else None
