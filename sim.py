@@ -187,23 +187,17 @@ def _purge(folder: Path) -> str:
 
 def _tables() -> tuple[str, ...]:
     """Return the names of all tables: the papers', and the frontier."""
-    from flfw.papers.command import names
-    from flfw.papers.frontier.table import NAME
+    from flfw.papers.calls import names
 
-    return *names(), NAME
+    return names()
 
 
 def _table(command: Command) -> int:
-    from flfw.papers.command import reproduce
-    from flfw.papers.frontier.command import reproduce as measure_points
-    from flfw.papers.frontier.table import NAME
+    from flfw.papers.calls import measured
 
-    name = command.table or command.cell.partition("/")[0]
-    if ":" not in name and name not in _tables():
-        raise BadInput(f"Expected a table among {', '.join(_tables())}; got --table {name}.")
-    if name == NAME:
-        return measure_points(command.cell, command.scale, command.experiment)
-    return reproduce(command.table, command.cell, command.scale, command.experiment)
+    table = measured(command.table, command.cell, command.scale, command.experiment)
+    print(table.text, *table.files, sep="\n")
+    return int(not table.complete)
 
 
 def _show_split(experiment: Experiment) -> str:

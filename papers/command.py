@@ -12,6 +12,7 @@ from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.papers import published, show
 from flfw.papers.cells import Outcome
 from flfw.papers.layout import sheet
+from flfw.papers.measured_table import MeasuredTable
 from flfw.papers.preset import Scale, presets
 from flfw.papers.reproduce import Reproduction
 from flfw.runs import engine
@@ -41,16 +42,32 @@ def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
     Raises:
         BadInput: there is no such table or cell, or the table itself decides a flag that was given.
     """
+    return run(asked(table, cell, scale, given), cell)
+
+
+def asked(table: str, cell: str, scale: Scale, given: Experiment) -> Reproduction:
+    """Return the reproduction that is asked for; the arguments are those of `reproduce`.
+
+    Raises:
+        BadInput: there is no such table, or the table itself decides a flag that was given.
+    """
     require_free(given)
     name = table or cell.partition("/")[0]
     whole = published.table(name)
     measure = published.outside(name).presets if ":" in name else presets(whole.name)
     out = (given.out or OUT).absolute()
-    return run(Reproduction(whole, measure, scale, given, out), cell)
+    return Reproduction(whole, measure, scale, given, out)
 
 
 def run(reproduction: Reproduction, cell: str) -> int:
-    """Measure the selected cells of a reproduction, print them, and write the files; returns as `reproduce`.
+    """Measure the selected cells of a reproduction, print them, and write the files; returns as `reproduce`."""
+    table = measured(reproduction, cell)
+    print(table.text, *table.files, sep="\n")
+    return int(not table.complete)
+
+
+def measured(reproduction: Reproduction, cell: str) -> MeasuredTable:
+    """Measure the selected cells of a reproduction and write the files.
 
     OUT/TABLE-SCALE.csv, .md and .tex hold all cells of the table, OUT/cells the runs.
     """
@@ -65,10 +82,10 @@ def run(reproduction: Reproduction, cell: str) -> int:
         _write(reproduction, known, ".csv", ".md", ".tex")
     shown = [known[chosen.path] for chosen in selected]
     width = shutil.get_terminal_size((120, 24)).columns
-    print(show.terminal(sheet(table, shown, reproduction.scale), width))
-    print("\n".join(str(_path(reproduction, suffix)) for suffix in (".csv", ".md", ".tex")))
+    text = show.terminal(sheet(table, shown, reproduction.scale), width)
+    files = tuple(_path(reproduction, suffix) for suffix in (".csv", ".md", ".tex"))
     statuses = {outcome.status for outcome in shown}
-    return int("failed" in statuses or "measured" not in statuses)
+    return MeasuredTable(text, files, "failed" not in statuses and "measured" in statuses)
 
 
 def require_free(given: Experiment) -> None:

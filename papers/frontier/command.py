@@ -16,6 +16,7 @@ from flfw.papers.frontier import chart, measure, page, points
 from flfw.papers.frontier.marks import marks
 from flfw.papers.frontier.points import FrontierPoint, Mark
 from flfw.papers.frontier.table import NAME, in_scale, table
+from flfw.papers.measured_table import MeasuredTable
 from flfw.papers.preset import Scale
 from flfw.papers.published import Cell
 from flfw.runs import engine
@@ -24,7 +25,18 @@ from flfw.storage.sealed import write_whole
 
 
 def reproduce(prefix: str, scale: Scale, given: Experiment) -> int:
-    """Measure the selected points of a scale one after the other, print them, and write the files.
+    """Measure the selected points of a scale, print them, and write the files; takes and raises as `measured`.
+
+    Returns:
+        0; or 1 if a selected point is missing.
+    """
+    points_measured = measured(prefix, scale, given)
+    print(points_measured.text, *points_measured.files, sep="\n")
+    return int(not points_measured.complete)
+
+
+def measured(prefix: str, scale: Scale, given: Experiment) -> MeasuredTable:
+    """Measure the selected points of a scale one after the other, and write the files.
 
     OUT/dp.frontier-SCALE.json keeps the points, .csv and .md have them as a table, .svg as a figure; OUT/cells has the
     runs.
@@ -33,9 +45,6 @@ def reproduce(prefix: str, scale: Scale, given: Experiment) -> int:
         prefix: path of the points, or its beginning; empty: all.
         scale: the scale.
         given: flags that decide no numbers, and the output folder; all others must be at their defaults.
-
-    Returns:
-        0; or 1 if a selected point is missing.
 
     Raises:
         BadInput: there is no such point in the scale, or a flag was given that the table decides.
@@ -55,9 +64,8 @@ def reproduce(prefix: str, scale: Scale, given: Experiment) -> int:
         written = (path, *write(path.with_suffix(""), scale, known, papers))
     paths = {cell.path for cell in selected}
     shown = [point for point in known if point.cell in paths]
-    print(page.terminal(scale, shown, papers, shutil.get_terminal_size((120, 24)).columns))
-    print("\n".join(map(str, written)))
-    return int(any(point.status == "missing" for point in shown))
+    text = page.terminal(scale, shown, papers, shutil.get_terminal_size((120, 24)).columns)
+    return MeasuredTable(text, written, not any(point.status == "missing" for point in shown))
 
 
 def write(stem: Path, scale: Scale, known: Sequence[FrontierPoint], papers: Sequence[Mark]) -> list[Path]:

@@ -13,7 +13,7 @@ from tests.support.paths import ROOT
 
 PAGE = (ROOT / "docs" / "python.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-CLASSES = (flfw.Result, flfw.MatrixResult, flfw.RehearsalResult)
+CLASSES = (flfw.Result, flfw.MatrixResult, flfw.RehearsalResult, flfw.TableResult)
 
 
 def test_the_examples_of_the_page_run(
