@@ -18,6 +18,7 @@ from benchmarks.mutation_cases import Change, Folder, Subject, unsealed
 from benchmarks.mutation_operators import bytes_mutant, json_mutant, table_mutant
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import DatasetCard
+from flfw.data.pictures.form import PictureForm
 from flfw.data.readers import adult, at_site, cifar, folder, mnist, pixels
 from flfw.data.splits import partition
 from flfw.data.splits.cut import Cut
@@ -145,13 +146,13 @@ def data(scratch: Path) -> list[Subject]:
 
 
 def _rows(place: Path) -> object:
-    card = at_site.site("3:2")
+    card = at_site.site("3:2", PictureForm())
     assert card.look is not None, "a site looks"
     return pixels.read("site:3:2", card.look(place), place, None)
 
 
 def _images(place: Path) -> object:
-    return pixels.read(f"folder:{place}", folder.folder(str(place)), place, None)
+    return pixels.read(f"folder:{place}", folder.folder(str(place), PictureForm()), place, None)
 
 
 def _pictures(rng: np.random.Generator) -> dict[str, bytes]:

@@ -41,6 +41,9 @@ def lines(result: Mapping[str, Any]) -> list[str]:
 def _accuracies(final: Mapping[str, Any] | None) -> list[str]:
     if not final:
         return []
+    if final.get("mae_global") is not None:
+        pair = [f"MAE {final[f'mae_{when}']:.4g}, RMSE {final[f'rmse_{when}']:.4g}" for when in ("global", "local")]
+        return [f"{pair[0]} as received; {pair[1]} after training, in the target's units"]
     if final["acc_local"] is not None:
         return [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"]
     noisy, central = final["acc_global"], final["acc_central"]
