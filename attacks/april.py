@@ -66,6 +66,7 @@ class APRILSettings:
     position: float = 10.0  # weight of the cosine distance of the positions' gradient, >= 0
     restarts: int = 1  # searches from different images, >= 1
     labels: Literal["given", "idlg", "counts"] = "given"  # granted, or recovered (iDLG: of one example)
+    searches: Literal["own", "both"] = "own"  # by sign without a mechanism, else by the gradient; both: each of the two
 
     def __post_init__(self) -> None:
         require(0 < self.residual < 1, "0 < residual < 1", residual=self.residual)
@@ -88,7 +89,8 @@ class APRIL(GradientMatching):
         """The budget from the settings; the closed form has no iterations."""
         if self._closed:
             return Budget(0, 1, "closed form, given where the linear system holds")
-        return Budget(self.settings.iterations, self.settings.restarts, "lowest distance")
+        searches = 1 + (self.settings.searches == "both")
+        return Budget(self.settings.iterations, searches * self.settings.restarts, "lowest distance")
 
     @property
     def labels(self) -> str:
@@ -114,18 +116,27 @@ class APRIL(GradientMatching):
             raise NotApplicable("april needs the gradient of a transformer's learnt positions")
         return super().run(observations, knowledge, rngs)
 
+    def recipes(self, known: Knowledge, mechanism: Operator | Automatic | None) -> Sequence[Recipe]:
+        """Add the search by the gradient's sign, or that by the gradient itself, if both are wanted."""
+        usual = mechanism is None
+        signs = (usual, not usual) if self.settings.searches == "both" else (usual,)
+        return [self._searched(mechanism, signed) for signed in signs]
+
     def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
         """Use two searches, the second under a weaker prior; known noise calls for a likelihood and its own prior."""
+        return self._searched(mechanism, signed=mechanism is None)
+
+    def _searched(self, mechanism: Operator | Automatic | None, signed: bool) -> Recipe:
         chosen, noise = self.settings, None if mechanism is None else mechanism.noise
         if noise is not None:
             adam, near = (
-                AdamDescent(chosen.iterations, chosen.lr, schedule="cosine"),
+                AdamDescent(chosen.iterations, chosen.lr, signed, "cosine"),
                 neighbour_differences(_NEIGHBOURS),
             )
             return Recipe(gaussian_likelihood(noise), adam, near, restarts=chosen.restarts)
         distance, smooth = weighing_positions(chosen.position), weighted((chosen.tv, total_variation))
         first, second = (
-            AdamDescent(count, chosen.lr, mechanism is None, "cosine")
+            AdamDescent(count, chosen.lr, signed, "cosine")
             for count in (chosen.iterations - chosen.iterations // 2, chosen.iterations // 2)
         )
         weaker = Closing((Stage(distance, second, smooth, _WEAKER),), _NEARER)

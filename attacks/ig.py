@@ -18,6 +18,9 @@ Prior       ``prior=flow`` learns a flow from the public images (flow matching: 
             three times: as above; with a step towards the flow's denoiser every ``flow_every`` steps (plug and play);
             and from the end of a flow that the gradient guides (after Chung et al., ICLR 2023). The result with the
             lowest cosine distance is kept, so that the prior does not win by plausibility.
+Searches    ``searches=both`` runs the search of an attacker who knows of no mechanism and that of one who knows it,
+            whatever is known, and keeps the result with the lowest distance. A matrix does so: then clients with and
+            without a defence meet the same searches.
 Departures  1. 1,000 iterations by default (inversefed: 4,800; breaching: 24,000; the HyperFL paper: 10,000).
             2. TV weight 0.2, as breaching's (inversefed: 0.1; the HyperFL paper: 1e-6), for half of the iterations. A
                strong prior guides the search but blurs; a weak one loses batches. So two searches with 0.02 and 0.002
@@ -101,6 +104,7 @@ class _SearchSettings:
     start: Literal["normal", "class_mean"] = "normal"  # first guess; class_mean: of public data, by the labels
     private: Literal["searched", "random"] = "searched"  # private tensors: searched for, or left at random values
     prior: Literal["tv", "flow"] = "tv"  # the total variation, or beside it a flow that is learnt from public images
+    searches: Literal["own", "both"] = "own"  # that of what is known, or those without and with a known mechanism
 
     def __post_init__(self) -> None:
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
@@ -137,7 +141,7 @@ class IG(GradientMatching):
     @property
     def budget(self) -> Budget:
         """The budget from the settings; the flow's Euler steps come on top."""
-        searches = 3 if self.settings.prior == "flow" else 1
+        searches = (1 + (self.settings.searches == "both")) + 2 * (self.settings.prior == "flow")
         return Budget(self.settings.iterations, searches * self.settings.restarts, "lowest cosine distance")
 
     @property
@@ -171,10 +175,12 @@ class IG(GradientMatching):
         return known.model.inputs.normalise(torch.stack(means))
 
     def recipes(self, known: Knowledge, mechanism: Operator | Automatic | None) -> Sequence[Recipe]:
-        """Add the two searches with the flow, where it is the prior; it is trained once for all victims."""
+        """Add the other search, if both are wanted, and two with the flow, where it is the prior, trained once."""
         plain, inputs, public = self.recipe(mechanism), known.model.inputs, known.public
+        other = [self._fitted(self._searched(mechanism, led=mechanism is None))]
+        wanted = [plain, *(other if self.settings.searches == "both" else [])]
         if self.settings.prior == "tv":
-            return [plain]
+            return wanted
         if public is None or not len(public.labels):
             raise NotApplicable("prior=flow needs public data")
         if len(inputs.shape) != 3:
@@ -182,33 +188,43 @@ class IG(GradientMatching):
         images = PublicImages.of(public.samples, public.labels)
         velocity = trained_flow(images, known.model.classes, self.settings.training)
         smooth = IG(replace(self.settings, tv=self.settings.flow_tv)).recipe(mechanism)
-        return [plain, *flow_recipes(smooth, velocity, inputs, self.settings)]
+        return [*wanted, *flow_recipes(smooth, velocity, inputs, self.settings)]
 
     def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
         """Use searches whose prior falls; with a known mechanism less of the gradient is left, so it leads longer."""
-        return replace(self._searches(mechanism), fit_unknown=self.settings.private == "searched")
+        return self._fitted(self._searched(mechanism, led=mechanism is not None))
 
-    def _searches(self, mechanism: Operator | Automatic | None) -> Recipe:
-        chosen, restarts = self.settings, self.settings.restarts
-        if mechanism is None and chosen.schedule == "constant":
-            published = AdamDescent(chosen.iterations, chosen.lr, chosen.signed)
-            return Recipe(cosine_distance, published, weighted((chosen.tv, total_variation)), restarts=restarts)
-        if mechanism is None:
-            rest, smooth = chosen.iterations // 2, weighted((chosen.tv, total_variation))
-            first = AdamDescent(chosen.iterations - rest, chosen.lr, chosen.signed, "cosine")
-            return Recipe(cosine_distance, first, smooth, restarts=restarts, closing=self._closing(rest, smooth))
-        smooth = weighted((chosen.tv_told / _TOLD.weights[0], total_variation))
-        if mechanism.noise is None:
-            *opening, last = self._stages(_TOLD, chosen.iterations, smooth)
-            return Recipe(cosine_distance, last.descent, smooth, restarts=restarts, opening=tuple(opening))
+    def _fitted(self, recipe: Recipe) -> Recipe:
+        return replace(recipe, fit_unknown=self.settings.private == "searched")
+
+    def _searched(self, mechanism: Operator | Automatic | None, led: bool) -> Recipe:
+        """Return the search that the gradient itself leads, or the one by its sign; known noise ends either alike."""
+        search, chosen = self._led if led else self._signed, self.settings
+        if mechanism is None or mechanism.noise is None:
+            return search(chosen.iterations)
         last = AdamDescent(max(1, chosen.iterations // 2), chosen.lr, schedule="cosine")
-        opening = self._stages(_TOLD, chosen.iterations - last.iterations, smooth, through=False)
+        before = chosen.iterations - last.iterations
+        opening = tuple(replace(stage, through=False) for stage in (search(before).stages if before else ()))
         likely, near = gaussian_likelihood(mechanism.noise), neighbour_differences(_NEIGHBOURS)
         if isinstance(mechanism, AsOutliers) and last.iterations > 1:
             first = AdamDescent(last.iterations // 2, chosen.lr, schedule="cosine")
             last = AdamDescent(last.iterations - first.iterations, chosen.lr, schedule="cosine")
             likely, opening = cauchy_likelihood, (*opening, Stage(likely, first, near))
-        return Recipe(likely, last, near, restarts=restarts, opening=opening)
+        return Recipe(likely, last, near, restarts=chosen.restarts, opening=opening)
+
+    def _signed(self, iterations: int) -> Recipe:
+        chosen, smooth = self.settings, weighted((self.settings.tv, total_variation))
+        if chosen.schedule == "constant":
+            published = AdamDescent(iterations, chosen.lr, chosen.signed)
+            return Recipe(cosine_distance, published, smooth, restarts=chosen.restarts)
+        rest = iterations // 2
+        first = AdamDescent(iterations - rest, chosen.lr, chosen.signed, "cosine")
+        return Recipe(cosine_distance, first, smooth, restarts=chosen.restarts, closing=self._closing(rest, smooth))
+
+    def _led(self, iterations: int) -> Recipe:
+        smooth = weighted((self.settings.tv_told / _TOLD.weights[0], total_variation))
+        *opening, last = self._stages(_TOLD, iterations, smooth)
+        return Recipe(cosine_distance, last.descent, smooth, restarts=self.settings.restarts, opening=tuple(opening))
 
     def _closing(self, iterations: int, prior: Prior) -> tuple[Closing, ...]:
         """Return the searches under weaker priors, in two groups that count or not."""
@@ -216,13 +232,11 @@ class IG(GradientMatching):
         groups = (stages[:-1], _NEARER), (stages[-1:], _MUCH_NEARER)
         return tuple(Closing(group, below) for group, below in groups if group)
 
-    def _stages(
-        self, searches: _Searches, iterations: int, prior: Prior, *, signed: bool = False, through: bool = True
-    ) -> tuple[Stage, ...]:
+    def _stages(self, searches: _Searches, iterations: int, prior: Prior, *, signed: bool = False) -> tuple[Stage, ...]:
         """Return the searches that get any of the iterations."""
         each = zip(searches.iterations(iterations), searches.weights, searches.steps, strict=True)
         return tuple(
-            Stage(cosine_distance, AdamDescent(n, step * self.settings.lr, signed, "cosine"), prior, strength, through)
+            Stage(cosine_distance, AdamDescent(n, step * self.settings.lr, signed, "cosine"), prior, strength)
             for n, strength, step in each
             if n
         )

@@ -72,7 +72,8 @@ def settled(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]
     asked = dataclasses.replace(experiment, attack=matrix.attacks or experiment.attack)
     nets.look_in(asked.weights)
     resolved = without_auto(asked, matrix.methods)
-    return dataclasses.replace(matrix, attacks=resolved.attack).filled(resolved), resolved
+    filled = dataclasses.replace(matrix, attacks=resolved.attack).filled(resolved)
+    return filled, filled.with_equal_attackers(resolved)
 
 
 def _check_folder(folder: Path, question: Mapping[str, Any]) -> None:

@@ -18,6 +18,8 @@ AXES = ("methods", "defences", "attacks", "seeds")
 """Axes within one folder; each value of the axis ``datasets`` has a folder of its own."""
 _ALL_AXES = (*AXES, "datasets")
 NO_DEFENCE = "none"
+SEARCHES = "searches"
+"""Setting of attacks that search in another way when they know a mechanism; ``both`` makes each search."""
 _VARIED = ("method", "defence", "attack", "seed", "set")
 
 
@@ -92,6 +94,23 @@ class Matrix:
             self.attacks or experiment.attack,
             self.seeds or (experiment.seed,),
         )
+
+    def with_equal_attackers(self, experiment: Experiment) -> Experiment:
+        """Return the experiment in which clients of all combinations meet the same searches of an attack.
+
+        An attack that searches in another way when it knows a defence has the setting ``searches``. Unless the user
+        chose it, each of its searches is made everywhere: else a cell could leak less only because it met the weaker.
+
+        Args:
+            experiment: the experiment of a filled matrix.
+        """
+        if len(self.methods) * len(self.defences) == 1:
+            return experiment
+        names = [name for name in self.attacks if name != "none" and SEARCHES in attack_fields(name)]
+        chosen = {split_assignment(one)[0] for one in experiment.set}
+        wanted = [f"{short_name(name)}.{SEARCHES}" for name in names]
+        added = tuple(f"{target}=both" for target in wanted if target not in chosen)
+        return replace(experiment, set=(*experiment.set, *added))
 
     def cells(self, experiment: Experiment, folder: Path) -> tuple[MatrixCell, ...]:
         """Return a cell for each method, defence and seed of a filled matrix; other settings are the experiment's."""
