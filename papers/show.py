@@ -3,27 +3,15 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Iterable, Iterator
 
+from flfw.formats.latex import escaped
 from flfw.papers.cells import Outcome
 from flfw.papers.layout import Entry, Sheet
 from flfw.papers.preset import Scale
 from flfw.papers.published import Table
 
 _GAP = 2
-_TEX = {
-    **{sign: f"\\{sign}" for sign in "&%$#_{}"},
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "|": r"\textbar{}",
-    '"': "''",
-    "±": r"$\pm$",
-    "[": "{[}",  # after the end of a row LaTeX would read a bare bracket as a height
-}
 
 
 def terminal(sheet: Sheet, width: int) -> str:
@@ -94,10 +82,10 @@ def latex(sheet: Sheet) -> str:
     """Format a booktabs tabular, with heading and footnotes in small print below."""
     head = [sheet.corner, *(" ".join(words) for words in sheet.columns)]
     rows = [[name, *(_beside(entry, "{}") for entry in entries)] for name, entries in sheet.rows]
-    lines = [" & ".join(map(_tex, row)) + r" \\" for row in (head, *rows)]
+    lines = [" & ".join(map(escaped, row)) + r" \\" for row in (head, *rows)]
     begin, end = f"\\begin{{tabular}}{{l{'r' * len(sheet.columns)}}}", r"\end{tabular}"
     grid = [begin, r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule", end] if sheet.rows else []
-    notes = [f"\\par{{\\footnotesize {_tex(line)}\\par}}" for line in (*sheet.heading, *sheet.footnotes)]
+    notes = [f"\\par{{\\footnotesize {escaped(line)}\\par}}" for line in (*sheet.heading, *sheet.footnotes)]
     return "\n".join([r"% Needs \usepackage{booktabs}.", *grid, *notes]) + "\n"
 
 
@@ -106,11 +94,6 @@ def _beside(entry: Entry | None, ours: str) -> str:
         return ""
     also = f" (also {', '.join(entry.also)})" if entry.also else ""
     return f"{entry.paper} / {ours.format(entry.ours) if entry.measured else entry.ours}{also}"
-
-
-def _tex(text: str) -> str:
-    text = re.sub('"([^"]*)"', r"``\1''", text)
-    return text.translate(str.maketrans(_TEX))
 
 
 def csv(table: Table, outcomes: Iterable[Outcome], scale: Scale) -> str:

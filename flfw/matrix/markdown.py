@@ -40,8 +40,23 @@ def _section(title: str, record: Mapping[str, Any]) -> str:
             first = [""] * len(names)
     parts = [f"## {title}"] if title else []
     parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
+    parts += _ranking(record.get("ranking") or {"standings": []})
     parts += ["\n".join(f"- {note}" for note in record["notes"])] if record["notes"] else []
     return "\n\n".join(parts)
+
+
+def _ranking(ranking: Mapping[str, Any]) -> list[str]:
+    """Return a table of all attacks together, and the sentences on it; of one combination nothing."""
+    if len(ranking["standings"]) < 2:
+        return []
+    rows = [["combination", "recovered by any", "closest, dB", "letter"], ["---"] * 4]
+    for each in ranking["standings"]:
+        low, high = each["share_interval"]
+        share = f"{each['recovered']} of {each['images']} ({100 * low:.0f} to {100 * high:.0f} %)"
+        closest = f"{each['closeness']['mean']:.1f}" if each["closeness"] else _NONE
+        rows.append([each["combination"], share, closest, each["letters"]])
+    lines = ["Combinations that share a letter do not differ at 5 % over all comparisons.", *ranking["sentences"]]
+    return ["\n".join(f"| {' | '.join(row)} |" for row in rows), "\n".join(f"- {line}" for line in lines)]
 
 
 def _leak(leak: Mapping[str, Any]) -> list[str]:

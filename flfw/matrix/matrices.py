@@ -13,12 +13,14 @@ from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import Experiment
 from flfw.matrix import tables
 from flfw.matrix.cells import PreparedMatrix, carry_out, prepare, say
+from flfw.matrix.latex import latex
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import Matrix, folder_name, parse
 from flfw.matrix.record import MATRIX, read_matrix
 from flfw.storage.sealed import write_whole
 
 _TABLE = "matrix.md"
+_WRITERS = {_TABLE: markdown, "matrix.tex": latex}
 
 
 def main(words: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> int:
@@ -47,10 +49,10 @@ def main(words: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> 
 
 
 def run(matrix: Matrix, experiment: Experiment, out: Path | None = None) -> Path:
-    """Run each method with each defence and seed, all attacks in it, and write matrix.json, .csv, .md and .html.
+    """Run each method with each defence and seed, all attacks in it, and write matrix.json, .csv, .md, .tex and .html.
 
-    With the axis ``datasets`` these files lie in a folder for each data set, and ``matrix.md`` beside the folders has
-    all of them.
+    With the axis ``datasets`` these files lie in a folder for each data set; ``matrix.md`` and ``matrix.tex`` beside
+    the folders have all of them.
 
     Args:
         matrix: axes of the matrix; an empty axis takes the experiment's value.
@@ -100,7 +102,9 @@ def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path
             say(f"{each.folder.name}: {len(each.cells)} runs")
         failed |= {_path(each, folder, name): reason for name, reason in carry_out(each).items()}
         if matrix.datasets:
-            write_whole(folder / _TABLE, markdown(dict(_records(_begun(prepared)))).encode())
+            records = dict(_records(_begun(prepared)))
+            for name_of_table, render in _WRITERS.items():
+                write_whole(folder / name_of_table, render(records).encode())
     if not failed:
         return folder, ""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
@@ -131,7 +135,7 @@ def _records(folders: Iterable[Path]) -> list[tuple[str, Mapping[str, Any]]]:
 
 def _check_folder(folder: Path, datasets: Iterable[str]) -> None:
     """Refuse a folder that has anything but matrices of these data sets."""
-    allowed = {_TABLE, *map(folder_name, datasets)}
+    allowed = {*_WRITERS, *map(folder_name, datasets)}
     other = sorted(path.name for path in folder.iterdir() if path.name not in allowed) if folder.is_dir() else []
     if other or folder.is_file():
         raise BadInput(

@@ -14,14 +14,22 @@ from flfw import data
 from flfw.matrix.columns import ACCURACIES, claimed, shown_accuracy
 from flfw.matrix.findings import Combination, Comparison
 from flfw.matrix.picture import PlotMark, Scatter, draw
+from flfw.matrix.ranking_page import listed, section
+from flfw.matrix.significance import Ranking
 from flfw.report.page_style import STYLE
 from flfw.report.ranking import POSITIVE
 
 
-def render(record: Mapping[str, Any], combinations: Sequence[Combination], compared: Sequence[Comparison]) -> str:
+def render(
+    record: Mapping[str, Any],
+    combinations: Sequence[Combination],
+    compared: Sequence[Comparison],
+    ranking: Ranking,
+) -> str:
     """Render the page: one file that loads no other file and needs no script."""
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    jinja.filters.update(num=_decimals, pct=_percent, claimed=claimed)
+    jinja.filters.update(num=_decimals, pct=_percent, claimed=claimed, listed=listed)
+    by_name = {one.name: one for one in combinations}
     kind = shown_accuracy(record["combinations"])
     attacked = sorted((c for c in combinations if c.worst), key=lambda c: c.worst.severity if c.worst else ())
     records = bool(attacked) and all(row.psnr is None for c in attacked for run in c.runs for row in run.rows)
@@ -30,8 +38,13 @@ def render(record: Mapping[str, Any], combinations: Sequence[Combination], compa
         style=Markup(STYLE),
         dataset=data.title(str(record["question"]["experiment"]["dataset"])),
         combinations=combinations,
-        most=attacked[-1] if attacked else None,
-        least=attacked[0] if attacked else None,
+        most=[by_name[name] for name in ranking.most],
+        least=[by_name[name] for name in ranking.least],
+        ordered=len(ranking.most) < len(ranking.standings),
+        standing={one.name: one for one in ranking.standings},
+        ranking=section(ranking, record["question"].get("attacks", []), "records" if records else "images"),
+        too_few=ranking.too_few,
+        worst=attacked[-1] if attacked else None,
         recovered=sum(leak.recovered for c in combinations for leak in c.leaks),
         compared=compared,
         records=records,
@@ -84,14 +97,15 @@ PAGE = """\
 {% set things = 'records' if records else 'images' %}
 {% set count = combinations|length %}
 {% macro named(c) %}{{ c.method }} {{ 'without a defence' if c.defence == 'none' else 'with ' ~ c.defence }}{% endmacro %}
-{% macro reached(c) %}{{ c.worst.recovered }} of {{ c.worst.images }} {{ things }}{% if c.worst.psnr %} <span class="measure">({{ c.worst.psnr.mean|num }} dB)</span>{% endif %}{% set values = c.accuracies(kind) %}{% if values %} at {{ (values|sum / values|length)|pct }} accuracy{% endif %}{% endmacro %}
+{% macro names(many) %}{% for c in many %}{{ '' if loop.first else ' and ' if loop.last else ', ' }}{{ named(c) }}{% endfor %}{% endmacro %}
+{% macro reached(c) %}{% set at = standing[c.name] %}{{ at.recovered }} of {{ at.images }} {{ things }}{% if at.closeness %} <span class="measure">({{ at.closeness.mean|num }} dB)</span>{% endif %}{% set values = c.accuracies(kind) %}{% if values %} at {{ (values|sum / values|length)|pct }} accuracy{% endif %}{% endmacro %}
 {% macro headline() %}
 {% if not count %}Nothing has been measured yet.
-{% elif not most %}{{ 'No combination was' if count > 1 else named(combinations[0]) ~ ' was not' }} attacked, so this page says nothing about what leaks.
-{% elif not recovered %}<strong class="verdict">Nothing was recovered</strong> {{ 'from any of ' ~ count ~ ' combinations' if count > 1 else 'from ' ~ named(most) }} on {{ dataset }}{% if most.worst.verdict == 'identifies' %}, but {{ named(most) }} <strong class="verdict leaks">identifies</strong>: results point to the true one of look-alikes more often than chance explains{% endif %}. Whether that is evidence of protection is what the verdicts say.
-{% elif count == 1 %}{{ named(most) }} <strong class="verdict leaks">leaks</strong>: {{ reached(most) }}, on {{ dataset }}.
-{% elif most.worst.severity[0] == least.worst.severity[0] %}<strong class="verdict leaks">No combination leaks less than another</strong>: from each {{ (most.worst.severity[0])|pct }} of the {{ things }} were recovered, on {{ dataset }}.
-{% else %}{{ named(most) }} <strong class="verdict leaks">leaks most</strong>, {{ reached(most) }}; {{ named(least) }} least, {{ reached(least) }}{% if least.worst.verdict != 'leaks' %} ({{ least.worst.verdict }}){% endif %}.
+{% elif not worst %}{{ 'No combination was' if count > 1 else named(combinations[0]) ~ ' was not' }} attacked, so this page says nothing about what leaks.
+{% elif not recovered %}<strong class="verdict">Nothing was recovered</strong> {{ 'from any of ' ~ count ~ ' combinations' if count > 1 else 'from ' ~ named(worst) }} on {{ dataset }}{% if worst.worst.verdict == 'identifies' %}, but {{ named(worst) }} <strong class="verdict leaks">identifies</strong>: results point to the true one of look-alikes more often than chance explains{% endif %}. Whether that is evidence of protection is what the verdicts say.
+{% elif count == 1 %}{{ named(worst) }} <strong class="verdict leaks">leaks</strong>: {{ reached(worst) }}, on {{ dataset }}.
+{% elif not ordered %}<strong class="verdict leaks">No combination is shown to leak less than another</strong>, on {{ dataset }}: {{ 'there are too few messages to show any difference' if too_few else 'their differences may be chance' }}. {{ named(worst) }}: {{ reached(worst) }}.
+{% else %}{{ names(most) }} <strong class="verdict leaks">leak{{ 's' if most|length == 1 }} most</strong>, {{ 'of which ' ~ named(most[0]) ~ ': ' if most|length > 1 }}{{ reached(most[0]) }}; {{ names(least) }} least, {{ 'of which ' ~ named(least[-1]) ~ ': ' if least|length > 1 }}{{ reached(least[-1]) }}{% if least|length == 1 and least[-1].worst.verdict != 'leaks' %} ({{ least[-1].worst.verdict }}){% endif %}.
 {% endif %}
 {% endmacro %}
 {% macro range(values) %}{% if not values %}–{% else %}{{ (values|sum / values|length)|pct }}{% if values|length > 1 %}<span class="measure"> {{ (100 * values|min)|num }} to {{ (100 * values|max)|num }}</span>{% endif %}{% endif %}{% endmacro %}
@@ -122,7 +136,8 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 <figcaption>A mark is a method with its defence, at the attack, the round and the vantage that recovered most. Up and down: 95 % intervals, of the share of {{ things }} recovered (exact) and of the mean (over seeds and {{ things }}). {% if about.question.seeds|length > 1 %}Across: from the least to the most accurate seed. {% endif %}<span class="accent-text">Coloured</span> marks leak, or have results that point to the true one of look-alikes. Best is below and to the right.</figcaption>
 {% if received %}<details><summary>The same against accuracy as received, before local training</summary><div class="panels">{{ received }}</div></details>{% endif %}</figure>
 {% endif %}
-{% if most %}
+{{ ranking }}
+{% if worst %}
 <section aria-labelledby="table-title">
 <h2 id="table-title">Each combination, attack and round</h2>
 <p>All runs have the same data, clients and budget, and those of one seed the same victims, unless a caveat above says otherwise. Accuracy is that of the final model. A verdict is the most alarming of the seeds; behind it stands how many had it.</p>
@@ -148,7 +163,7 @@ thead th { vertical-align: bottom; } tr.next > * { border-top: 2px solid var(--l
 <thead><tr><th scope="col" class="text">Combination</th><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col">{{ things|capitalize }}</th><th scope="col">Difference, dB</th><th scope="col">Interval</th><th scope="col">More / less / same</th><th scope="col">p</th><th scope="col">Failed here / there</th></tr></thead>
 <tbody>{% for row in compared %}{% set found = row.paired %}<tr><th scope="row">{{ row.name }}</th><td class="text">{{ row.setting.attack }} <span class="measure">{{ row.setting.kind }}</span></td><td>{{ row.setting.round }}</td><td>{{ row.images }}</td>{% if found %}<td>{{ found.difference.mean|num }}</td><td>{% if found.difference.low is not none %}{{ found.difference.low|num }} to {{ found.difference.high|num }}{% else %}–{% endif %}</td><td>{{ found.better }} / {{ found.worse }} / {{ found.ties }}</td><td>{{ found.p|num(4) }}</td>{% else %}<td class="text" colspan="4">{{ 'failed on all of them, here and there' if row.images else 'no victim is shared' }}</td>{% endif %}<td>{{ row.failures[0] }} / {{ row.failures[1] }}</td></tr>
 {% endfor %}</tbody></table></div>
-<p class="soft">p is of a sign-flip test, and not corrected for the number of comparisons. A smaller number does not make a defence safe: what counts is whether anything is recovered, and whether the attack knew of the defence.</p>
+<p class="soft">p is of a sign-flip test of this one comparison and not corrected: what differs, all comparisons considered, is said above. A smaller number does not make a defence safe: what counts is whether anything is recovered, and whether the attack knew of the defence.</p>
 </section>
 {% endif %}
 {% set private = about.combinations|selectattr('claim')|list %}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import ceil, log2
 from string import ascii_lowercase
-from typing import Literal, NamedTuple, TypeAlias, final
+from typing import Any, Literal, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -286,5 +286,6 @@ def _of_closeness(gaps: np.ndarray, messages: np.ndarray) -> float:
     if len(means) < 2:
         return 1.0  # one message may fall either way
     tied = len(np.unique(abs(means))) < len(means)  # without ties SciPy has the exact distribution, up to 50
-    method = PermutationMethod(n_resamples=2**_EXACT) if tied and len(means) <= _EXACT else "auto"
-    return float(wilcoxon(means, method=method).pvalue)
+    method: Any = PermutationMethod(n_resamples=2**_EXACT) if tied and len(means) <= _EXACT else "auto"
+    result: Any = wilcoxon(means, method=method)
+    return float(result.pvalue)

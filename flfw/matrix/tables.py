@@ -1,4 +1,4 @@
-"""Writer of matrix.json, .csv, .md and .html, after each run, from the runs complete by then."""
+"""Writer of matrix.json, .csv, .md, .tex and .html, after each run, from the runs complete by then."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ import flfw
 from flfw.errors import BadInput, require
 from flfw.matrix.columns import ACCURACIES, claimed
 from flfw.matrix.findings import Combination, Comparison, Leak, combine, comparisons, pooled, reference, uneven_budgets
+from flfw.matrix.latex import latex
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import NO_DEFENCE, MatrixCell
+from flfw.matrix.ranking_page import in_json, ranking
 from flfw.matrix.rows import Finished, read
 from flfw.storage.checkpoint import is_complete
 from flfw.storage.sealed import write_whole
 
 
 def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell], failed: Mapping[str, str]) -> None:
-    """Write the four files.
+    """Write the five files.
 
     Args:
         folder: folder of the matrix.
@@ -41,7 +43,7 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
         )
         for key in keys
     ]
-    compared = comparisons(combinations)
+    compared, rank = comparisons(combinations), ranking(combinations)
     record = {
         "flfw": flfw.__version__,
         "question": dict(question),
@@ -49,11 +51,13 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
         "cells": states,
         "combinations": [_combination(combination) for combination in combinations],
         "comparisons": [_comparison(comparison) for comparison in compared],
+        "ranking": in_json(rank),
     }
     write_whole(folder / "matrix.json", json.dumps(record, indent=1, allow_nan=False).encode())
     write_whole(folder / "matrix.csv", _csv(combinations).encode())
     write_whole(folder / "matrix.md", markdown({"": record}).encode())
-    write_whole(folder / "matrix.html", render(record, combinations, compared).encode())
+    write_whole(folder / "matrix.tex", latex({"": record}).encode())
+    write_whole(folder / "matrix.html", render(record, combinations, compared, rank).encode())
 
 
 def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[str, Finished], list[dict[str, Any]]]:

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks.april import APRIL, APRILSettings
-from attacks.ig import IG, IGSettings
 from flfw import nets
 from flfw.adversary.attack import Budget
+from flfw.attacks.april import APRIL, APRILSettings
+from flfw.attacks.ig import IG, IGSettings
 from flfw.inversion.descent import AdamDescent
 from flfw.inversion.search import Recipe
 from flfw.victims.operator import Operator

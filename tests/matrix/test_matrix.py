@@ -28,6 +28,7 @@ from flfw.matrix.page import render
 from flfw.matrix.picture import PlotMark, Scatter, draw, place
 from flfw.matrix.question import MatrixCell
 from flfw.matrix.rows import AttackSetting, read
+from flfw.matrix.significance import ranked
 from flfw.nets import Tensors
 from flfw.resolve import resolve
 from flfw.runs.run import run as run_one
@@ -576,17 +577,19 @@ def headline(page: str) -> str:
 
 
 def test_the_first_sentence_names_the_most_and_the_least(tmp_path: Path) -> None:
-    plain = written(tmp_path / "plain", [entry(verdict="leaks")], [row(0, 30.0), row(1, 25.0)])
-    better = written(tmp_path / "better", [entry(verdict="static only")], [row(0, 10.0), row(1, 11.0)])
+    eight = [entry(verdict="leaks", images=8)], [row(n, 26.0 + n) for n in range(8)]
+    plain = written(tmp_path / "plain", *eight)
+    weak = [entry(verdict="static only", images=8)], [row(n, 9.5 + n / 2) for n in range(8)]
+    better = written(tmp_path / "better", *weak)
     message = headline(page_of(tmp_path, {"none": plain, "x": better}))
     assert message == (
-        "fedavg without a defence leaks most, 2 of 2 images (27.5 dB) at 80.0 % accuracy; fedavg with x least, "
-        "0 of 2 images (10.5 dB) at 80.0 % accuracy (static only)."
+        "fedavg without a defence leaks most, 8 of 8 images (29.5 dB) at 80.0 % accuracy; fedavg with x least, "
+        "0 of 8 images (11.2 dB) at 80.0 % accuracy (static only)."
     )
     assert headline(page_of(tmp_path, {"none": better, "x": better})).startswith("Nothing was recovered from any of 2")
-    assert headline(page_of(tmp_path, {"none": plain})).startswith("fedavg without a defence leaks: 2 of 2 images")
+    assert headline(page_of(tmp_path, {"none": plain})).startswith("fedavg without a defence leaks: 8 of 8 images")
     same = headline(page_of(tmp_path, {"none": plain, "x": plain}))
-    assert same.startswith("No combination leaks less than another: from each 100.0 %")
+    assert same.startswith("No combination is shown to leak less than another, on digits: their differences may be")
     silent = written(tmp_path / "silent", [], [])
     assert "was not attacked" in headline(page_of(tmp_path, {"none": silent}))
     assert "nothing to attack" in page_of(tmp_path, {"none": silent, "x": plain})
@@ -646,7 +649,7 @@ def test_an_unaudited_matrix_still_compares_accuracy(tmp_path: Path) -> None:
     folder = matrix.run(Matrix(attacks=("none",)), SMALL, tmp_path / "new")
     assert about(folder)["combinations"][0]["attacks"] == []
     assert "fedavg: accuracy" in matrix.summary(folder) and "not attacked" in matrix.summary(folder)
-    assert render(about(folder), [], []).count("<h1>Nothing has been measured yet") == 1
+    assert render(about(folder), [], [], ranked({})).count("<h1>Nothing has been measured yet") == 1
 
 
 def test_a_plain_run_can_be_read(tmp_path: Path) -> None:
