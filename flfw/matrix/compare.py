@@ -18,7 +18,12 @@ from flfw.errors import BadInput
 from flfw.matrix.columns import ACCURACIES, bound
 from flfw.matrix.findings import Leak, pooled
 from flfw.matrix.question import NO_DEFENCE
+from flfw.matrix.ranking_page import listed, sentences
 from flfw.matrix.rows import AttackSetting, Finished, MatrixRow, read
+from flfw.matrix.significance import ranked
+from flfw.matrix.together import across
+from flfw.report.formats import below, decimals
+from flfw.report.questions import seen_by, where_told
 from flfw.rng import numpy_generator
 
 _SAME_VICTIMS = ("dataset", "split", "clients", "seed", "victim_batch")
@@ -45,7 +50,8 @@ def table(folders: Sequence[Path]) -> str:
     if twice:
         raise BadInput(f"Expected different run folders to compare, got {', '.join(twice)} twice.")
     runs, names = [read(folder) for folder in folders], _names(folders)
-    parts = [_configurations(runs, names), _accuracies(runs, names), *_claims(runs, names), *_leakages(runs, names)]
+    parts = [_configurations(runs, names), _accuracies(runs, names), *_claims(runs, names)]
+    parts += [*_leakages(runs, names), *_ranking(runs, names), *_memberships(runs, names)]
     return "\n\n".join(parts)
 
 
@@ -125,8 +131,53 @@ def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
         header = [title, "", "verdict", "recovered", "PSNR", "failed", f"difference from {names[settings[0][0]]}, dB"]
         parts.append(_aligned(header, [[*row, _NONE] if len(row) < len(header) else row for row in rows]))
     if not kinds:
-        return ["leakage: none of them was attacked"]
+        told = any(run.result.get("membership") for run in runs)
+        return [] if told else ["leakage: none of them was attacked"]
     return [*parts, *(["only in one run: " + "; ".join(alone)] if alone else [])]
+
+
+def _ranking(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
+    """Return a table of the runs under all attacks together, and what may be said of their order."""
+    ranking = ranked({name: across([run], by_seed=False) for name, run in zip(names, runs, strict=True)})
+    if len(ranking.standings) < 2:
+        return []
+    rows = [
+        [
+            one.name,
+            f"{one.recovered} of {one.images} ({100 * one.share[0]:.0f} to {100 * one.share[1]:.0f} %)",
+            f"{one.closeness.mean:.1f}{_ends(one.closeness)}" if one.closeness else _NONE,
+            one.letters,
+        ]
+        for one in ranking.standings
+    ]
+    ordered = len(ranking.most) < len(ranking.standings)
+    words = [f"{listed(ranking.most)} leak{'s' * (len(ranking.most) == 1)} most"] if ordered else []
+    said = [*(f"{sentence}." for sentence in words), *sentences(ranking)]
+    note = "Runs with a common letter do not differ at 5 %, over all pairs (McNemar, Wilcoxon; Holm's correction)."
+    drawn = _aligned(["all attacks together", "recovered by any", "closest, dB", "letter"], rows)
+    return ["\n".join([drawn, note, *said])]
+
+
+def _memberships(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
+    """Return a table of the statistics of membership, the same ones of several runs below each other."""
+    rows: dict[tuple[str, ...], list[list[str]]] = {}
+    for run, name in zip(runs, names, strict=True):
+        for one in run.result.get("membership") or []:
+            told = f", told of {one.get('hidden_by') or one['defence']}" if one.get("adaptation") else ""
+            which = (str(one["attack"]), f"{one['statistic']}{told}", seen_by(one), where_told(one))
+            area, low, high = (decimals(one[key], 3) for key in ("auc", "auc_low", "auc_high"))
+            least = below(one["epsilon_low"]) if one["epsilon_low"] else _NONE
+            found = [name, str(one["verdict"]), f"{area} ({low} to {high})", str(one["pairs"]), least]
+            rows.setdefault(which, []).append(found)
+    if not rows:
+        return []
+    lines = [
+        [*(which if not turn else ("", "", "", "")), *line]
+        for which, each in rows.items()
+        for turn, line in enumerate(each)
+    ]
+    header = ["membership", "statistic", "seen", "read", "run", "verdict", "AUC", "pairs", "epsilon at least"]
+    return [_aligned(header, lines)]
 
 
 def _kind(setting: AttackSetting, run: Finished) -> str:

@@ -11,7 +11,8 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from flfw.matrix.findings import Combination
-from flfw.matrix.significance import ALPHA, PairTest, Ranking, ranked, strongest
+from flfw.matrix.significance import ALPHA, PairTest, Ranking, ranked
+from flfw.matrix.together import strongest
 
 
 def ranking(combinations: Iterable[Combination]) -> Ranking:

@@ -16,29 +16,13 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 import numpy as np
 
 from flfw.audit.measures.statistics import Interval, interval, paired, share_interval
-from flfw.matrix.rows import AttackSetting, Finished
+from flfw.matrix.together import Outcomes
 from flfw.rng import numpy_generator
 
 ALPHA = 0.05
 """Greatest probability with which a ranking may call any difference real where there is none."""
 Measure: TypeAlias = Literal["recovered", "closeness"]
-Victim: TypeAlias = tuple[object, ...]
 _EXACT = 13  # messages up to which all flips are counted where there are ties; beyond, the normal distribution serves
-
-
-class VictimOutcome(NamedTuple):
-    """Result of all attacks together on one example, as an attacker who makes all of them has it.
-
-    ``closeness``: of the closest result in dB; where all attacks failed, of the best guess; None: neither is known.
-    """
-
-    recovered: bool
-    closeness: float | None
-    seed: int
-    message: str
-
-
-Outcomes: TypeAlias = Mapping[Victim, VictimOutcome]
 
 
 @final
@@ -140,31 +124,6 @@ class Ranking:
         most = max((test.messages for test in self.tests), default=0)
         needed = ceil(log2(2 * len(self.tests) / ALPHA)) if self.tests else 0
         return needed if most < needed else 0
-
-
-def strongest(runs: Iterable[Finished], settings: Iterable[AttackSetting]) -> dict[Victim, VictimOutcome]:
-    """Return for each attacked example of some runs the result of all attacks at one place together.
-
-    Args:
-        runs: runs of different seeds.
-        settings: the attacks that count.
-    """
-    counted = set(settings)
-    results: dict[Victim, VictimOutcome] = {}
-    for row in (row for run in runs for row in run.rows if row.setting in counted):
-        where = (row.setting.vantage, row.setting.source, row.setting.round)
-        # Equal label and position prove that the same slot held the same example.
-        key = (*where, row.seed, row.place, row.label, row.example)
-        results[key] = together(results.get(key), VictimOutcome(row.recovered, row.counted, row.seed, row.message))
-    return results
-
-
-def together(before: VictimOutcome | None, now: VictimOutcome) -> VictimOutcome:
-    """Join the results of two attacks on one example."""
-    if before is None:
-        return now
-    known = [value for value in (before.closeness, now.closeness) if value is not None]
-    return now._replace(recovered=before.recovered or now.recovered, closeness=max(known, default=None))
 
 
 def ranked(outcomes: Mapping[str, Outcomes]) -> Ranking:

@@ -94,7 +94,7 @@ def test_other_data_share_no_victims(tmp_path: Path) -> None:
 def test_an_attack_that_one_run_alone_has_is_named(tmp_path: Path) -> None:
     one = written(tmp_path / "one", [entry(), entry(round=3)], [row(0, 30.0)])
     two = written(tmp_path / "two", [entry(), entry(attack="other")], [row(0, 12.0)])
-    assert table([one, two]).endswith("only in one run: ig at round 3: one; other at round 0: two")
+    assert "only in one run: ig at round 3: one; other at round 0: two" in table([one, two]).splitlines()
 
 
 def test_folders_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> None:
@@ -125,3 +125,34 @@ def test_real_runs_are_compared(tmp_path: Path) -> None:
     assert ["defence", "none", HALVES] in [line.split() for line in lines(text, "configuration")]
     result = lines(text, "analytic at round 0")
     assert result[1].startswith("plain") and "2 of 2" in result[2] and "on 2, p = " in result[2]
+
+
+def test_only_what_is_significant_gives_an_order(tmp_path: Path) -> None:
+    def eight(name: str, db: float) -> Path:
+        return written(tmp_path / name, [entry(images=8)], [row(n, db + n / 4) for n in range(8)])
+
+    text = table([eight("strong", 30.0), eight("weak", 9.0), eight("also weak", 9.0)])
+    result = lines(text, "all attacks together")
+    assert [line.split()[-1] for line in result[:4]] == ["letter", "a", "b", "b"]
+    assert "strong leaks most." in result and "These 2 do not differ at 5 %: weak and also weak." in result
+    few = lines(table([tmp_path / "strong", written(tmp_path / "few", [entry()], [row(0, 9.0)])]), "all attacks")
+    assert few[1].split()[-1] == few[2].split()[-1] == "a" and "need at least 7 messages in common" in few[-1]
+
+
+def test_membership_is_shown_of_runs_without_another_attack(tmp_path: Path) -> None:
+    figures = {"attack": "membership", "vantage": "server", "defence": "none", "adaptive": True, "rounds": [1, 2],
+               "clients": 2, "verdict": "leaks", "why": "x", "auc_low": 0.6, "auc_high": 0.8, "fpr": 0.1, "tpr": 0.3,
+               "tpr_low": 0.1, "tpr_high": 0.5, "epsilon_low": 0.25, "claimed_epsilon": None, "accuracy_gap": 0.1,
+               "floor": {}}  # fmt: skip
+    folders = []
+    for name, auc in (("one", 0.7), ("two", 0.75)):
+        folders.append(written(tmp_path / name, [], []))
+        result = json.loads((folders[-1] / "result.json").read_text())
+        result["membership"] = [{**figures, "statistic": "loss", "pairs": 40, "auc": auc}]
+        (folders[-1] / "result.json").write_text(json.dumps(result))
+    text = table(folders)
+    assert "none of them was attacked" not in text
+    _, one, two = lines(text, "membership")
+    read_as = [" ".join(line.split()) for line in (one, two)]
+    assert read_as[0] == "membership loss server in rounds 1 to 2 one leaks 0.700 (0.600 to 0.800) 40 0.25"
+    assert read_as[1] == "two leaks 0.750 (0.600 to 0.800) 40 0.25"

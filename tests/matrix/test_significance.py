@@ -10,7 +10,8 @@ import pytest
 from scipy.stats import binom
 
 from flfw.matrix.rows import read
-from flfw.matrix.significance import ALPHA, Outcomes, VictimOutcome, holm, letters, ranked, strongest
+from flfw.matrix.significance import ALPHA, holm, letters, ranked
+from flfw.matrix.together import Outcomes, VictimOutcome, across, strongest
 from flfw.rng import numpy_generator
 from tests.support.matrix_runs import entry, row, written
 
@@ -145,3 +146,13 @@ def test_all_attacks_on_an_example_count_together_and_rounds_apart(tmp_path: Pat
     ]  # fmt: skip
     alone = strongest([run], [setting for setting, _ in run.entries if setting.attack == "ig" and setting.round == 0])
     assert [o.closeness for o in alone.values()] == [12.0, 14.0]  # the failed one as its best guess
+
+
+def test_across_runs_the_position_or_else_the_draw_tells_the_example(tmp_path: Path) -> None:
+    one = read(written(tmp_path / "one", [entry()], [row(0, 30.0), row(1, 9.0)]))
+    moved = read(written(tmp_path / "two", [entry()], [row(1, 21.0, client=5, label=0, index=100)], seed=4))
+    assert set(across([moved], by_seed=False)) < set(across([one], by_seed=False))
+    assert not set(across([moved], by_seed=True)) & set(across([one], by_seed=True))
+    old, older = (read(written(tmp_path / name, [entry()], [row(0, 30.0, index="")], seed=seed)) for name, seed in
+                  (("a", 0), ("b", 1)))  # fmt: skip
+    assert not set(across([old], by_seed=False)) & set(across([older], by_seed=False))
