@@ -16,8 +16,8 @@ from flfw.matrix.findings import Combination, Comparison
 from flfw.matrix.picture import PlotMark, Scatter, draw
 from flfw.matrix.ranking_page import listed, section
 from flfw.matrix.significance import Ranking
-from flfw.report.page_style import STYLE
 from flfw.report.ranking import POSITIVE
+from flfw.report.template.style import STYLE
 
 
 def render(

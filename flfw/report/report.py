@@ -27,7 +27,6 @@ from flfw.report.causes import because, of_search, plainly
 from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked_panels
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
 from flfw.report.formats import above, below, decimals, digits, percent, percent_above, plain, sentence
-from flfw.report.page import PAGE
 from flfw.report.page_facts import beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
 from flfw.report.questions import decisive, membership_first, questions, seen_by, where_told
 from flfw.report.ranking import (
@@ -41,6 +40,7 @@ from flfw.report.ranking import (
     without_copies,
     worst_first,
 )
+from flfw.report.template.page import PAGE
 from flfw.report.texts import LEGEND
 from flfw.storage.sealed import write_whole
 

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from flfw.report.page_audit import ATTACKER, FAILURES, GALLERY, INFERENCE, MACROS, RESULTS
-from flfw.report.page_membership import MEMBERSHIP, QUESTIONS, TELLING
-from flfw.report.page_privacy import PRIVACY
-from flfw.report.page_provenance import SITTINGS
-from flfw.report.page_run import LIMITS, TRAINING
-from flfw.report.page_style import SCRIPT, STYLE
-from flfw.report.page_sums import SUMS
-from flfw.report.page_words import HEADLINE, WORDS
+from flfw.report.template.audit import ATTACKER, FAILURES, GALLERY, INFERENCE, MACROS, RESULTS
+from flfw.report.template.membership import MEMBERSHIP, QUESTIONS, TELLING
+from flfw.report.template.privacy import PRIVACY
+from flfw.report.template.provenance import SITTINGS
+from flfw.report.template.run import LIMITS, TRAINING
+from flfw.report.template.style import SCRIPT, STYLE
+from flfw.report.template.sums import SUMS
+from flfw.report.template.words import HEADLINE, WORDS
 
 _START = """\
 {% set final = result.final or {} %}
