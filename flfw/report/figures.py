@@ -148,7 +148,7 @@ def _draw(panels: Sequence[Chart], width: int, alt: str, axis: str, marks: Seque
     parts: list[str] = []
     y = 0.0
     for panel in panels:
-        parts += _panel(panel, x_of, (x0, x1), y + head, plot)
+        parts += _panel(panel, x_of, (x0, x1), y + head, plot, marks is None)
         y += head + plot + between
     base = y - between
     if marks is None:
@@ -172,7 +172,7 @@ def _value(value: float, percent: bool) -> str:
     return f"{100 * value:.1f} %" if percent else (f"{value:.1f}" if abs(value) >= 10 else f"{value:.2g}")
 
 
-def _panel(panel: Chart, x_of, edges: tuple[float, float], top: float, plot: float) -> list[str]:
+def _panel(panel: Chart, x_of, edges: tuple[float, float], top: float, plot: float, by_round: bool) -> list[str]:
     x0, x1 = edges
     scale = plot / panel.top()
 
@@ -191,7 +191,7 @@ def _panel(panel: Chart, x_of, edges: tuple[float, float], top: float, plot: flo
     for index, line in enumerate(drawn):
         # Intervals of several attacks at one round would hide one another: each attack is shifted a little.
         aside = (index - (len(drawn) - 1) / 2) * apart if any(other.intervals for other in drawn) else 0.0
-        parts += _curve(line, lambda value, aside=aside: x_of(value) + aside, y_of)
+        parts += _curve(line, lambda value, aside=aside: x_of(value) + aside, y_of, by_round)
     ends = [(x_of(line.points[-1][0]), y_of(line.points[-1][1]), line.tone) for line in drawn]
     ends += [(x1, y_of(level), "level-name") for _, level in panel.levels]
     placed = spread([y for _, y, _ in ends], _LABEL_GAP, top + 2, top + plot)
@@ -203,24 +203,39 @@ def _panel(panel: Chart, x_of, edges: tuple[float, float], top: float, plot: flo
     return parts
 
 
-def _curve(line: Line, x_of, y_of) -> list[str]:
+def _curve(line: Line, x_of, y_of, by_round: bool) -> list[str]:
     spots = [(x_of(x), y_of(y)) for x, y in line.points]
-    parts = []
-    if len(spots) > 1:
-        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots)
-        # Nothing was measured between two audited rounds, so the line is thin.
-        between = " between" if line.intervals else ""
-        parts.append(f'<path class="curve {line.tone}{between}" d="M{path}"/>')
+    parts, alone = [], set()
+    for first, last in _joined(line.points, by_round):
+        if first == last:
+            alone.add(first)
+            continue
+        path = "L".join(f"{x:.1f} {y:.1f}" for x, y in spots[first : last + 1])
+        parts.append(f'<path class="curve {line.tone}{"" if by_round else " between"}" d="M{path}"/>')
     for (x, _), span in zip(spots, line.intervals, strict=False):
         if span:
             parts.append(f'<path class="curve {line.tone}" d="M{x:.1f} {y_of(span[0]):.1f}V{y_of(span[1]):.1f}"/>')
     for (x, _), peak in zip(spots, line.peaks, strict=False):
         if peak is not None:
             parts.append(f'<circle class="ring {line.tone}" cx="{x:.1f}" cy="{y_of(peak):.1f}" r="3.5"/>')
-    # Beyond a dozen rounds markers would merge into a thick line.
-    if len(spots) <= 12:
-        parts += [f'<circle class="dot {line.tone}" cx="{x:.1f}" cy="{y:.1f}" r="3.5"/>' for x, y in spots]
+    # Beyond a dozen rounds markers would merge into a thick line; a round without a neighbour has nothing else.
+    shown = range(len(spots)) if len(spots) <= 12 else sorted(alone)
+    parts += [f'<circle class="dot {line.tone}" cx="{spots[i][0]:.1f}" cy="{spots[i][1]:.1f}" r="3.5"/>' for i in shown]
     return parts
+
+
+def _joined(points: Sequence[Point], by_round: bool) -> list[tuple[int, int]]:
+    """Return the first and the last point of each stroke: no stroke leads through a round that was not measured.
+
+    Strokes between sizes only lead the eye, and are dashed: they join all points.
+
+    >>> _joined([(0, 0.1), (1, 0.2), (5, 0.3)], by_round=True)
+    [(0, 1), (2, 2)]
+    >>> _joined([(0, 0.1), (1, 0.2), (5, 0.3)], by_round=False)
+    [(0, 2)]
+    """
+    ends = [i for i in range(1, len(points)) if by_round and points[i][0] - points[i - 1][0] > 1]
+    return list(zip([0, *ends], [*(end - 1 for end in ends), len(points) - 1], strict=True))
 
 
 def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str, most: int = 48) -> Markup:
@@ -246,10 +261,10 @@ def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str
 
 
 def accuracy_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
-    """Build the chart of clients' test accuracy before and after local training, from `rounds` of result.json."""
-    before, after = _curve_of(rounds, "acc_global"), _curve_of(rounds, "acc_local")
-    lines = (Line("after", after, "ink"), Line("before", before, "soft"))
-    return Chart("Accuracy before and after local training", lines, percent=True)
+    """Build the chart of clients' test accuracy as received and after local training, from `rounds` of result.json."""
+    received, after = _curve_of(rounds, "acc_global"), _curve_of(rounds, "acc_local")
+    lines = (Line("after", after, "ink"), Line("as received", received, "soft"))
+    return Chart("Accuracy as received, and after local training", lines, percent=True)
 
 
 def loss_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:

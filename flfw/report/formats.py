@@ -65,5 +65,10 @@ def plain(value: Any) -> str:
 
 def sentence(text: str) -> str:
     """Return a text as a sentence: with a capital letter and a full stop."""
-    text = text[:1].upper() + text[1:]
+    text = capital(text)
     return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def capital(text: str) -> str:
+    """Return a text with a capital letter at its start; the rest stays as it is."""
+    return text[:1].upper() + text[1:]

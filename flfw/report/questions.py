@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 from flfw.report.findings import AuditEntry, number
-from flfw.report.formats import below, decimals
+from flfw.report.formats import below, decimals, percent
 from flfw.report.ranking import answers, seriousness, worst_first
 
 AGGREGATE, PEER, OUTSIDER = "aggregate", "peer", "outsider"
@@ -17,7 +17,7 @@ ONLY_SUMS = "of the clients' messages only their sum"
 
 _SEEN = {
     "leaks": "Yes",
-    "identifies": "Not rebuilt, but told from look-alikes",
+    "identifies": "Not recovered, but told from look-alikes",
     "malicious server only": "By a server that breaks the rules",
     "no leak found": "Not found",
 }
@@ -64,8 +64,8 @@ def questions(
         figures: ``sums`` of result.json; None: there are none.
     """
     messages = [setting for setting in settings if setting.entry.get("vantage") != OUTSIDER]
-    single = [setting for setting in messages if not _sees_sums(setting)]
-    sums = [setting for setting in settings if _sees_sums(setting)]
+    single = [setting for setting in messages if not sees_sums(setting)]
+    sums = [setting for setting in settings if sees_sums(setting)]
     singly = [row for row in membership if row["vantage"] != AGGREGATE]
     told_of_sums = [row for row in membership if row["vantage"] == AGGREGATE]
     largest = max((row.get("group") or 0 for row in told_of_sums), default=0)
@@ -111,7 +111,7 @@ def membership_line(row: Mapping[str, Any]) -> str:
         f"AUC {area} ({low} to {high}) on {row['pairs']} pairs{' of patients' if row.get('unit') == 'patient' else ''}"
     )
     if number(row["tpr"]) is not None:
-        shown += f", {row['tpr']:.1%} of members at {row['fpr']:.2%} false alarms"
+        shown += f", {row['tpr']:.1%} of members found at {row['fpr']:.2%} false alarms"
     if number(row["epsilon_low"]):
         shown += f", epsilon at least {below(row['epsilon_low'])}"
     vantage = "" if row["vantage"] == "server" else f" ({seen_by(row)})"
@@ -144,15 +144,13 @@ def where_told(row: Mapping[str, Any]) -> str:
 
 
 def _seen(settings: Sequence[AuditEntry], unit: str) -> PageQuestion:
-    asked = "Can somebody see it?", f"training {unit} rebuilt from what clients send"
+    asked = "Can somebody see it?", f"training {unit} recovered from what clients send"
     worst, elsewhere = answers(settings)
     shown = elsewhere or worst
     if shown is None:
-        return PageQuestion(*asked, _UNTRIED, "No attack tried to rebuild data from single messages.")
+        return PageQuestion(*asked, _UNTRIED, "No attack tried to recover data from single messages.")
     verdict = str(shown.entry.get("verdict"))
-    reached = (
-        f"{shown.name} recovered {shown.recovered} of {shown.total}{f' with {shown.point}' if shown.point else ''}."
-    )
+    reached = f"{shown.recovered} of {shown.total} recovered by attack {shown.title}."
     return PageQuestion(
         *asked, _SEEN.get(verdict, _OPEN), f"{reached} Verdict: {verdict}.", "results", _is_leak(verdict)
     )
@@ -167,8 +165,9 @@ def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
         return PageQuestion(*asked, _UNTRIED, nobody)
     verdict = str(row["verdict"])
     beside = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
-    area = "" if number(row["auc"]) is None else f" has an AUC of {decimals(row['auc'], 2)} (a coin: 0.50)"
-    words = f"{row['statistic']}{beside},{area or ' gave no score'} {where_told(row)}. Verdict: {verdict}."
+    right = f"is right in {percent(row['auc'], 0)} of comparisons (a coin: 50\u00a0%)"
+    area = "gave no score" if number(row["auc"]) is None else right
+    words = f"Statistic {row['statistic']}{beside}, {area} {where_told(row)}. Verdict: {verdict}."
     return PageQuestion(*asked, _TOLD.get(verdict, _OPEN), words, "membership", _is_leak(verdict))
 
 
@@ -182,7 +181,7 @@ def _summed(settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, An
     sentences, verdicts = [], [str(setting.entry.get("verdict")) for setting in settings]
     largest = _largest(settings)
     if largest is not None:
-        reached = f"{largest.name} recovered {largest.recovered} of {largest.total} {unit}"
+        reached = f"attack {largest.name} recovered {largest.recovered} of {largest.total} {unit}"
         sentences.append(f"From sums over {_clients(largest)} {reached}: {largest.entry.get('verdict')}.")
         verdicts = [str(largest.entry.get("verdict"))]
         smaller = [one for one in settings if _is_leak(one.entry.get("verdict")) and not _same_group(one, largest)]
@@ -212,7 +211,7 @@ def _with_figures(summed: PageQuestion, figures: Mapping[str, Any]) -> PageQuest
     return replace(summed, words=f"{summed.words} {more}", href=summed.href or "sums")
 
 
-def _sees_sums(setting: AuditEntry) -> bool:
+def sees_sums(setting: AuditEntry) -> bool:
     """Return whether an attack saw sums over clients alone."""
     granted = setting.entry.get("granted") or []
     return setting.entry.get("vantage") in (AGGREGATE, PEER) or any(str(one).startswith(ONLY_SUMS) for one in granted)

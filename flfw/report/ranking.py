@@ -26,7 +26,7 @@ POSITIVE = ORDER[:2]  # verdicts that are evidence of a leak
 def worst_first(settings: Iterable[AuditEntry]) -> list[AuditEntry]:
     """Sort settings by the largest leak or, where nothing leaked, by the weakest evidence.
 
-    A static attack that is `set_aside` comes late, and last one of an outsider, who sees nothing to rebuild data from.
+    A static attack that is `set_aside` comes late, and last one of an outsider, who sees nothing to recover data from.
     """
     settings = list(settings)
     aside = {setting.key for setting in set_aside(settings)}

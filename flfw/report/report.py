@@ -22,11 +22,14 @@ from flfw.curves import GROUP, LADDER
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.formats.result_file import read_result
+from flfw.report.asks import asks
 from flfw.report.attributes import attribute_tables
 from flfw.report.causes import because, of_search, plainly
+from flfw.report.decision import decision
 from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked_panels
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
-from flfw.report.formats import above, below, decimals, digits, percent, percent_above, plain, sentence
+from flfw.report.formats import above, below, capital, decimals, digits, percent, percent_above, plain, sentence
+from flfw.report.opinion import UNASKED, opinion_facts
 from flfw.report.page_facts import beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
 from flfw.report.questions import decisive, membership_first, questions, seen_by, where_told
 from flfw.report.ranking import (
@@ -42,6 +45,7 @@ from flfw.report.ranking import (
 )
 from flfw.report.template.page import PAGE
 from flfw.report.texts import LEGEND
+from flfw.report.untested import untested
 from flfw.storage.sealed import write_whole
 
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.
@@ -125,6 +129,11 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         membership=membership,
         told=decisive(membership),
         questions=questions(settings, membership, asked.unit, result.get("sums")),
+        decided=decision(settings, membership, result, asked.unit),
+        asks=asks(settings, membership, result, asked),
+        untested=untested(settings, membership, result, asked),
+        opinion=opinion_facts(settings, membership, result.get("inference") or [], asked.unit),
+        unasked=UNASKED,
         **grants(worst),
         worst=worst,
         elsewhere=elsewhere,
@@ -139,7 +148,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         curves=curves_of(settings),
         training=stacked_panels(
             [loss_panel(rounds), accuracy_panel(rounds)],
-            "Training loss by round, and below it accuracy before and after local training.",
+            "Training loss by round, and below it accuracy as received and after local training.",
         ),
         files=files_of(folder),
     )
@@ -151,7 +160,7 @@ def _template() -> Template:
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=who)
     jinja.filters.update(because=because, plainly=plainly, of_search=of_search, sentence=sentence, digits=digits)
-    jinja.filters.update(beyond_chance=beyond_chance, most_missed=most_missed)
+    jinja.filters.update(capital=capital, beyond_chance=beyond_chance, most_missed=most_missed)
     jinja.filters.update(where_told=where_told, seen_by=seen_by, above=above, below=below, above_pct=percent_above)
     return jinja.from_string(PAGE)
 

@@ -23,7 +23,7 @@ def read(folder: Path, *rows: dict[str, Any], **changes: Any) -> Page:
 def test_a_run_without_membership_says_that_it_was_not_tested(tmp_path: Path) -> None:
     page = read(tmp_path / "run")
     first = page.text[: page.text.index("What the attacks reached")]
-    assert "Can somebody see it? training images rebuilt from what clients send Yes" in first
+    assert "Can somebody see it? training images recovered from what clients send Yes" in first
     assert "Can somebody tell that it was there? membership of single images Not tested" in first
     assert "What does a sum hide? a server behind secure aggregation sees sums over clients alone Not tested" in first
     assert "Can it be told who was there?" not in page.text
@@ -31,12 +31,12 @@ def test_a_run_without_membership_says_that_it_was_not_tested(tmp_path: Path) ->
 
 def test_a_leak_of_membership_stands_in_the_headline_beside_that_of_images(tmp_path: Path) -> None:
     page = read(tmp_path / "run", row("cosine", "inconclusive"), row("whitened", "leaks"))
-    assert "HyperFL on digits leaks: ig" in page.heading
-    assert "And it tells who was there: whitened tells members from held-out images" in page.heading
-    assert "(AUC 0.67, where a coin gives 0.50; 8.2 % of the members at 0.33 % false alarms)" in " ".join(
+    assert "Method HyperFL on digits leaks: attack ig" in page.heading
+    assert "And it tells who was there: statistic whitened tells members from held-out images" in page.heading
+    assert "(AUC 0.67, where a coin gives 0.50; 8.2 % of the members found at 0.33 % false alarms)" in " ".join(
         page.heading.split()
     )
-    assert "membership of single images Yes whitened, one of 2 statistics, has an AUC of 0.67" in page.text
+    assert "Yes Statistic whitened, one of 2 statistics, is right in 67 % of comparisons (a coin: 50 %)" in page.text
     section = page.text[page.text.index("Can it be told who was there?") :]
     assert "2001 of 3000 0.64 to 0.69 0.50 0.54 client 7 214 of 300" in section
     assert section.index("whitened") < section.index("cosine")
@@ -45,9 +45,13 @@ def test_a_leak_of_membership_stands_in_the_headline_beside_that_of_images(tmp_p
 @pytest.mark.parametrize(
     ("verdict", "opens", "words"),
     [
-        ("leaks", "HyperFL on digits leaks who was there", "It can be told that somebody’s data was there."),
-        ("no leak found", "No leak found of membership in HyperFL", "an effect above 53 % right guesses"),
-        ("inconclusive", "Inconclusive on membership in HyperFL", "Whether membership can be told is not known."),
+        ("leaks", "Method HyperFL on digits leaks who was there", "It can be told that somebody’s data was there."),
+        ("no leak found", "No leak found of membership in method HyperFL", "an effect above 53 % right guesses"),
+        (
+            "inconclusive",
+            "Inconclusive on membership in method HyperFL",
+            "Whether membership can be told is not known.",
+        ),
     ],
 )
 def test_a_run_with_membership_alone_is_no_run_without_an_audit(
@@ -59,7 +63,7 @@ def test_a_run_with_membership_alone_is_no_run_without_an_audit(
     assert "Not audited" not in page.text and "Nothing was tested for leaks" not in page.text
     assert "Leaks, of membership" in page.text and "At least one training" not in page.text
     assert "Anything about leakage" not in page.text and "no attack tried" in page.text
-    assert "Can somebody see it? training samples rebuilt from what clients send Not tested" in page.text
+    assert "Can somebody see it? training samples recovered from what clients send Not tested" in page.text
 
 
 def test_what_is_the_same_for_all_statistics_is_said_once(tmp_path: Path) -> None:
@@ -91,8 +95,8 @@ def test_figures_of_sums_leave_the_words_on_membership_as_they_are(tmp_path: Pat
 
 def test_an_epsilon_stands_beside_the_claim(tmp_path: Path) -> None:
     page = read(tmp_path / "run", row("whitened", "leaks", claimed_epsilon=2.7541, delta=1e-5, epsilon_low=0.2879))
-    assert "ε claimed" in page.text and "0.287 2.76 3000" in page.text
-    assert "ε claimed" not in read(tmp_path / "other", row("whitened", "leaks")).text
+    assert "ε at most (claimed)" in page.text and "0.287 2.76 3000" in page.text
+    assert "ε at most (claimed)" not in read(tmp_path / "other", row("whitened", "leaks")).text
 
 
 def test_one_statistic_that_can_see_answers_for_blind_ones_of_the_same_messages_only() -> None:
@@ -153,8 +157,8 @@ def test_the_figures_on_sums_belong_to_the_third_answer(verdict: str, answer: st
 
 def test_a_statistic_has_one_line_in_the_terminal() -> None:
     assert membership_line(row("whitened", "leaks")) == (
-        "membership by whitened in rounds 1 to 2: leaks (AUC 0.667 (0.641 to 0.689) on 3000 pairs, 8.2% of members at "
-        "0.33% false alarms, epsilon at least 0.287)"
+        "membership by whitened in rounds 1 to 2: leaks (AUC 0.667 (0.641 to 0.689) on 3000 pairs, 8.2% of members "
+        "found at 0.33% false alarms, epsilon at least 0.287)"
     )
     few = row("cosine", "inconclusive", vantage="peer", tpr=None, fpr=None, auc=None, auc_low=None, auc_high=None)
     assert membership_line(few) == (

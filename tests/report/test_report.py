@@ -29,19 +29,21 @@ VOID = {"meta", "link", "img", "br", "input", "hr"}
 
 
 class Page(HTMLParser):
-    """Collects what the assertions ask for: tags with attributes, visible text, and the first heading."""
+    """Collects what the assertions ask for: tags with attributes, visible text, the verdict and its finding."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.open: list[str] = []
         self.words: list[str] = []
-        self.heading = ""
+        self.heading = self.verdict = ""
+        self.finding = False
         self.feed(text)
         assert self.open == [], f"never closed: {self.open}"
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append((tag, dict(attrs)))
+        self.finding = dict(attrs).get("id") == "finding" or (self.finding and tag != "p")
         if tag not in VOID:
             self.open.append(tag)
 
@@ -51,11 +53,14 @@ class Page(HTMLParser):
     def handle_endtag(self, tag: str) -> None:
         assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-3:]}"
         self.open.pop()
+        self.finding &= tag != "p"
 
     def handle_data(self, data: str) -> None:
         if not {"style", "script"} & set(self.open):
             self.words.append(data)
         if "h1" in self.open:
+            self.verdict += data
+        if self.finding:
             self.heading += data
 
     @property
@@ -82,7 +87,7 @@ def with_verdict(folder: Path, verdict: str, **changes: Any) -> Page:
 def test_leak_opens_with_what_came_out(tmp_path: Path) -> None:
     heading = with_verdict(tmp_path / "run", "leaks").heading
     assert heading.startswith(
-        "HyperFL on digits leaks: ig static recovered 2 of 3 training images before the first round"
+        "Method HyperFL on digits leaks: attack ig static recovered 2 of 3 training images before the first round"
     )
     assert heading.endswith("(best 31.2 dB, where the best public look-alike scores 17.9 dB).")
 
@@ -90,9 +95,13 @@ def test_leak_opens_with_what_came_out(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("verdict", "opens", "says"),
     [
-        ("no leak found", "No leak found in HyperFL on digits", "the same attack succeeds on an undefended easy case"),
+        (
+            "no leak found",
+            "No leak found in method HyperFL on digits",
+            "the same attack succeeds on an undefended easy case",
+        ),
         ("inconclusive", "Inconclusive", "did not solve the undefended easy case either"),
-        ("attack broken", "Attack broken", "so this says nothing about what HyperFL on digits leaks"),
+        ("attack broken", "Attack broken", "so this says nothing about what method HyperFL on digits leaks"),
     ],
 )
 def test_each_verdict_has_its_own_sentence(tmp_path: Path, verdict: str, opens: str, says: str) -> None:
@@ -120,7 +129,9 @@ def test_adaptive_answer_stands_before_the_static_one(tmp_path: Path) -> None:
     for item in result["audit"]:
         item["verdict"] = "no leak found" if item["adaptive"] else "static only"
     source.write_text(json.dumps(result), encoding="utf-8")
-    assert read(tmp_path / "run").heading.startswith("No leak found in HyperFL on digits: hyperfl adaptive")
+    assert read(tmp_path / "run").heading.startswith(
+        "No leak found in method HyperFL on digits: attack hyperfl adaptive"
+    )
 
 
 def test_every_picture_is_inside_and_described(tmp_path: Path) -> None:
@@ -169,7 +180,7 @@ def test_what_the_user_typed_is_escaped(tmp_path: Path) -> None:
     config = {"method": "HyperFL", "dataset": "<b>x</b>", "seed": 0}
     folder = a_run(tmp_path / "run", config=config, notes=["<script>alert(1)</script>"])
     page = read(folder)
-    assert page.heading.startswith("HyperFL on <b>x</b> leaks")
+    assert page.heading.startswith("Method HyperFL on <b>x</b> leaks")
     assert page.every("script") == [{}]
     assert "alert(1)</script>" not in (folder / "report.html").read_text(encoding="utf-8")
     assert "<b>x</b>" not in (folder / "report.html").read_text(encoding="utf-8")
@@ -194,7 +205,7 @@ def test_records_without_pixels_are_drawn_as_features(tmp_path: Path) -> None:
 
 def test_run_without_an_audit_claims_nothing(tmp_path: Path) -> None:
     page = read(a_run(tmp_path / "run", attacks=()))
-    assert page.heading.startswith("Not audited: HyperFL on digits was trained and no attack was run")
+    assert page.heading.startswith("Not audited: method HyperFL on digits was trained and no attack was run")
     assert "All reconstructions" not in page.text
     assert "71.0 %" in page.text and "82.0 %" in page.text
 
@@ -256,8 +267,12 @@ def section(page: Page, opens: str, closes: str) -> str:
     return page.text[page.text.rindex(opens) : page.text.rindex(closes)]
 
 
+def first_page(page: Page) -> str:
+    return page.text[: page.text.rindex("How it was tested, and how sure it is For those")]
+
+
 def words_of(page: Page) -> str:
-    return section(page, "In plain words For those", "What this page is not")
+    return section(page, "How it was tested, and how sure it is For those", "The words of this page")
 
 
 @pytest.mark.parametrize("config", [{"pictures": "no", "dataset": "digits"}, {"dataset": "folder:/my/patients"}])
@@ -298,7 +313,7 @@ def test_void_result_promises_no_upper_bound(tmp_path: Path, verdict: str) -> No
 
 def test_new_figures_are_in_the_tables(tmp_path: Path) -> None:
     page = read(a_full_run(tmp_path / "run"))
-    tables = section(page, "What the attacks reached Every attack", "In plain words For those")
+    tables = section(page, "What the attacks reached Every attack", "What the attacker had")
     for text in ("9 % to 99 %", "66.7 %", "1.0 %", "client 2, sample 42", "13.3", "0.210", "0.080"):
         assert text in tables
     assert "enlarged so that the shorter side is 64" in tables and "the official file" in tables
@@ -335,8 +350,10 @@ def test_headline_speaks_of_the_target_before_a_curve(tmp_path: Path) -> None:
     plain = full_entry("ig", 0, False, **nothing())
     curve = full_entry("ig", 0, False, curve="batch", batch=4)
     heading = read(a_run(tmp_path / "run", entries=[plain, curve])).heading
-    assert heading.startswith("No leak found in HyperFL on digits: ig recovered 0 of 3 training images")
-    assert "But with a batch of 4 it leaks: ig recovered 2 of 3 training images before the first round" in heading
+    assert heading.startswith("No leak found in method HyperFL on digits: attack ig recovered 0 of 3 training images")
+    assert (
+        "But with a batch of 4 it leaks: attack ig recovered 2 of 3 training images before the first round" in heading
+    )
     alone = read(a_run(tmp_path / "alone", entries=[curve]))
     assert "recovered 2 of 3 training images before the first round, with a batch of 4" in alone.heading
 
@@ -345,7 +362,7 @@ def test_every_failure_is_named(tmp_path: Path) -> None:
     page = read(a_full_run(tmp_path / "run"))
     counted = "1 attack ended early, 9 attempts without a result, 2 clients’ answers missing, 3 recordings refused"
     assert counted in page.text[: page.text.index("What the attacks reached")]
-    listed = section(page, "Failures 1 attack", "Training Accuracy before")
+    listed = section(page, "Failures 1 attack", "Training Accuracy as")
     assert "dlg static, round 2 the whole attack Ended after 3600 s." in listed
     assert "client 1, sample 41" in listed
     assert "update, round 1 client 3 out of memory" in listed
@@ -371,14 +388,14 @@ def test_every_sample_has_all_its_figures(tmp_path: Path) -> None:
 
 
 PLAIN = [
-    ("leaks", {}, "Yes, it leaks. 2 of the 3 training images were rebuilt well enough to be recognised"),
-    ("no leak found", nothing(), "No leak was found. Not one of the 3 training images was rebuilt."),
+    ("leaks", {}, "Yes, it leaks. 2 of the 3 training images were recovered well enough to be recognised"),
+    ("no leak found", nothing(), "No leak was found. Not one of the 3 training images was recovered."),
     (
         "static only",
         nothing(),
-        "This cannot be told from the test. Not one of the 3 training images was rebuilt, but the",
+        "This cannot be told from the test. Not one of the 3 training images was recovered, but the",
     ),
-    ("inconclusive", nothing(), "The test gave no answer. Not one of the 3 training images was rebuilt, but"),
+    ("inconclusive", nothing(), "The test gave no answer. Not one of the 3 training images was recovered, but"),
     ("attack broken", nothing(), "The test is not valid. A check that must always succeed has failed"),
 ]
 
@@ -399,10 +416,10 @@ def test_each_verdict_has_plain_words(tmp_path: Path, verdict: str, scores: dict
 def test_plain_words_speak_of_records_and_of_what_training_sent(tmp_path: Path) -> None:
     entries = [full_entry("ig", 2, True, source="update")]
     words = words_of(read(a_run(tmp_path / "run", tabular=True, entries=entries)))
-    assert "2 of the 3 training records were rebuilt with values close to the true ones" in words
+    assert "2 of the 3 training records were recovered with values close to the true ones" in words
     assert "Messages that training really sent were attacked." in words
     assert "only messages made for the test" not in words and "image" not in words
-    probes = words_of(read(a_run(tmp_path / "probes")))
+    probes = first_page(read(a_run(tmp_path / "probes")))
     assert "The messages that training really sent: only messages made for the test were attacked." in probes
 
 
@@ -410,7 +427,7 @@ def test_plain_words_of_a_run_without_an_audit(tmp_path: Path) -> None:
     words = words_of(read(a_run(tmp_path / "run", attacks=())))
     assert "Nothing was tested for leaks." in words and "Nothing is known about leaks." in words
     assert "Not audited No attack was run." in words
-    assert "rebuilt 0" not in words
+    assert "recovered 0" not in words
 
 
 @pytest.mark.parametrize(
@@ -440,8 +457,8 @@ def test_images_stay_images_where_every_attempt_failed(tmp_path: Path) -> None:
     page = read(a_run(tmp_path / "run", entries=[item]))
     assert "record" not in page.heading
     assert page.heading == (
-        "Inconclusive: ig gave nothing (crashed: no memory), so this says nothing about what HyperFL on digits leaks "
-        "before the first round."
+        "Inconclusive: attack ig gave nothing (crashed: no memory), so this says nothing about what method HyperFL on "
+        "digits leaks before the first round."
     )
     assert not re.search(r"\b(None|nan|NaN|Undefined)\b", page.text)
 
@@ -480,8 +497,8 @@ def test_static_point_of_a_curve_stands_on_the_line_of_its_attack(tmp_path: Path
     more = full_entry("ig", 0, False, adaptive=False, curve="steps", steps=4)
     folder = a_run(tmp_path / "run", entries=[plain, more])
     page = read(folder)
-    assert page.heading.startswith("HyperFL on digits leaks: ig recovered")
-    curve = section(page, "By local steps", "In plain words For those")
+    assert page.heading.startswith("Method HyperFL on digits leaks: attack ig recovered")
+    curve = section(page, "By local steps", "What the attacker had")
     assert re.search(r"ig 0 1 leaks .* ig static 0 4 leaks", curve)
     figure = (folder / "report.html").read_text(encoding="utf-8").split("by local steps.")[1].split("</svg>")[0]
     assert len(re.findall(r'class="curve accent between" d="[^"]+L', figure)) == 2  # one line in either panel
@@ -489,7 +506,7 @@ def test_static_point_of_a_curve_stands_on_the_line_of_its_attack(tmp_path: Path
 
 
 @pytest.mark.parametrize(("rate", "more"), [(1 / 6, False), (2 / 6, True), (1.0, True)])
-def test_identified_people_are_mentioned_where_nothing_was_rebuilt(tmp_path: Path, rate: float, more: bool) -> None:
+def test_identified_people_are_mentioned_where_nothing_was_recovered(tmp_path: Path, rate: float, more: bool) -> None:
     """Of 6 at a chance of 3.5 %: one hit has a probability of 19 %, two of 1.7 %."""
     scores = nothing(verdict="static only") | {"identification_rate": rate, "identification_null": 0.035}
     words = words_of(read(a_run(tmp_path / "run", entries=[full_entry("ig", 0, False, images=6, **scores)])))
@@ -559,18 +576,22 @@ def test_rows_of_twins_that_are_both_static_are_told_apart(tmp_path: Path, colum
 
 def test_adaptive_form_answers_for_its_static_one(tmp_path: Path) -> None:
     page = read(a_run(tmp_path / "run", entries=twin("static only", "no leak found")))
-    assert page.heading.startswith("No leak found in HyperFL with prune on digits: ig told of prune recovered 0 of 3")
+    assert page.heading.startswith(
+        "No leak found in method HyperFL with defence prune on digits: attack ig told of prune recovered 0 of 3"
+    )
     assert "1 of which is static and set aside: beside it stands an adaptive one" in page.text
     words = words_of(page)
     assert "took no account" not in page.text and "No leak was found." in words
-    assert "by somebody who does not know that prune is used: none of 3 rebuilt" in words
+    assert "by somebody who does not know that prune is used: none of 3 recovered" in words
     assert "The same attack, told of it: 0 of 3, no leak found." in page.text  # in place of the static one's reason
 
 
 def test_a_leak_of_the_static_form_is_the_answer(tmp_path: Path) -> None:
     page = read(a_run(tmp_path / "run", entries=twin("leaks", "no leak found")))
-    assert page.heading.startswith("HyperFL with prune on digits leaks: ig recovered 2 of 3 training images")
-    assert "by somebody who knows that prune is used: none of 3 rebuilt" in words_of(page)
+    assert page.heading.startswith(
+        "Method HyperFL with defence prune on digits leaks: attack ig recovered 2 of 3 training images"
+    )
+    assert "by somebody who knows that prune is used: none of 3 recovered" in words_of(page)
 
 
 @pytest.mark.parametrize("elsewhere", [{"vantage": "client_example"}, {"defence": "none"}, {"round": 2}])
@@ -582,12 +603,12 @@ def test_what_is_adaptive_elsewhere_answers_for_nothing_here(tmp_path: Path, els
 
 def test_static_only_of_who_was_told_or_could_not_adapt_is_said_so(tmp_path: Path) -> None:
     hidden = read(a_run(tmp_path / "hidden", entries=twin("static only", "static only", adaptive=False)))
-    assert hidden.heading.startswith("Static only: ig told of prune recovered 0 of 3")
+    assert hidden.heading.startswith("Static only: attack ig told of prune recovered 0 of 3")
     assert "who is told of prune, makes no use of what else is hidden, so this is not evidence" in hidden.heading
     assert "took no account" not in words_of(hidden)
     steps = full_entry("ig", 2, False, **{**UNTOLD, **nothing(verdict="static only")})
     some = read(a_run(tmp_path / "some", entries=[*twin("static only", "no leak found"), steps]))
-    assert some.heading.startswith("Static only: ig recovered 0 of 3")
+    assert some.heading.startswith("Static only: attack ig recovered 0 of 3")
     assert "but here the attack could not adapt to what is hidden" in some.heading
     assert "took no account" not in words_of(some)
 
@@ -595,12 +616,12 @@ def test_static_only_of_who_was_told_or_could_not_adapt_is_said_so(tmp_path: Pat
 def test_forms_of_an_attack_have_lines_of_their_own_on_a_curve(tmp_path: Path) -> None:
     larger = twin("static only", "leaks", curve="batch", batch=4)
     page = read(a_run(tmp_path / "run", entries=[*twin("static only", "leaks"), *larger]))
-    curve = section(page, "By batch size", "In plain words For those")
+    curve = section(page, "By batch size", "What the attacker had")
     assert re.search(r"ig 0 1 static only .* ig told of prune 0 1 leaks .* ig 0 4 .* ig told of prune 0 4 leaks", curve)
     # Where nobody can adapt to the larger probes, the plain target of who was told is no point of their curve.
     hidden = twin("static only", "static only", adaptive=False)
     alone = read(a_run(tmp_path / "alone", entries=[*hidden, larger[0]]))
-    assert "told of" not in section(alone, "By batch size", "In plain words For those")
+    assert "told of" not in section(alone, "By batch size", "What the attacker had")
 
 
 def test_updates_read_on_the_client_have_no_line_of_their_own_beside_the_servers(tmp_path: Path) -> None:
@@ -633,7 +654,7 @@ def test_type_one_is_read_after_the_defence_and_type_two_is_never_sent(tmp_path:
     assert "before what it does to the finished update (leakage of type 2)" in example.text
     assert "before the first round, from one example’s gradient on the client" in example.heading
     assert "sends it the same way" not in example.text and "the same wire" not in example.text
-    assert "intercepted message" not in example.text and "the server itself" in words_of(example)
+    assert "intercepted message" not in example.text and "the server, where it reads single messages" in example.text
     both = [full_entry("ig", 0, False, vantage=vantage) for vantage in ("client_example", "server")]
     words = words_of(read(a_run(tmp_path / "both", entries=both)))
     assert words.index("whoever runs the server") < words.index("somebody on the client’s own machine")
@@ -644,7 +665,7 @@ def test_labels_that_an_attack_found_are_shown_where_they_were_not_granted(tmp_p
     withheld = ["not granted: the labels, which it reads off the last layer's gradient"]
     result = full_entry("idlg", 0, False, labels_found=0.875, granted=withheld)
     page = read(a_run(tmp_path / "run", entries=[result, full_entry("ig", 0, False, labels_found=None)]))
-    closeness = section(page, "How close the reconstructions are", "In plain words For those")
+    closeness = section(page, "How close the reconstructions are", "What the attacker had")
     assert "Labels found" in closeness and closeness.count("87.5 %") == 1
     assert "Of the labels, which it was not given, it found 88 % by itself." in words_of(page)
     assert "of the labels, found by the attack itself" in page.text

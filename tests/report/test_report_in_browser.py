@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flfw.report.report import write_report
-from tests.support.reported_runs import a_full_run, a_run, full_entry, judged
+from tests.support.reported_runs import a_full_run, a_run, full_entry, judged, told
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (1280, 390)
@@ -37,6 +37,11 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "images": a_full_run(folder / "images"),
         "records": a_full_run(folder / "records", tabular=True),
         "bare": a_full_run(folder / "bare", config=chosen),
+        "membership": a_run(
+            folder / "membership",
+            attacks=(),
+            membership=[told(f"statistic_{n}", "leaks" if n == 3 else "inconclusive") for n in range(31)],
+        ),
         "judged": a_run(folder / "judged", entries=[full_entry("ig", 0, False, **judged("inconclusive", "few"))]),
     }
     return {name: write_report(run) for name, run in runs.items()}
@@ -77,7 +82,9 @@ def luminance(page: Any, property_: str) -> int:
 def test_answer_comes_first_and_nothing_scrolls_sideways(opened: Callable[..., Any], name: str, width: int) -> None:
     page = opened(name, width)
     heading = page.locator("h1")
-    assert re.search(r"leaks: ig adaptive recovered 2 of 3 training (images|records) before", heading.inner_text())
+    assert re.search(r"leaks: 2 of 3 attacked training (images|records) were recovered", heading.inner_text())
+    finding = page.locator("#finding").inner_text()
+    assert re.search(r"leaks: attack ig adaptive recovered 2 of 3 training (images|records) before", finding)
     assert heading.bounding_box()["y"] < 450
     assert not is_too_wide(page)
     shown = page.locator(".chart:visible").all()
@@ -87,7 +94,8 @@ def test_answer_comes_first_and_nothing_scrolls_sideways(opened: Callable[..., A
 @pytest.mark.parametrize("width", WIDTHS)
 def test_rungs_and_objective_are_read_without_moving_the_page(opened: Callable[..., Any], width: int) -> None:
     page = opened("judged", width)
-    assert page.locator("h1").inner_text().startswith("Inconclusive: ")
+    assert page.locator("h1").inner_text().startswith("It is not known whether ")
+    assert page.locator("#finding").inner_text().startswith("Inconclusive: ")
     assert not is_too_wide(page)
     ladder = page.get_by_role("region", name="Ladder of").locator("tbody tr")
     assert ladder.count() == 5
@@ -145,6 +153,39 @@ def test_everything_can_be_read_without_script(opened: Callable[..., Any]) -> No
 
 
 @pytest.mark.parametrize("width", WIDTHS)
+def test_many_statistics_are_one_line_with_the_rest_folded(opened: Callable[..., Any], width: int) -> None:
+    page = opened("membership", width)
+    line, table = page.locator("#told"), page.get_by_role("region", name="Statistics of membership")
+    assert line.inner_text().startswith("Leaks, by statistic statistic_3: AUC 0.667") and line.is_visible()
+    assert "Of 31 results 1 leak" in line.inner_text()
+    assert not table.is_visible() and not is_too_wide(page)
+    page.get_by_text("Every statistic", exact=True).click()
+    assert table.is_visible() and table.locator("tbody tr").count() == 31 and not is_too_wide(page)
+    page.emulate_media(media="print")
+    rest = page.get_by_role("region", name="Floors, clients and controls of membership")
+    assert rest.is_visible() and rest.bounding_box()["height"] > 100
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_link_to_a_folded_part_unfolds_it(opened: Callable[..., Any], width: int) -> None:
+    page = opened("images", width)
+    glossary = page.locator("#glossary dl")
+    assert not glossary.is_visible()
+    page.locator("#figures a[href='#glossary']").click()
+    playwright_api.expect(glossary).to_be_visible()
+    assert not is_too_wide(page)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_facts_beside_the_opinion_fit_the_screen(opened: Callable[..., Any], width: int) -> None:
+    page = opened("images", width)
+    cells = page.get_by_role("region", name="Facts beside EDPB").locator("tbody td").all()
+    assert len(cells) == 8  # two attacks, four facts each
+    for box in (cell.bounding_box() for cell in cells):
+        assert box["x"] >= 0 and box["x"] + box["width"] <= width
+
+
+@pytest.mark.parametrize("width", WIDTHS)
 def test_light_and_dark_follow_the_reader(opened: Callable[..., Any], width: int) -> None:
     page = opened("images", width)
     page.emulate_media(color_scheme="light")
@@ -153,17 +194,20 @@ def test_light_and_dark_follow_the_reader(opened: Callable[..., Any], width: int
     assert luminance(page, "backgroundColor") < 200 < 600 < luminance(page, "color")
 
 
-@pytest.mark.parametrize("name", ["images", "records", "judged"])
+@pytest.mark.parametrize("name", ["images", "records", "judged", "membership"])
 def test_print_is_paper(opened: Callable[..., Any], name: str, tmp_path: Path) -> None:
     page = opened(name, A4_PIXELS, color_scheme="dark")
     page.emulate_media(media="print")
     assert luminance(page, "backgroundColor") == 3 * 255
     assert not page.locator("nav").is_visible()
-    assert "This cannot" not in page.locator("#outcome").inner_text()
+    if name != "membership":
+        assert "This cannot" not in page.locator("#outcome").inner_text()
     cut = "all => all.filter(one => one.getBoundingClientRect().right > innerWidth).map(one => one.innerText)"
     assert page.locator("table, pre, figure, dl").evaluate_all(cut) == []
-    first_table = page.locator("#results table").first.bounding_box()
-    assert first_table["y"] + first_table["height"] < 1007  # the title page: 297 mm less the margins
+    first = page.locator("#decision").bounding_box()
+    assert first["y"] + first["height"] < 1007  # the first page: 297 mm less the margins
+    folded = page.locator("#glossary dd").first
+    assert folded.is_visible() and folded.bounding_box()["height"] > 10  # on paper nobody can unfold it
     pdf = page.pdf(path=tmp_path / "report.pdf", prefer_css_page_size=True)
     assert pdf.startswith(b"%PDF") and len(pdf) > 20_000
     pages = len(re.findall(rb"/Type\s*/Page\b", pdf))

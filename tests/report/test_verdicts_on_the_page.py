@@ -19,7 +19,7 @@ from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
 from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_facts import most_missed as shown_missed
 from flfw.report.ranking import ORDER, answers, worst_first
-from tests.report.test_report import read, section, words_of
+from tests.report.test_report import first_page, read, section, words_of
 from tests.support.reported_runs import a_run, full_entry, judged, rung
 
 WITHOUT_A_CLAUSE = {"recovered", "identified", "candidates", "static", "nothing"}  # the verdict says it all
@@ -167,7 +167,9 @@ def test_each_cause_has_its_sentences(
     tmp_path: Path, verdict: str, cause: str, changes: dict[str, Any], brief: str, plain: str
 ) -> None:
     page = page_of(tmp_path / "run", judged(verdict, cause, **changes))
-    opening = "HyperFL with prune on digits leaks: " if verdict == "leaks" else f"{verdict.capitalize()}: "
+    opening = (
+        "Method HyperFL with defence prune on digits leaks: " if verdict == "leaks" else f"{verdict.capitalize()}: "
+    )
     assert page.heading.startswith(opening) and brief in page.heading
     words = words_of(page)
     sure = "follows by arithmetic, whatever an attack makes of it" if cause == "peer" else "Not sure at all."
@@ -181,7 +183,9 @@ def test_each_cause_has_its_sentences(
 def test_an_unknown_cause_and_an_unknown_verdict_leave_a_page(tmp_path: Path) -> None:
     page = page_of(tmp_path / "run", judged("inconclusive", "unheard"))
     assert "but the attack is too weak for a conclusion, so its failure" in page.heading
-    assert page_of(tmp_path / "other", judged("something else", "unheard")).heading.startswith("something else: ig")
+    assert page_of(tmp_path / "other", judged("something else", "unheard")).heading.startswith(
+        "something else: attack ig"
+    )
 
 
 @pytest.mark.parametrize(
@@ -221,11 +225,11 @@ def test_no_leak_found_says_what_was_shown_and_what_may_have_been_missed(tmp_pat
     )
     words = words_of(page)
     assert "From the same clients, the same model and messages of the same size" in words
-    assert "rebuilds at least half of the images when nothing protects them, and also through the protection" in words
+    assert "recovers at least half of the images when nothing protects them, and also through the protection" in words
     assert "It was tried on 10 independent messages: if more than 26 % of such messages leaked to it" in words
     assert "A smaller share could have been missed. It does not prove that there is none." in words
     assert "as many as 26 % of such messages could leak to this attack and this audit would still have seen" in words
-    assert "the true images need not be the data that explain it best" in words
+    assert "the true images need not be the data that explain it best" in first_page(page)
     assert "what it minimises need not be smallest at the true images" in section(page, "What this does", "Other data,")
     assert [shown_missed(n) for n in (1, 8, 59)] == [most_missed(n) for n in (1, 8, 59)]
 
@@ -240,16 +244,16 @@ def test_no_leak_found_of_an_older_run_claims_the_easy_case_only(tmp_path: Path)
 def test_identifies_is_about_look_alikes_and_not_membership(tmp_path: Path) -> None:
     rates = {"identification_rate": 0.875, "identification_null": 0.001, "identification_p": 1e-9}
     page = page_of(tmp_path / "run", judged("identifies", "identified", **rates))
-    assert page.heading.startswith("Identifies: ig told of prune recovered 0 of 8 training images")
+    assert page.heading.startswith("Identifies: attack ig told of prune recovered 0 of 8 training images")
     assert page.heading.endswith(
         "among look-alikes more often than chance explains (88\N{NO-BREAK SPACE}%, by chance less than 1 %)."
     )
     words = words_of(page)
-    assert "Not rebuilt, but told from look-alikes. Not one of the 8 training images was rebuilt." in words
+    assert "Not recovered, but told from look-alikes. Not one of the 8 training images was recovered." in words
     assert "candidate images, one of which was in the training data of a message, can tell which one" in words
     assert "(membership) was not tested" in words and "would have a probability of at most 1 %" in words
     assert "In 88 % of the cases the result pointed to the right image" in words
-    assert "Nothing follows" not in words and "too little to count as rebuilt" not in words
+    assert "Nothing follows" not in words and "too little to count as recovered" not in words
 
 
 def test_messages_that_point_to_the_truth_are_told_from_results_that_do(tmp_path: Path) -> None:
@@ -259,7 +263,9 @@ def test_messages_that_point_to_the_truth_are_told_from_results_that_do(tmp_path
         "6 of 8 messages are explained better by their true images than by any others of the same client and "
         "classes (chance gives 4.0 %)"
     )
-    assert page.heading.startswith("Identifies: ig told of prune recovered 0 of 8") and sentence in _plain(page.heading)
+    assert page.heading.startswith("Identifies: attack ig told of prune recovered 0 of 8") and sentence in _plain(
+        page.heading
+    )
     words = words_of(page)
     assert "tell the true images from others of the same client and classes: 6 of 8 messages" in words
     assert (
@@ -280,7 +286,8 @@ def test_a_curve_that_identifies_is_told_where_the_target_shows_less(tmp_path: P
     target, point = judged("inconclusive", "few"), judged("identifies", "identified", curve="batch", batch=4)
     page = page_of(tmp_path / "run", target, point)
     assert (
-        "But with a batch of 4 it identifies: with ig told of prune before the first round its results" in page.heading
+        "But with a batch of 4 it identifies: with attack ig told of prune before the first round its results"
+        in page.heading
     )
     assert "With a batch of 4, however, its results point to the true image" in words_of(page)
     settings = read_settings(tmp_path, [full_entry("ig", 0, False, **one) for one in (point, judged("leaks", ""))])
@@ -303,7 +310,7 @@ def test_the_ladder_has_a_line_for_each_rung_in_plain_words(tmp_path: Path) -> N
 
 def test_values_of_the_objective_tell_a_failed_search_from_lost_information(tmp_path: Path) -> None:
     page = page_of(tmp_path / "run", judged("no leak found", "nothing"), {"verdict": "leaks"})
-    table = section(page, "Failed search, or lost information?", "In plain words For those")
+    table = section(page, "Failed search, or lost information?", "What the attacker had")
     assert "ig told of prune 0 403 355 484 0 of 8" in table and table.count("of 8") == 2
     assert "before the first round: The search did not fail: in 8 of 8 messages its result explains" in table
     assert "Failed search" not in read(a_run(tmp_path / "old")).text

@@ -9,7 +9,7 @@ MACROS = """\
 {% macro pair(setting, sample) %}
 {% if absence %}{% elif sample.strip %}<div class="pair tabular">{{ sample.strip }}</div>{% else %}
 <div class="pair">{{ picture(sample.original, 'Original: ' ~ who(sample), 'not kept') }}
-{{ picture(sample.reconstruction, 'Reconstruction by ' ~ setting.name ~ ', round ' ~ setting.entry.round ~ ': ' ~ score(sample), 'failed' if sample.failed else 'not kept') }}</div>
+{{ picture(sample.reconstruction, 'Reconstruction by attack ' ~ setting.name ~ ', round ' ~ setting.entry.round ~ ': ' ~ score(sample), 'failed' if sample.failed else 'not kept') }}</div>
 {% endif %}
 {% endmacro %}
 {% macro span(values, places=0) %}{% if values %}{{ values[0]|pct(places) }} to {{ values[1]|pct(places) }}{% else %}–{% endif %}{% endmacro %}
@@ -68,7 +68,7 @@ RESULTS = """\
 <div class="scroll" tabindex="0" role="region" aria-label="All audited settings">
 <table>
 {% set identified = entries|selectattr('identification_rate', 'number')|list %}{% set held = entries|selectattr('candidates')|list %}{% set cases = entries|selectattr('worst')|list %}
-<thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">Failed</th>{% if identified %}<th scope="col">Identified</th><th scope="col">By chance</th>{% endif %}{% if held %}<th scope="col">Points to the truth</th><th scope="col">By chance</th>{% endif %}{% if cases %}<th scope="col" class="text">Worst case</th>{% endif %}<th scope="col">Time</th></tr></thead>
+<thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">Failed</th>{% if identified %}<th scope="col">Identified among look-alikes</th><th scope="col">By chance</th>{% endif %}{% if held %}<th scope="col">Points to the truth</th><th scope="col">By chance</th>{% endif %}{% if cases %}<th scope="col" class="text">Worst case</th>{% endif %}<th scope="col">Time</th></tr></thead>
 <tbody>{% for setting in targets %}{% set entry = setting.entry %}{{ tr(setting) }}{{ name_cell(setting) }}{{ verdict_cell(entry) }}<td>{{ setting.recovered }} of {{ setting.total }}</td><td>{{ span(entry.share_interval) }}</td><td>{{ setting.failures }}</td>
 {% if identified %}<td>{{ entry.identification_rate|pct }}</td><td>{{ entry.identification_null|pct }}</td>{% endif %}{% if held %}<td>{% if entry.candidates %}{{ entry.candidates.first }} of {{ entry.candidates.messages }}{% else %}–{% endif %}</td><td>{% if entry.candidates %}{{ entry.candidates.null|pct }}{% else %}–{% endif %}</td>{% endif %}{% if cases %}<td class="text">{% if entry.worst %}client {{ entry.worst.client|plain }}, sample {{ entry.worst.victim|plain }}{% else %}–{% endif %}</td>{% endif %}<td>{{ entry.seconds|num(0) }} s</td></tr>
 {% endfor %}</tbody></table></div>
@@ -127,7 +127,7 @@ RESULTS = """\
 {% endif %}{% endfor %}
 {% for kind, drawn in curves.items() %}{% set by, varied, column = {'group': ('By clients in a sum', 'the messages of other numbers of clients summed', 'Clients'), 'batch': ('By batch size', 'other batches', 'Batch'), 'steps': ('By local steps', 'other numbers of local steps', 'Local steps'), 'ladder': ('By batch size and local steps', 'larger batches, then with more local steps', 'Batch x steps')}[kind] %}
 <h3>{{ by }}</h3>
-<figure>{{ drawn[0] }}<figcaption>The same probe with {{ varied }}; nothing else changes. A dot is the mean{{ ' with its interval' if drawn[1]|map(attribute='entry.share_interval')|select|list }}{% if drawn[1]|map(attribute='entry.psnr')|select|list %}, the ring the best reconstruction{% endif %}{{ '. Each step of a probe is on the same batch, where training goes through all data' if kind == 'ladder' else '; equal steps along the axis are equal factors' }}.</figcaption></figure>
+<figure>{{ drawn[0] }}<figcaption>The same probe with {{ varied }}; nothing else changes. A dot is the mean{{ ' with its interval' if drawn[1]|map(attribute='entry.share_interval')|select|list }}{% if drawn[1]|map(attribute='entry.psnr')|select|list %}, the ring the best reconstruction{% endif %}{{ '. Each step of a probe is on the same batch, where training goes through all data' if kind == 'ladder' else '; equal steps along the axis are equal factors' }}. The dashed line only leads the eye.</figcaption></figure>
 <div class="scroll" tabindex="0" role="region" aria-label="Leakage {{ by|lower }}"><table><thead><tr><th scope="col" class="text">Attack</th><th scope="col">Round</th><th scope="col">{{ column }}</th><th scope="col" class="text">Verdict</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">Failed</th>{% if drawn[1]|map(attribute='entry.psnr')|select|list %}<th scope="col">PSNR, dB</th><th scope="col">Best</th>{% endif %}</tr></thead>
 <tbody>{% for setting in drawn[1] %}{% set entry = setting.entry %}<tr{{ ' class="answer"'|safe if setting is sameas elsewhere }}><th scope="row">{{ setting.name }}</th><td>{{ entry.round|plain }}</td><td>{{ entry.batch|plain ~ ' x ' ~ entry.steps|plain if kind == 'ladder' else entry[kind]|plain }}</td>{{ verdict_cell(entry) }}<td>{{ setting.recovered }} of {{ setting.total }}</td><td>{{ span(entry.share_interval) }}</td><td>{{ setting.failures }}</td>{% if drawn[1]|map(attribute='entry.psnr')|select|list %}<td>{{ (entry.psnr or {}).mean|num }}</td><td>{{ (entry.psnr or {}).max|num }}</td>{% endif %}</tr>
 {% endfor %}</tbody></table></div>
@@ -144,7 +144,7 @@ ATTACKER = """\
 <section id="attacker" aria-labelledby="attacker-title">
 <h2 id="attacker-title">What the attacker had</h2>
 {% for group in groups %}{% set entry = group[0].entry %}
-<h3>{{ group[0].name }}, round{{ 's' if group|length > 1 }} {{ group|map(attribute='entry.round')|join(', ') }}</h3>
+<h3>Attack {{ group[0].name }}, round{{ 's' if group|length > 1 }} {{ group|map(attribute='entry.round')|join(', ') }}</h3>
 <div class="columns"><div>
 <h4>Threat model</h4>
 <p>{{ vantages.get(entry.vantage|string|lower, 'Vantage: ' ~ entry.vantage) }} {% if entry.source != 'probe' %}It attacks the update that training really sent.{% elif entry.vantage == 'client_example' %}It attacks a probe: what local training computes for one example, read on the client and never sent.{% else %}It attacks a probe: what the client would send for {{ entry.batch|plain }} example{{ '' if entry.batch == 1 else 's' }} and {{ entry.steps|plain }} local step{{ '' if entry.steps == 1 else 's' }}, through the same defence and the same wire.{% endif %} {{ stance(group[0])|trim }}</p>
@@ -179,7 +179,7 @@ GALLERY = """\
 <p>{% if absence %}{{ no_pictures() }} What follows are the scores, worst for the client first.{% else %}{{ {'records': 'Rings are the client’s record, dots the reconstruction;', 'texts': 'Original above, reconstruction below with its wrong bytes marked,'}.get(scope.unit, 'Original on the left, reconstruction on the right,') }} worst for the client first. These are clients’ real samples: treat this page as confidential as the data.{% endif %}{% if scope.unit == 'texts' %}{% if not absence %} {{ legend }}.{% endif %}{% else %} The gain is measured against the best floor of the {{ one }}: the best that a guess reaches which saw nothing of this client.{% endif %}</p>
 <p class="soft onscreen">Enter opens one with all its figures; the arrow keys walk on.</p>
 {% for setting in gallery %}
-<h3>{{ setting.name }}, {{ when(setting) }}</h3>
+<h3>Attack {{ setting.name }}, {{ when(setting) }}</h3>
 <p class="soft">{{ setting.recovered }} of {{ setting.total }} recovered, {{ setting.failures }} failed.{% if not setting.samples %} The run kept no record of single samples.{% elif setting.samples|length > 8 %}<span class="printed">Printed: the first 8 of {{ setting.samples|length }}; the others are in the file.</span>{% endif %}</p>
 <div data-gallery="{{ setting.name }}, {{ when(setting) }}">
 {% for chunk in [setting.samples[:24], setting.samples[24:]] %}{% if chunk %}{% set skipped = 0 if loop.first else 24 %}

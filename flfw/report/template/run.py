@@ -6,18 +6,19 @@ TRAINING = """\
 <section id="training" aria-labelledby="training-title">
 <h2 id="training-title">Training</h2>
 {% if rounds %}
-<p>Accuracy <em>before</em> local training is that of the model which a client receives in a round; <em>after</em> is the same client’s model once it has trained on its own data. Both are means over clients, each on its own test data. The final values come from one more evaluation with {% if config.ema %}the moving average of the aggregates (ema){% else %}the last aggregate{% endif %}.{% if config.metrics == 'private' %} <strong>What clients report here has noise</strong> (metrics=private) and is cut to its range; nothing is trained for the final evaluation.{% endif %}</p>
+<p>Accuracy <em>as received</em> is that of the model which a client receives in a round; <em>after local training</em> is that of the same client’s model once it has trained on its own data. Both are means over clients, each on its own test data. The final values come from one more evaluation with {% if config.ema %}the moving average of the aggregates (ema){% else %}the last aggregate{% endif %}.{% if config.metrics == 'private' %} <strong>What clients report here has noise</strong> (metrics=private) and is cut to its range; nothing is trained for the final evaluation.{% endif %}</p>
 {% if training %}<figure>{{ training }}</figure>{% endif %}
 <h3>Final accuracy and traffic</h3>
-<dl class="facts">{% for key in ('mae', 'rmse', 'r2') if final[key ~ '_global'] is number %}<div><dt>{{ {'mae': 'mean absolute error', 'rmse': 'root of the mean squared error', 'r2': 'R²'}[key] }} <small>before and after local training; a regression has no accuracy</small></dt><dd>{{ final[key ~ '_global']|num(3) }}, {{ final[key ~ '_local']|num(3) }}</dd></div>{% endfor %}<div><dt>before local training</dt><dd>{{ final.acc_global|pct }}</dd></div><div><dt>after local training</dt><dd>{{ final.acc_local|pct }}</dd></div>
-{% for key, name in {'acc_central': 'on central test data', 'acc_protected': 'as received, on the training data that defences protect'}.items() if final[key] is not none and final[key] is defined %}<div><dt>{{ name }}</dt><dd>{{ final[key]|pct }}</dd></div>{% endfor %}
+<dl class="facts">
+{% for key, name in {'mae': 'mean absolute error', 'rmse': 'root of the mean squared error', 'r2': 'R²'}.items() if final[key ~ '_global'] is number %}<div><dt>{{ name }} <small>as received, and after local training; a regression has no accuracy</small></dt><dd>{{ final[key ~ '_global']|num(3) }}, {{ final[key ~ '_local']|num(3) }}</dd></div>{% endfor %}
+{% for key, name in {'acc_global': 'as received', 'acc_local': 'after local training', 'acc_central': 'on the server’s test data', 'acc_protected': 'as received, on the training data that defences protect'}.items() if final[key] is number %}<div><dt>{{ name }}</dt><dd>{{ final[key]|pct }}</dd></div>{% endfor %}
 {% if final.best_validation %}<div><dt>best on validation</dt><dd>{{ final.best_validation.accuracy|pct }} at round {{ final.best_validation.round|plain }}</dd></div>{% endif %}
 {% set own = final.per_client|default([])|map(attribute='acc_local')|select('number')|list %}
-{% if own %}<div><dt>spread over clients, after</dt><dd>{{ own|min|pct }} to {{ own|max|pct }}</dd></div>{% endif %}
+{% if own %}<div><dt>spread over clients, after local training</dt><dd>{{ own|min|pct }} to {{ own|max|pct }}</dd></div>{% endif %}
 {% for name, total in (('up in all', rounds|map(attribute='upload_bytes')|select('number')|sum), ('down in all', rounds|map(attribute='download_bytes')|select('number')|sum)) %}<div><dt>{{ name }}</dt><dd>{{ total|filesizeformat }}</dd></div>{% endfor %}</dl>
 <details{{ ' open' if rounds|length <= 25 }}><summary>Round by round</summary>
 <p class="soft">Traffic is what crossed the wire: of all clients together, and divided by the clients that took part.</p>
-<div class="scroll{{ ' long' if rounds|length > 25 }}" tabindex="0" role="region" aria-label="Rounds"><table><thead><tr><th scope="col">Round</th><th scope="col">Loss</th><th scope="col">Before</th><th scope="col">After</th><th scope="col">Clients</th><th scope="col">Failures</th><th scope="col">Up, all</th><th scope="col">Up, a client</th><th scope="col">Down, all</th><th scope="col">Down, a client</th><th scope="col">Time</th>{% for key in (rounds[-1].extra or {}) %}<th scope="col">{{ key|replace('_', ' ') }}</th>{% endfor %}</tr></thead>
+<div class="scroll{{ ' long' if rounds|length > 25 }}" tabindex="0" role="region" aria-label="Rounds"><table><thead><tr><th scope="col">Round</th><th scope="col">Loss</th><th scope="col">As received</th><th scope="col">After local training</th><th scope="col">Clients</th><th scope="col">Failures</th><th scope="col">Up, all</th><th scope="col">Up per client</th><th scope="col">Down, all</th><th scope="col">Down per client</th><th scope="col">Time</th>{% for key in (rounds[-1].extra or {}) %}<th scope="col">{{ key|replace('_', ' ') }}</th>{% endfor %}</tr></thead>
 <tbody>{% for row in rounds %}<tr><th scope="row">{{ row.round }}</th><td>{{ row.loss|num(3) }}</td><td>{{ row.acc_global|pct }}</td><td>{{ row.acc_local|pct }}</td><td>{{ row.clients|plain }}</td><td>{{ row.failures|plain }}</td>{% for bytes in (row.upload_bytes, row.download_bytes) %}{% if bytes is none or bytes is undefined %}<td>–</td><td>–</td>{% else %}<td>{{ bytes|filesizeformat }}</td><td>{{ (bytes / (row.clients or 1))|filesizeformat }}</td>{% endif %}{% endfor %}<td>{{ row.seconds|num }} s</td>{% for key in (rounds[-1].extra or {}) %}<td>{{ (row.extra or {})[key]|plain }}</td>{% endfor %}</tr>
 {% endfor %}</tbody></table></div></details>
 {% elif origin['from'] %}<p>The recordings of another run were audited, which says nothing of its training.</p>
@@ -29,7 +30,7 @@ TRAINING = """\
 <div class="columns"><div><h3>Code and data</h3>{{ facts({'code': origin.code, 'lock': origin.lock, 'data': data.name, 'from': data.source, 'checksum': {true: 'as published', false: 'not the published one'}.get(data.md5_ok, 'not checked'), 'weights': origin.weights, 'attacks tuned on': origin.tuned_on} if not origin['from'] else {'recordings of': origin['from'], 'code': origin.code, 'data': data.name, 'from': data.source, 'weights': origin.weights}) }}</div><div><h3>Environment</h3>{{ facts(result.environment or {}) }}</div></div>
 {% if config.engine %}<h3>Asking for this run again</h3>
 <pre><code>{{ config|command }}</code></pre>
-<p class="soft">Rebuilt from the configuration, which holds every setting:</p>{% endif %}
+<p class="soft">Put together from the configuration, which holds every setting:</p>{% endif %}
 <details><summary>Full configuration</summary>{{ facts(config) }}</details>
 {{ sittings(origin) }}
 <h3>Files of the run</h3>
@@ -42,7 +43,8 @@ LIMITS = """\
 <h2 id="limits-title">What this does not show</h2>
 <ul class="plainlist">
 {% if told %}<li>That no stronger attack tells who was there. Only {{ membership|map(attribute='attack')|unique|join(', ') }} tried, {{ told|where_told }}. Members that were told are proof; that none were told is only the absence of one.</li>{% endif %}
-{% if not settings and told %}<li>Whether training {{ scope.unit }} can be rebuilt from what clients send: no attack tried.</li>
+{% if not settings and told %}<li>Whether training {{ scope.unit }} can be recovered from what clients send: no attack tried.</li>
+{% elif not settings and result.inference %}<li>Whether training {{ scope.unit }} can be recovered, or told to have been there: no attack tried.</li>
 {% elif not settings %}<li>Anything about leakage. High accuracy and little traffic are not privacy; run the audit to learn more.</li>
 {% else %}
 <li>That stronger attacks fail. Only {{ settings|map(attribute='name')|unique|join(', ') }} ran, with the budget above. A leak that was found is proof; a leak that was not found is only the absence of one.</li>

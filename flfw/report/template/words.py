@@ -6,9 +6,9 @@ HEADLINE = """\
 {% set worst_defence = worst.entry.defence if worst else config.defence %}
 {% set worst_defence = 'none' if worst_defence == config.method else worst_defence %}
 {% set plain_defence = worst_defence|plain if worst_defence and worst_defence != 'none' else '' %}
-{% set run = config.method ~ (' with ' ~ plain_defence if plain_defence else '') ~ ' on ' ~ dataset %}
+{% set run = 'method ' ~ config.method ~ (' with defence ' ~ plain_defence if plain_defence else '') ~ ' on ' ~ dataset %}
 {% set one = {'images': 'image', 'records': 'record', 'texts': 'text', 'samples': 'sample'}[scope.unit] %}
-{% macro got(setting) %}{{ setting.name }} recovered {{ setting.recovered }} of {{ setting.total }} training {{ scope.unit }}{% endmacro %}
+{% macro got(setting) %}attack {{ setting.name }} recovered {{ setting.recovered }} of {{ setting.total }} training {{ scope.unit }}{% endmacro %}
 {% macro size(setting) %}{{ ('a ' ~ setting.point|replace('batch ', 'batch of ')) if setting.entry.curve in ('batch', 'ladder') else setting.point }}{% endmacro %}
 {% macro turn(round) %}{{ 'before the first round' if round == 0 else 'at round ' ~ round|plain }}{% endmacro %}
 {% set on_client = {'client_update': 'read on the client before it is sent', 'client_example': 'from one example’s gradient on the client'} %}
@@ -41,19 +41,20 @@ HEADLINE = """\
 {% macro headline() %}
 {% set verdict = worst.entry.verdict if worst else none %}
 {% if not worst and told %}{{ membership_headline(told)|trim }}
+{% elif not worst and result.inference %}<strong class="verdict{{ ' leaks' if result.inference|selectattr('verdict', 'equalto', 'leaks')|list }}">{{ result.inference[0].verdict|capital }}</strong>: attack {{ result.inference[0].attack }} on {{ run }} sought what classes clients hold. {{ result.inference[0].reason }} No single {{ one }} was attacked.
 {% elif not worst %}<strong class="verdict">Not audited</strong>: {{ run }} was trained and no attack was run, so this report says nothing about what it leaks.
-{% elif verdict == 'leaks' and worst.cause == 'peer' %}{{ run }} <strong class="verdict leaks">leaks</strong>: {{ worst|because }}. {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}, which protects nobody.
-{% elif verdict == 'leaks' %}{{ run }} <strong class="verdict leaks">leaks</strong>: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}.
+{% elif verdict == 'leaks' and worst.cause == 'peer' %}{{ run|capital }} <strong class="verdict leaks">leaks</strong>: {{ worst|because }}. {{ got(worst)|capital }} {{ when(worst) }}{{ nearest(worst) }}, which protects nobody.
+{% elif verdict == 'leaks' %}{{ run|capital }} <strong class="verdict leaks">leaks</strong>: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}.
 {% elif verdict == 'identifies' %}<strong class="verdict leaks">Identifies</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but {{ pointing(worst)|trim }}.
 {% elif verdict == 'no leak found' %}<strong class="verdict">No leak found</strong> in {{ run }}: {{ got(worst) }} {{ when(worst) }}{{ nearest(worst) }}, although the same attack {% if worst.shown_to_work %}reconstructs the same clients’ {{ scope.unit }} without the protection and through its mildest form{% else %}succeeds on an undefended easy case{% endif %}.
 {% elif verdict == 'static only' %}<strong class="verdict">Static only</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but {{ took_no_account(worst)|trim }}, so this is not evidence of protection.
-{% elif verdict == 'inconclusive' and worst.cause == 'failures' and worst.entry.stopped %}<strong class="verdict">Inconclusive</strong>: {{ worst.name }} gave nothing ({{ worst.entry.stopped|trim('.') }}), so this says nothing about what {{ run }} leaks {{ when(worst) }}.
+{% elif verdict == 'inconclusive' and worst.cause == 'failures' and worst.entry.stopped %}<strong class="verdict">Inconclusive</strong>: attack {{ worst.name }} gave nothing ({{ worst.entry.stopped|trim('.') }}), so this says nothing about what {{ run }} leaks {{ when(worst) }}.
 {% elif verdict == 'inconclusive' %}<strong class="verdict">Inconclusive</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, but {{ worst|because or 'the attack is too weak for a conclusion' }}, so its failure is not evidence of protection.
-{% elif verdict == 'attack broken' %}<strong class="verdict">Attack broken</strong>: {{ worst|because or 'a check of ' ~ worst.name ~ ' failed' }}, so this says nothing about {{ 'the defence ' ~ plain_defence if plain_defence else 'what ' ~ run ~ ' leaks' }}.
+{% elif verdict == 'attack broken' %}<strong class="verdict">Attack broken</strong>: {{ worst|because or 'a check of attack ' ~ worst.name ~ ' failed' }}, so this says nothing about {{ 'the defence ' ~ plain_defence if plain_defence else 'what ' ~ run ~ ' leaks' }}.
 {% elif verdict == 'malicious server only' %}<strong class="verdict leaks">Malicious server only</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}{{ nearest(worst) }}, in a network that the server had changed ({{ worst.entry.tampered_by }}). This says nothing about a server that follows the protocol.
 {% else %}<strong class="verdict">{{ verdict|plain }}</strong>: {{ got(worst) }} from {{ run }} {{ when(worst) }}.
 {% endif %}
-{% if elsewhere and elsewhere.entry.verdict == 'identifies' %}But with {{ size(elsewhere) }} it <strong class="verdict leaks">identifies</strong>: with {{ elsewhere.name }} {{ turn(elsewhere.entry.round) }} {{ pointing(elsewhere)|trim }}.
+{% if elsewhere and elsewhere.entry.verdict == 'identifies' %}But with {{ size(elsewhere) }} it <strong class="verdict leaks">identifies</strong>: with attack {{ elsewhere.name }} {{ turn(elsewhere.entry.round) }} {{ pointing(elsewhere)|trim }}.
 {% elif elsewhere %}But with {{ size(elsewhere) }} it <strong class="verdict leaks">leaks</strong>: {{ got(elsewhere) }} {{ turn(elsewhere.entry.round) }}{{ nearest(elsewhere) }}.
 {% endif %}
 {% if worst and told and told.verdict == 'leaks' %}{{ 'And' if verdict in ('leaks', 'identifies') else 'But' }} it <strong class="verdict leaks">tells who was there</strong>: {{ telling(told) }}.
@@ -72,34 +73,36 @@ WORDS = """\
 {% macro outcome(setting) %}
 {% set verdict = setting.entry.verdict %}{% set k = setting.recovered %}{% set n = setting.total %}
 {% set of = (k if k else 'Not one') ~ ' of the ' ~ n ~ ' training ' ~ scope.unit %}{% set were = ' was' if k < 2 else ' were' %}
-{% if verdict == 'leaks' and setting.cause == 'peer' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} rebuilt, but {{ setting|plainly(scope.unit) }}. Another attack may rebuild more from it.
-{% elif verdict == 'leaks' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} rebuilt {{ {'images': 'well enough to be recognised', 'records': 'with values close to the true ones', 'texts': 'so that they can be read'}.get(scope.unit, 'closely') }}, and more closely than public look-alikes come.
-{% elif verdict == 'identifies' %}<b>Not rebuilt, but told from look-alikes.</b> {{ of }}{{ were }} rebuilt. But {% if setting.cause == 'candidates' %}the messages themselves tell the true {{ scope.unit }} from others of the same client and classes: {{ pointing(setting)|trim }}.{% else %}the results point to the true {{ one }} among look-alikes of its class more often than chance explains.{% endif %} Whoever has candidate {{ scope.unit }}, one of which was in the training data of a message, can tell which one it was more often than by guessing. That is about the true {{ one }} among look-alikes.{% if not told %} Whether somebody can tell of any single {{ one }} that it was used (membership) was not tested.{% endif %}
-{% elif verdict == 'no leak found' %}<b>No leak was found.</b> {{ of }}{{ were }} rebuilt. {% if setting.shown_to_work %}The test could have seen a leak of this kind. From the same clients, the same model and messages of the same size, the same attack rebuilds at least half of the {{ scope.unit }} when nothing protects them, and also through the protection at its mildest. {% if setting.entry.messages %}It was tried on {{ setting.entry.messages }} independent messages: if more than {{ setting.entry.messages|most_missed|pct(0) }} of such messages leaked to it, at least one of these would have leaked with a probability above 95 %. A smaller share could have been missed. {% endif %}{% else %}The same attack does succeed on an unprotected easy case, so the test could have seen a leak of this kind. {% endif %}It does not prove that there is none.
-{% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} rebuilt, but {% if setting.informed %}the attacker, who is told of {{ setting.entry.hidden_by or setting.entry.defence }}, makes no use of what else the method hides{% elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('informed')|list %}here the attack could not adapt to what the method or its defence hides{% else %}the attacker took no account of what the method or its defence hides{% endif %}. One who does may succeed, so this is no evidence of protection.
-{% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} rebuilt, but {{ setting|plainly(scope.unit) or 'the attack is too weak' }}. Nothing follows from its failure.
+{% if verdict == 'leaks' and setting.cause == 'peer' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} recovered, but {{ setting|plainly(scope.unit) }}. Another attack may recover more from it.
+{% elif verdict == 'leaks' %}<b>Yes, it leaks.</b> {{ of }}{{ were }} recovered {{ {'images': 'well enough to be recognised', 'records': 'with values close to the true ones', 'texts': 'so that they can be read'}.get(scope.unit, 'closely') }}, and more closely than public look-alikes come.
+{% elif verdict == 'identifies' %}<b>Not recovered, but told from look-alikes.</b> {{ of }}{{ were }} recovered. But {% if setting.cause == 'candidates' %}the messages themselves tell the true {{ scope.unit }} from others of the same client and classes: {{ pointing(setting)|trim }}.{% else %}the results point to the true {{ one }} among look-alikes of its class more often than chance explains.{% endif %} Whoever has candidate {{ scope.unit }}, one of which was in the training data of a message, can tell which one it was more often than by guessing. That is about the true {{ one }} among look-alikes.{% if not told %} Whether somebody can tell of any single {{ one }} that it was used (membership) was not tested.{% endif %}
+{% elif verdict == 'no leak found' %}<b>No leak was found.</b> {{ of }}{{ were }} recovered. {% if setting.shown_to_work %}The test could have seen a leak of this kind. From the same clients, the same model and messages of the same size, the same attack recovers at least half of the {{ scope.unit }} when nothing protects them, and also through the protection at its mildest. {% if setting.entry.messages %}It was tried on {{ setting.entry.messages }} independent messages: if more than {{ setting.entry.messages|most_missed|pct(0) }} of such messages leaked to it, at least one of these would have leaked with a probability above 95 %. A smaller share could have been missed. {% endif %}{% else %}The same attack does succeed on an unprotected easy case, so the test could have seen a leak of this kind. {% endif %}It does not prove that there is none.
+{% elif verdict == 'static only' %}<b>This cannot be told from the test.</b> {{ of }}{{ were }} recovered, but {% if setting.informed %}the attacker, who is told of {{ setting.entry.hidden_by or setting.entry.defence }}, makes no use of what else the method hides{% elif settings|selectattr('entry.attack', 'equalto', setting.entry.attack)|selectattr('informed')|list %}here the attack could not adapt to what the method or its defence hides{% else %}the attacker took no account of what the method or its defence hides{% endif %}. One who does may succeed, so this is no evidence of protection.
+{% elif verdict == 'inconclusive' %}<b>The test gave no answer.</b> {{ of }}{{ were }} recovered, but {{ setting|plainly(scope.unit) or 'the attack is too weak' }}. Nothing follows from its failure.
 {% elif verdict == 'attack broken' %}<b>The test is not valid.</b> {{ (setting|plainly(scope.unit) or 'a check that must always succeed has failed')|sentence }} Nothing follows about the data, neither for better nor for worse.
-{% elif verdict == 'malicious server only' %}<b>A server that breaks the rules rebuilds data.</b> {{ of }}{{ were }} rebuilt or told from look-alikes, after the server had changed the network ({{ setting.entry.tampered_by }}). Nothing follows for a server that keeps to the rules.
-{% else %}<b>{{ verdict|plain }}.</b> {{ of }}{{ were }} rebuilt.{% endif %}
+{% elif verdict == 'malicious server only' %}<b>A server that breaks the rules recovers data.</b> {{ of }}{{ were }} recovered or told from look-alikes, after the server had changed the network ({{ setting.entry.tampered_by }}). Nothing follows for a server that keeps to the rules.
+{% else %}<b>{{ verdict|plain }}.</b> {{ of }}{{ were }} recovered.{% endif %}
 {% endmacro %}
 {% set observers = {
-  'server': ('whoever runs the server. It breaks the rules: it changed the network of the clients (' ~ config.tampered_by ~ '), keeps' if config.tampered_by else 'whoever runs the server. It follows the rules, but keeps') ~ ' every message that it sends and receives, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from them',
+  'server': ('whoever runs the server. It breaks the rules: it changed the network of the clients (' ~ config.tampered_by ~ '), keeps' if config.tampered_by else 'whoever runs the server. It follows the rules, but keeps') ~ ' every message that it sends and receives, and tries to recover the clients’ training ' ~ scope.unit ~ ' from them',
   'client_update': 'somebody on the client’s own machine who sees the result of local training as it is about to be sent, after all that the client’s defence does',
   'client_example': 'somebody on the client’s own machine who sees what training computes from a single ' ~ one ~ ', before the client’s defence acts on the finished result',
-  'aggregate': 'whoever runs the server, where clients’ messages are added up before it sees them, and tries to rebuild the clients’ training ' ~ scope.unit ~ ' from the sums',
+  'aggregate': 'whoever runs the server, where clients’ messages are added up before it sees them, and tries to recover the clients’ training ' ~ scope.unit ~ ' from the sums',
   'peer': 'another client of the federation, who follows the rules, and takes its own part off the common model to see what the others added',
   'outsider': 'somebody who has the finished model and sees no message of any client'} %}
 <section id="words" class="whole" aria-labelledby="words-title">
-<h2 id="words-title">In plain words</h2>
-<p>For those who answer for personal data: what was tested, what came out, how sure that is, and what was not tested.</p>
+<h2 id="words-title">How it was tested, and how sure it is</h2>
+<p>For those who answer for personal data.</p>
 <div class="columns"><div>
 <h3>What was tested</h3>
 {% if not worst and told %}
-<p>Clients trained a model together: {{ config.method }} on {{ dataset }}. They kept their data. Nobody tried to rebuild them from what was sent.</p>
+<p>Clients trained a model together: method {{ config.method }} on {{ dataset }}. They kept their data. Nobody tried to recover them from what was sent.</p>
+{% elif not worst and result.inference %}
+<p>Clients trained a model together: method {{ config.method }} on {{ dataset }}. It was tested whether what they sent tells the classes of their data, and nothing else.</p>
 {% elif not worst %}
 <p>Nothing was tested for leaks. A model was trained with {{ run }}, and no attack was run.</p>
 {% else %}
-<p>Clients trained a model together: {{ config.method }} on {{ dataset }}. They kept their data; what they {{ 'sent' if 'client_example' not in scope.vantages else 'computed' if scope.vantages|length == 1 else 'sent, and what they had computed before,' }} was attacked. {% for vantage in scope.vantages %}{{ 'The attacker is ' if loop.first else ' Another attacker is ' }}{{ observers.get(vantage|lower, 'an observer at ' ~ vantage) }}.{% endfor %}</p>
+<p>Clients trained a model together: method {{ config.method }} on {{ dataset }}. They kept their data; what they {{ 'sent' if 'client_example' not in scope.vantages else 'computed' if scope.vantages|length == 1 else 'sent, and what they had computed before,' }} was attacked. {% for vantage in scope.vantages %}{{ 'The attacker is ' if loop.first else ' Another attacker is ' }}{{ observers.get(vantage|lower, 'an observer at ' ~ vantage) }}.{% endfor %}</p>
 <ul class="plainlist">
 <li>{{ scope.samples }} training {{ scope.unit if scope.samples != 1 else one }}{% if scope.clients %} of {{ scope.clients }} client{{ 's' if scope.clients != 1 }}{% endif %} {{ 'were' if scope.samples != 1 else 'was' }} attacked {% for round in scope.rounds %}{{ 'before training' if round == 0 else ('after round ' if 'probe' in scope.sources else 'in round ') ~ round }}{{ ' and ' if loop.revindex == 2 else ', ' if not loop.last }}{% endfor %}{% if scope.seeds > 1 %}, {{ scope.seeds }} times over with other random numbers{% endif %}.</li>
 {% if 'probe' in scope.sources and scope.vantages != ('client_example',) %}<li>Messages made for the test were attacked: a client computes one from few examples and sends it the same way as a real one. This is the easier case for an attacker.</li>{% endif %}
@@ -117,57 +120,43 @@ WORDS = """\
 <h3>What came out</h3>
 {% if told %}<p>{{ membership_words(told)|trim }}</p>{% endif %}
 {% if not worst and told %}
+{% elif not worst and result.inference %}
+<p id="outcome">{{ decided.headline }}</p>
 {% elif not worst %}
 <p id="outcome"><b>Nothing is known about leaks.</b> A useful model is no sign that it keeps its data private.</p>
 {% else %}
-<p id="outcome">{{ outcome(worst)|trim }}{% if elsewhere and elsewhere.entry.verdict == 'identifies' %} With {{ size(elsewhere) }}, however, {{ pointing(elsewhere)|trim }}.{% elif elsewhere %} With {{ size(elsewhere) }}, however, it does leak: {{ elsewhere.recovered }} of {{ elsewhere.total }} training {{ scope.unit }} {{ 'was' if elsewhere.recovered == 1 else 'were' }} rebuilt.{% endif %}</p>
-{% set twin = twins[worst.key] %}{% if twin %}<p>The same attack by somebody who {{ 'knows' if twin.informed else 'does not know' }} that {{ worst.entry.hidden_by or worst.entry.defence }} is used: {{ twin.recovered or 'none' }} of {{ twin.total }} rebuilt.</p>{% endif %}
+<p id="outcome">{{ outcome(worst)|trim }}{% if elsewhere and elsewhere.entry.verdict == 'identifies' %} With {{ size(elsewhere) }}, however, {{ pointing(elsewhere)|trim }}.{% elif elsewhere %} With {{ size(elsewhere) }}, however, it does leak: {{ elsewhere.recovered }} of {{ elsewhere.total }} training {{ scope.unit }} {{ 'was' if elsewhere.recovered == 1 else 'were' }} recovered.{% endif %}</p>
+{% set twin = twins[worst.key] %}{% if twin %}<p>The same attack by somebody who {{ 'knows' if twin.informed else 'does not know' }} that {{ worst.entry.hidden_by or worst.entry.defence }} is used: {{ twin.recovered or 'none' }} of {{ twin.total }} recovered.</p>{% endif %}
 {% if settings|length > 1 %}<p>That is the {{ 'worst' if worst.entry.verdict in ('leaks', 'identifies') else 'least reassuring' }} of {{ targets|length }} test{{ 's' if targets|length != 1 }}{% if settings|length > targets|length %}; {{ settings|length - targets|length }} more tried other sizes{% endif %}{{ but_for_those_aside() }}. Their verdicts: {% for verdict, count in scope.verdicts.items() %}{{ count }} × “{{ verdict }}”{{ ', ' if not loop.last }}{% endfor %}.</p>{% endif %}
-{% if worst.entry.identification_rate is number and worst.entry.verdict != 'attack broken' %}<p>In {{ worst.entry.identification_rate|pct(0) }} of the cases the result pointed to the right {{ one }} among look-alikes{% if worst.entry.identification_null is number %}; chance alone gives {{ chance(worst) }}{% endif %}.{% if worst|beyond_chance and worst.entry.verdict not in ('leaks', 'identifies') %} That is more than chance explains: something of the {{ scope.unit }} does come through, though too little to count as rebuilt.{% endif %}</p>{% endif %}
+{% if worst.entry.identification_rate is number and worst.entry.verdict != 'attack broken' %}<p>In {{ worst.entry.identification_rate|pct(0) }} of the cases the result pointed to the right {{ one }} among look-alikes{% if worst.entry.identification_null is number %}; chance alone gives {{ chance(worst) }}{% endif %}.{% if worst|beyond_chance and worst.entry.verdict not in ('leaks', 'identifies') %} That is more than chance explains: something of the {{ scope.unit }} does come through, though too little to count as recovered.{% endif %}</p>{% endif %}
 {% if worst.entry.candidates and worst.entry.verdict not in ('attack broken', 'leaks') and worst.cause != 'candidates' %}<p>Other {{ scope.unit }} of the same clients and classes were held against {{ worst.entry.candidates.messages }} messages. {{ worst.entry.candidates.first or 'None' }} of these {{ 'is' if worst.entry.candidates.first == 1 else 'are' }} explained best by the true {{ scope.unit }}; chance alone gives {{ worst.entry.candidates.null|pct }}.</p>{% endif %}
 {% if worst.entry.exact_match and worst.entry.verdict != 'attack broken' %}<p>{{ worst.entry.exact_match.features|pct(0) }} of the {{ 'bytes of the texts' if scope.unit == 'texts' else 'values in the records' }} were found exactly; guessing the most usual {{ 'byte of each place' if scope.unit == 'texts' else 'value' }} gives {{ worst.entry.exact_match.floor|pct(0) }}.</p>{% endif %}
 {% endif %}
 <h3>How sure that is</h3>
 {% if told %}<p>{{ {'leaks': 'That members are told more often than a coin explains is sure: the intervals allow for all statistics and clients that were tried.', 'no leak found': 'A smaller effect, or a stronger attacker, may have been missed.'}.get(told.verdict, 'Of membership nothing is sure.') }}</p>{% endif %}
-{% if not worst and told %}{% elif not worst %}<p>There is nothing to be sure of.</p>
-{% elif worst.entry.verdict == 'leaks' and worst.cause == 'peer' %}<p>That the other client’s message can be computed follows by arithmetic, whatever an attack makes of it. How much a stronger attacker rebuilds from it is not known.</p>
-{% elif worst.entry.verdict == 'leaks' %}<p>What was rebuilt is a fact: it was compared with the original. {{ sureness(worst)|trim }} A stronger attacker may reach more.</p>
+{% if not worst and told %}{% elif not worst and result.inference %}<p>{{ result.inference[0].reason }}</p>{% elif not worst %}<p>There is nothing to be sure of.</p>
+{% elif worst.entry.verdict == 'leaks' and worst.cause == 'peer' %}<p>That the other client’s message can be computed follows by arithmetic, whatever an attack makes of it. How much a stronger attacker recovers from it is not known.</p>
+{% elif worst.entry.verdict == 'leaks' %}<p>What was recovered is a fact: it was compared with the original. {{ sureness(worst)|trim }} A stronger attacker may reach more.</p>
 {% elif worst.entry.verdict in ('inconclusive', 'attack broken') %}<p>Not sure at all. The number above speaks of the attack, not of the data.</p>
 {% elif worst.entry.verdict == 'identifies' %}<p>That it is more than chance is sure: had nothing come through, a result like this in any test of this run would have a probability of at most 1 %. How much a stronger attacker learns is not known.</p>
 {% else %}<p>{{ sureness(worst)|trim or 'Only ' ~ worst.total ~ ' ' ~ scope.unit ~ ' were attacked: a rare leak would not have been seen.' }} This counts chance in the choice of {{ 'messages' if worst.entry.messages else scope.unit }} only; a stronger attacker is not counted.</p>{% endif %}
-{% if failed %}<p>Not everything gave a result: {{ failed }}. {{ 'An attempt without a result counts as one that rebuilt nothing.' if worst }}</p>{% endif %}
+{% if failed %}<p>Not everything gave a result: {{ failed }}. {{ 'An attempt without a result counts as one that recovered nothing.' if worst }}</p>{% endif %}
 </div><div>
-<h3>What was not tested</h3>
-<ul class="plainlist">
-{% if not worst %}<li>Whether training {{ scope.unit }} can be rebuilt from what clients send.</li>
-{% else %}
-<li>Other rounds of training: only {% for round in scope.rounds %}{{ 'the time before training' if round == 0 else 'round ' ~ round }}{{ ' and ' if loop.revindex == 2 else ', ' if not loop.last }}{% endfor %}.</li>
-<li>Other observers: {{ 'other clients, ' if 'peer' not in scope.vantages }}{{ 'somebody on a client’s machine, ' if 'client_example' not in scope.vantages and 'client_update' not in scope.vantages }}{{ 'the server itself, ' if scope.vantages == ('client_example',) }}and a server that {{ 'follows the rules, or breaks others' if config.tampered_by else 'breaks the rules' }}.</li>
-<li>Stronger attacks: more time, more knowledge, or a method not yet known.</li>
-{% if worst.entry.verdict == 'no leak found' %}<li>Attacks that use the messages in another way. This one looks for data that explain a message, and the true {{ scope.unit }} need not be the data that explain it best.</li>{% endif %}
-{% if 'update' not in scope.sources %}<li>The messages that training really sent: only messages made for the test were attacked.</li>{% endif %}
-{% if 'probe' not in scope.sources %}<li>The easier case for an attacker: messages computed from few examples.</li>{% endif %}
-{% endif %}
-<li>{% if told %}Whether it can be told that a person with many {{ scope.unit }} took part, or what a client’s data have in common.{% else %}Whether it can be told that a person took part at all (membership), or what a client’s data have in common.{% endif %}</li>
-<li>What the finished model itself gives away to those who use it.</li>
-<li>Other data, other people, other networks and other settings than those of this run.</li>
-</ul>
+{% if asks|length > 6 %}<h3 id="more">More to ask of the federation</h3>
+<ol class="plainlist asks" start="7">{% for ask in asks[6:] %}<li><b>{{ ask.question }}</b> {{ ask.because }}</li>{% endfor %}</ol>{% endif %}
 <h3>What the verdicts mean</h3>
 <dl class="sentences">
 {% if told %}<div><dt>Leaks, of membership</dt><dd>Those who were there are told from others more often than a coin explains. That is proof.</dd></div>
 <div><dt>No leak found, of membership</dt><dd>They are told no better than by a coin, by a statistic that is able to tell them. That is not proof of safety.</dd></div>
 <div><dt>Inconclusive, of membership</dt><dd>There were too few pairs, the statistic is not shown to work here, or it tells a little more than a coin and less than a leak.</dd></div>{% endif %}
-{% if worst or not told %}<div><dt>Leaks</dt><dd>At least one training {{ one }} was rebuilt. That is proof.</dd></div>
-<div><dt>Identifies</dt><dd>Nothing was rebuilt, but the true {{ one }} can be told from look-alikes more often than by chance. That is a leak, too, of less than the whole {{ one }}.</dd></div>
+{% if worst or not told %}<div><dt>Leaks</dt><dd>At least one training {{ one }} was recovered. That is proof.</dd></div>
+<div><dt>Identifies</dt><dd>Nothing was recovered, but the true {{ one }} can be told from look-alikes more often than by chance. That is a leak, too, of less than the whole {{ one }}.</dd></div>
 {% if config.tampered_by %}<div><dt>Malicious server only</dt><dd>As “leaks” or “identifies”, but in a network that the server had changed against the rules. No verdict on an honest server.</dd></div>{% endif %}
-<div><dt>No leak found</dt><dd>Nothing was rebuilt by an attack that knew the protection, and that works on the same clients without it and at its mildest. That is not proof of safety.</dd></div>
-<div><dt>Static only</dt><dd>Nothing was rebuilt, but the attack did not reckon with all of the protection.</dd></div>
-<div><dt>Inconclusive</dt><dd>Nothing was rebuilt, but the attack is too weak, is not shown to work here, or gave too few results to mean anything. Where nothing protects the data, a failed attack is always this.</dd></div>
+<div><dt>No leak found</dt><dd>Nothing was recovered by an attack that knew the protection, and that works on the same clients without it and at its mildest. That is not proof of safety.</dd></div>
+<div><dt>Static only</dt><dd>Nothing was recovered, but the attack did not reckon with all of the protection.</dd></div>
+<div><dt>Inconclusive</dt><dd>Nothing was recovered, but the attack is too weak, is not shown to work here, or gave too few results to mean anything. Where nothing protects the data, a failed attack is always this.</dd></div>
 <div><dt>Attack broken</dt><dd>The check of the measurement failed, or the messages are not what the test takes them for. The result is void.</dd></div>{% endif %}
-{% if not worst and not told %}<div><dt>Not audited</dt><dd>No attack was run.</dd></div>{% endif %}
+{% if not worst and not told and not result.inference %}<div><dt>Not audited</dt><dd>No attack was run.</dd></div>{% endif %}
 </dl>
-<h3>What this page is not</h3>
-<p>It is the record of a technical test. It is no legal advice, and no proof that data are safe or anonymous. Whether a processing is lawful is for those who are responsible for it to judge.</p>
 </div></div>
-</section>
 """

@@ -1,0 +1,205 @@
+"""Questions that a reader who decides should put to the federation, derived from its run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from flfw.report.findings import AuditEntry, number
+from flfw.report.formats import above, percent_above
+from flfw.report.page_facts import Scope
+from flfw.report.questions import AGGREGATE, OUTSIDER, decisive, sees_sums
+from flfw.report.ranking import POSITIVE, answers
+from flfw.report.untested import rounds_in_words
+
+_NONE = (None, "", "none")
+_OWN = ("folder:", "site:", "table:", "text:", "csv:", "parquet:", "hf:")
+_STRONGER = {
+    "few": "with more messages (--images)",
+    "static": "with an attack that knows what hides the data (--adaptation auto)",
+    "failures": "with more time (--attack-seconds)",
+    "group": "with more clients in a sum (--group)",
+    "untried": "with other attacks on the sums",
+    "noise": "with an attack that knows how the randomness is drawn",
+    "control": "once the failed check is mended",
+    "consistency": "once the test describes what clients compute",
+}
+
+
+@final
+@dataclass(frozen=True)
+class Ask:
+    """Question to the federation.
+
+    Attributes:
+        question: the question.
+        because: what in the run it rests on.
+    """
+
+    question: str
+    because: str
+
+
+def asks(
+    settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any], scope: Scope
+) -> list[Ask]:
+    """Return the questions of a run, the one that matters most first.
+
+    Args:
+        settings: settings of the audit by reconstruction.
+        membership: ``membership`` of result.json.
+        result: result.json.
+        scope: scope of the audit by reconstruction.
+    """
+    config = result.get("config") or {}
+    told = decisive(membership)
+    return [
+        *_protection(settings, told, config),
+        *_missing_tests(settings, told),
+        *_size(settings, config),
+        *_sums(settings, membership, result),
+        *_bound(result.get("privacy") or [], config),
+        *_people(settings, membership, result, config, scope),
+        *_rounds(settings, config, scope),
+    ]
+
+
+def _protection(
+    settings: Sequence[AuditEntry], told: Mapping[str, Any] | None, config: Mapping[str, Any]
+) -> Iterator[Ask]:
+    shown = _shown(settings)
+    entry = shown.entry if shown else {}
+    if entry.get("verdict") == "malicious server only" or config.get("tampered_by"):
+        by = entry.get("tampered_by") or config.get("tampered_by")
+        yield Ask("How do clients notice a server that changes what they train?", f"Attack {by} did so in this run.")
+    leaking = [one for one in (entry, told or {}) if one.get("verdict") in POSITIVE]
+    if leaking:
+        hidden = leaking[0].get("hidden_by") or leaking[0].get("defence")
+        if hidden in _NONE:
+            question = "Which protection will be switched on, and does an audit with it find less?"
+            yield Ask(question, "Clients had no defence where this run found its leak (--defence).")
+        else:
+            question = f"What replaces or strengthens {_protector(hidden, config)}?"
+            yield Ask(question, "It was on where this run found its leak.")
+    if config.get("defended") not in (None, "all") and config.get("defence") not in _NONE:
+        yield Ask("Will all clients defend themselves?", f"Here only these did: {config.get('defended')}.")
+
+
+def _shown(settings: Sequence[AuditEntry]) -> AuditEntry | None:
+    """Return the setting that the page's verdict speaks of."""
+    worst, elsewhere = answers(settings)
+    return elsewhere or worst
+
+
+def _protector(hidden: Any, config: Mapping[str, Any]) -> str:
+    return f"method {hidden}" if hidden == config.get("method") else f"defence {hidden}"
+
+
+def _missing_tests(settings: Sequence[AuditEntry], told: Mapping[str, Any] | None) -> Iterator[Ask]:
+    worst, _ = answers(settings)
+    verdict = worst.entry.get("verdict") if worst else None
+    if worst is None:
+        yield Ask("Will somebody try to recover data from what clients send?", "No such attack ran (--attack).")
+    elif verdict in ("inconclusive", "static only", "attack broken"):
+        how = _STRONGER.get("static" if verdict == "static only" else worst.cause, "with a stronger attack (--attack)")
+        yield Ask(f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer: “{verdict}”.")
+    if told is None:
+        yield Ask("Will it be tested who can be told to have taken part?", "It was not here (--attack membership).")
+    elif told["verdict"] not in ("leaks", "no leak found"):
+        more = "with more pairs (--membership-pairs)" if told.get("cause") == "few" else "so that it gives an answer"
+        yield Ask(f"Can the test of who took part be repeated {more}?", "It was inconclusive here.")
+
+
+def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator[Ask]:
+    shown = _shown(settings)
+    batch, trained = number((shown.entry if shown else {}).get("batch")), number(config.get("batch_size"))
+    probed = shown is not None and shown.entry.get("source") == "probe"
+    if shown is None or not probed or batch is None or trained is None or batch >= trained:
+        return
+    many = f"{batch:g} example{'' if batch == 1 else 's'}"
+    yield Ask(
+        f"May a client ever send what it computed from {'a single example' if batch == 1 else many}?",
+        f"The attacked messages held {many}; a step of training here holds up to {trained:g} (--batch-size). "
+        "A message of fewer examples is easier to attack.",
+    )
+
+
+def _sums(
+    settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
+) -> Iterator[Ask]:
+    config, peer = result.get("config") or {}, (result.get("sums") or {}).get("peer") or {}
+    if peer.get("verdict") == "leaks":
+        yield Ask("How many clients take part in a round at the least?", "Here a round had too few to hide one.")
+    summed = [one.entry for one in settings if sees_sums(one)]
+    summed += [row for row in membership if row["vantage"] == AGGREGATE]
+    needed = [number(entry.get("group_needed")) for entry in summed]
+    known = [group for group in needed if group is not None]
+    if known and len(known) == len(needed):
+        yield Ask(
+            f"Is it enforced that every sum goes over at least {max(known):g} clients?",
+            "From sums over so many the attacks here reached nothing; a stronger attack may.",
+        )
+    elif summed and any(entry.get("verdict") in POSITIVE for entry in summed):
+        yield Ask("How many clients must a sum hold, so that nothing is told?", "Some sums of this run still leak.")
+    elif not summed and (settings or membership):
+        clients = config.get("sample") or config.get("clients")
+        over = f" A round had {clients} clients." if clients else ""
+        yield Ask(
+            "Will the server see sums alone (secure aggregation), and over how many clients?",
+            f"Sums were not attacked here.{over}",
+        )
+
+
+def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Iterator[Ask]:
+    exact = [line for line in privacy if line.get("counted") != "as published"]
+    if not exact:
+        yield Ask(
+            "Is there a bound that holds for every attack (differential privacy), and for whom?",
+            f"Method {config.get('method')} claims none in this run.",
+        )
+        return
+    line = exact[0]
+    certainty = number(line.get("certainty"))
+    if certainty is not None and certainty >= 0.9:
+        yield Ask(
+            "Which smaller ε (privacy bound) will be set?",
+            f"ε at most {above(line.get('epsilon'))} lets an attacker be right {percent_above(certainty)} of the time.",
+        )
+    if any(one.get("noise") == "seed" for one in exact):
+        yield Ask("Will the noise be drawn in secret (noise_source=secure)?", "Here it can be taken off by its seed.")
+    units = {str(one.get("unit")) for one in exact}
+    if not units & {"patient", "client"}:
+        yield Ask(
+            "Does one person have several examples?",
+            f"The bound is for one {' or '.join(sorted(units))}, not a person.",
+        )
+
+
+def _people(
+    settings: Sequence[AuditEntry],
+    membership: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    config: Mapping[str, Any],
+    scope: Scope,
+) -> Iterator[Ask]:
+    places = {str(one.entry.get("vantage")) for one in settings} | {str(row["vantage"]) for row in membership}
+    dataset = str(config.get("dataset"))
+    if not dataset.startswith(_OWN):
+        yield Ask("Was the same audit run on the federation’s own data?", f"This one used the data set {dataset}.")
+    if OUTSIDER not in places:
+        yield Ask("Who will get the finished model?", "What it gives away was not tested (--vantage outsider).")
+    if result.get("rounds") and config.get("metrics") == "all":
+        yield Ask(
+            "Must clients report losses and accuracies?",
+            "Here they do, without noise (--metrics); such numbers come from their data.",
+        )
+
+
+def _rounds(settings: Sequence[AuditEntry], config: Mapping[str, Any], scope: Scope) -> Iterator[Ask]:
+    rounds = number(config.get("rounds"))
+    if settings and rounds and len([turn for turn in scope.rounds if turn]) < rounds:
+        yield Ask(
+            "Will later rounds be audited, too, and again after every change of settings?",
+            f"Attacked: {rounds_in_words(scope.rounds)}, of a run of {rounds:g} rounds.",
+        )

@@ -1,0 +1,243 @@
+"""Verdict of a run in plain words, for readers who decide and do not know machine learning."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, final
+
+from flfw.report.findings import AuditEntry, number
+from flfw.report.formats import percent, percent_above
+from flfw.report.questions import AGGREGATE, OUTSIDER, PEER, decisive, sees_sums
+from flfw.report.ranking import answers
+
+ONE = {"images": "image", "records": "record", "texts": "text", "samples": "sample", "patients": "patient"}
+_WHERE = {
+    "client_example": "from what a client’s machine computes for a single one",
+    "client_update": "from what a client’s machine is about to send",
+    AGGREGATE: "from sums of clients’ messages",
+    PEER: "by another client",
+    OUTSIDER: "from the finished model",
+}
+IN_PLACE = {
+    "server": "whoever runs the server",
+    "client_update": "whoever reads on a client’s machine",
+    "client_example": "whoever reads on a client’s machine",
+    AGGREGATE: "whoever runs the server, though it sees sums alone",
+    PEER: "another client",
+    OUTSIDER: "whoever has the finished model",
+}
+_NO_PROOF = "Nothing follows from that: neither that the data are safe, nor that they leak."
+
+
+class Level(IntEnum):
+    """Seriousness of a verdict, the most serious first."""
+
+    LEAKS = 0
+    RULES_BROKEN = 1
+    UNKNOWN = 2
+    NOT_FOUND = 3
+    UNTESTED = 4
+
+
+@final
+@dataclass(frozen=True)
+class Tested:
+    """Part of the verdict: a kind of leak.
+
+    Attributes:
+        level: how serious the result is.
+        headline: the result in a sentence.
+        meaning: what follows from it, in sentences.
+    """
+
+    level: Level
+    headline: str
+    meaning: str = ""
+
+
+@final
+@dataclass(frozen=True)
+class Decision:
+    """Verdict of a run.
+
+    Attributes:
+        level: how serious the most serious result is.
+        headline: it in a sentence.
+        meaning: what follows from it, and the other results, a paragraph each.
+    """
+
+    level: Level
+    headline: str
+    meaning: tuple[str, ...]
+
+
+def decision(
+    settings: Sequence[AuditEntry],
+    membership: Sequence[Mapping[str, Any]],
+    result: Mapping[str, Any],
+    unit: str = "samples",
+) -> Decision:
+    """Return the verdict of a run in plain words.
+
+    Args:
+        settings: settings of the audit by reconstruction.
+        membership: ``membership`` of result.json.
+        result: result.json.
+        unit: ``images``, ``records`` or another word for the samples.
+    """
+    kinds = [recovery(settings, unit), presence(membership, unit), classes(result.get("inference") or [])]
+    kinds.append(small_rounds(result.get("sums")))
+    tested = sorted((kind for kind in kinds if kind.level != Level.UNTESTED), key=lambda kind: kind.level)
+    bounds = tuple(claims(result.get("privacy") or []))
+    if not tested:
+        headline = "Not tested: no attack was run, so nothing is known about what leaks."
+        useful = "A useful model is no sign that it keeps its data private."
+        return Decision(Level.UNTESTED, headline, (useful, *bounds))
+    first, *others = tested
+    meaning = [first.meaning, *(f"{other.headline} {other.meaning}".strip() for other in others)]
+    return Decision(first.level, first.headline, (*filter(None, meaning), *bounds))
+
+
+def recovery(settings: Sequence[AuditEntry], unit: str) -> Tested:
+    """Return what came out on recovering clients' data."""
+    worst, elsewhere = answers(settings)
+    shown = elsewhere or worst
+    if shown is None:
+        return Tested(Level.UNTESTED, "")
+    verdict, k, n, one = shown.entry.get("verdict"), shown.recovered, shown.total, ONE.get(unit, unit)
+    got = f"{k or 'not one'} of {n} attacked training {unit} {'was' if k < 2 else 'were'} recovered"
+    place = place_shown(shown)
+    who = IN_PLACE.get(place, "the attacker")
+    if verdict == "leaks" and shown.cause == "peer":
+        headline = "The tested federation leaks: of two clients, each can compute what the other one sent."
+        return Tested(Level.LEAKS, headline, f"From it, {got}; another attack may recover more.")
+    if verdict == "leaks":
+        headline = f"The tested federation leaks: {got} {_where(shown, place)}."
+        proof = f"The attacker is {who}. What was recovered is a fact: it was compared with the original."
+        return Tested(Level.LEAKS, headline, f"{proof} {_share(shown, unit)}A stronger attacker may recover more.")
+    if verdict == "identifies":
+        headline = f"The tested federation leaks in part: the true {one} can be told from similar ones, though {got}."
+        whoever = f"The attacker is {who}. Whoever already has {unit}, one of which was trained on, can tell better "
+        return Tested(Level.LEAKS, headline, f"{whoever}than by guessing which one it was.")
+    if verdict == "malicious server only":
+        got += ", but true ones told from similar ones" if not k else ""
+        headline = f"The tested federation leaks to a server that breaks the rules: {got}."
+        by = "The server had changed the network that the clients train."
+        return Tested(Level.RULES_BROKEN, headline, f"{by} Nothing follows for a server that keeps to the rules.")
+    if verdict == "no leak found":
+        headline = f"No leak was found: {got}. That is no proof that there is none."
+        return Tested(Level.NOT_FOUND, headline, _found_none(shown, unit))
+    reason = {
+        "attack broken": "a check of the test itself failed",
+        "static only": "no attack reckoned with all that hides the data",
+    }.get(str(verdict), "the test gave no answer")
+    headline = f"It is not known whether training {unit} can be recovered: {reason}."
+    if verdict == "attack broken":
+        return Tested(Level.UNKNOWN, headline, f"The result is void. {_NO_PROOF}")
+    return Tested(Level.UNKNOWN, headline, f"{got[:1].upper()}{got[1:]} by this test. {_NO_PROOF}")
+
+
+def place_shown(setting: AuditEntry) -> str:
+    """Return the attacker's place; who sees sums from the server's place stands where secure aggregation puts it."""
+    vantage = str(setting.entry.get("vantage"))
+    return AGGREGATE if vantage != PEER and sees_sums(setting) else vantage
+
+
+def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> Tested:
+    """Return what came out on telling who was trained on."""
+    row = decisive(membership)
+    if row is None:
+        return Tested(Level.UNTESTED, "")
+    what = "patients" if row.get("unit") == "patient" else unit
+    verdict, area, low = row["verdict"], number(row["auc"]), number(row["auc_low"])
+    if verdict == "leaks":
+        headline = f"The tested federation leaks who took part: {what} that were trained on can be told from others."
+        scored = f"One that was trained on scores higher than one that was not in {percent(area, 0)} of comparisons; "
+        chance = f"{scored}a coin gives 50\N{NO-BREAK SPACE}%. " if low is not None and low > 0.5 else ""
+        sure = "That this is more than chance is sure; a stronger attacker may tell more."
+        return Tested(Level.LEAKS, headline, f"{chance}{sure}")
+    if verdict == "no leak found":
+        headline = f"It was not found that anybody can tell which {what} were trained on. That is no proof of it."
+        high = number((row.get("right") or {}).get("high"))
+        seen = f"The test could have seen more than {percent(high, 0)} right guesses, where a coin has 50\u00a0%. "
+        return Tested(Level.NOT_FOUND, headline, f"{seen if high is not None else ''}A smaller effect may be there.")
+    headline = f"It is not known whether anybody can tell which {what} were trained on."
+    return Tested(Level.UNKNOWN, headline, f"The test gave no answer. {_NO_PROOF}")
+
+
+def classes(inference: Iterable[Mapping[str, Any]]) -> Tested:
+    """Return what came out on the kinds of examples that clients hold."""
+    verdicts = {str(one.get("verdict")) for one in inference}
+    if not verdicts:
+        return Tested(Level.UNTESTED, "")
+    if "leaks" in verdicts:
+        headline = "The tested federation leaks what kind of data a client has: the classes in them, or their shares."
+        return Tested(Level.LEAKS, headline, "That is about a client’s data as a whole, not about a single example.")
+    if "malicious server only" in verdicts:
+        return Tested(Level.RULES_BROKEN, "A server that breaks the rules learns what kind of data a client has.")
+    headline = "It is not known whether anybody can tell what kind of data a client has."
+    return Tested(Level.UNKNOWN, headline, _NO_PROOF)
+
+
+def small_rounds(figures: Mapping[str, Any] | None) -> Tested:
+    """Return whether a round had so few clients that one of them can compute another one's message."""
+    if (figures or {}).get("peer", {}).get("verdict") != "leaks":
+        return Tested(Level.UNTESTED, "")  # no leak here says nothing of larger attacks: it is no result of its own
+    headline = "A client’s message leaks to another client: a round had too few clients to hide it."
+    return Tested(Level.LEAKS, headline, "That follows from who took part; no attack is needed.")
+
+
+def claims(privacy: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return the claimed bound in plain words, the first for each unit, a sentence each."""
+    exact = [line for line in privacy if line.get("counted") != "as published"]
+    first: dict[str, Mapping[str, Any]] = {}
+    for line in exact:
+        first.setdefault(str(line.get("unit")), line)
+    return [_claim(line) for line in first.values()]
+
+
+def _claim(line: Mapping[str, Any]) -> str:
+    certainty, against = number(line.get("certainty")), _named(str(line.get("adversary")))
+    if certainty is None:
+        return f"A bound is claimed for one {line.get('unit')} against {against}; it stands under Privacy."
+    unit, right = line.get("unit"), percent_above(certainty)
+    bound = (
+        f"Whatever the attack, {against} is right at most {right} of the time on whether one {unit} was there, if that "
+        "was as likely as not before, and while the assumptions under Privacy hold."
+    )
+    if certainty >= 0.995:
+        allowed = f"it lets {against} be right {right} of the time."
+        bound = f"The claimed bound for one {unit} excludes next to nothing: {allowed}"
+    secret = " It holds with noise_source=secure: here whoever has the run’s seed can take the noise off."
+    return f"{bound}{secret if line.get('noise') == 'seed' else ''}"
+
+
+def _named(adversary: str) -> str:
+    return adversary if adversary.startswith(("another", "an ")) else f"the {adversary}"
+
+
+def _where(shown: AuditEntry, place: str) -> str:
+    sent = "sent in training" if shown.entry.get("source") == "update" else "made for this test"
+    return _WHERE.get(place, f"from messages that clients {sent}")
+
+
+def _share(shown: AuditEntry, unit: str) -> str:
+    span = shown.entry.get("share_interval")
+    if not span:
+        return ""
+    low, high = (percent(edge, 0) for edge in span)
+    return f"As far as chance goes, this attack recovers between {low} and {high} of such {unit} (95\u00a0% interval). "
+
+
+def _found_none(shown: AuditEntry, unit: str) -> str:
+    works = ""
+    if shown.shown_to_work:
+        works = (
+            f"The same attack does recover {unit} of the same clients where nothing protects them, so it could have "
+        )
+        works += "seen a leak of this kind. "
+    elif shown.ladder.get("easy", {}).get("passed"):
+        works = "The same attack does succeed on an easy case without protection. "
+    return f"{works}A stronger attack, another round or other data may leak."

@@ -1,0 +1,316 @@
+"""The first page of a report: each of its sentences is true for the kind of run that it stands on."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flfw.report.asks import asks
+from flfw.report.decision import Level, claims, decision, presence, small_rounds
+from flfw.report.findings import read_settings
+from flfw.report.opinion import UNASKED, OpinionFacts, opinion_facts
+from flfw.report.page_facts import scope, unit_of
+from flfw.report.report import write_report
+from flfw.report.untested import untested
+from tests.report.test_report import Page, first_page, read
+from tests.support.reported_runs import a_full_run, a_run, full_entry, judged, told
+
+JARGON = r"\b(dB|PSNR|AUC|TPR|FPR|SSIM|LPIPS|RMSD|(?<!--)vantage|victim|floor|ladder|rung|probe|logits?|gradients?)\b"
+CLAIM = {
+    "unit": "example", "adversary": "server", "epsilon": 0.58, "delta": 1e-5, "accountant": "exact", "rounds": 3,
+    "assumptions": ["A."], "certainty": 0.6411, "counted": "exact",
+}  # fmt: skip
+CLASSES = {
+    "attack": "label_distribution", "vantage": "server", "defence": "none", "rounds": [1], "verdict": "leaks",
+    "reason": "The estimates are nearer.", "cause": "inferred", "clients": 10, "classes": 10, "shares": None,
+    "presence": None, "tests": 2,
+}  # fmt: skip
+PEER = {"peer": {"smallest": 2, "round": 1, "left": 1, "verdict": "leaks", "why": "Two.", "check": None}}
+NOT_AUDITED = "Not tested: no attack was run, so nothing is known about what leaks."
+
+
+def settings_of(folder: Path, *entries: dict[str, Any], tabular: bool = False) -> Any:
+    return read_settings(folder, [full_entry("ig", 0, tabular, **one) for one in entries], pictures=False)
+
+
+def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **result: Any) -> Any:
+    settings = settings_of(folder, *entries)
+    return decision(settings, membership, result, unit_of(settings))
+
+
+@pytest.mark.parametrize(
+    ("entry", "level", "headline"),
+    [
+        ({}, Level.LEAKS, "The tested federation leaks: 2 of 3 attacked training images were recovered from messages"),
+        ({"source": "update"}, Level.LEAKS, "recovered from messages that clients sent in training."),
+        ({"vantage": "client_example"}, Level.LEAKS, "from what a client’s machine computes for a single one."),
+        ({"vantage": "aggregate", "group": 4}, Level.LEAKS, "recovered from sums of clients’ messages."),
+        (judged("leaks", "peer", vantage="peer", group=2), Level.LEAKS, "each can compute what the other one sent."),
+        (judged("identifies", "identified"), Level.LEAKS, "leaks in part: the true image can be told from similar"),
+        (
+            {"verdict": "malicious server only", "tampered_by": "imprint"},
+            Level.RULES_BROKEN,
+            "leaks to a server that breaks the rules: 2 of 3",
+        ),
+        (judged("attack broken", "control"), Level.UNKNOWN, "recovered: a check of the test itself failed."),
+        (judged("inconclusive", "few"), Level.UNKNOWN, "It is not known whether training images can be recovered: the"),
+        (judged("static only", "static"), Level.UNKNOWN, "no attack reckoned with all that hides the data."),
+        (judged("unheard", "unheard"), Level.UNKNOWN, "the test gave no answer."),
+        (
+            judged("no leak found", "nothing"),
+            Level.NOT_FOUND,
+            "No leak was found: not one of 8 attacked training images was recovered. That is no proof that there is",
+        ),
+    ],
+)
+def test_each_verdict_has_a_headline(tmp_path: Path, entry: dict[str, Any], level: Level, headline: str) -> None:
+    one = decided(tmp_path, entry)
+    assert one.level is level and headline in one.headline
+
+
+def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
+    """A result that found nothing beside one that is not known is not known, and a leak comes before both."""
+    found_none, few = judged("no leak found", "nothing"), judged("inconclusive", "few", round=2)
+    assert decided(tmp_path, found_none, few).level is Level.UNKNOWN
+    both = decided(tmp_path, found_none, membership=[told("whitened", "inconclusive")])
+    assert both.level is Level.UNKNOWN and both.headline.startswith("It is not known whether anybody can tell which")
+    assert any(text.startswith("No leak was found: ") for text in both.meaning)
+    leak = decided(tmp_path, found_none, membership=[told("whitened", "leaks")])
+    assert leak.level is Level.LEAKS and "leaks who took part" in leak.headline
+    for entry in (found_none, few, judged("static only", "static"), judged("attack broken", "control")):
+        words = " ".join((decided(tmp_path, entry).headline, *decided(tmp_path, entry).meaning))
+        assert re.search("no proof that there is none|Nothing follows from that: neither that the data are safe", words)
+        assert not re.search(r"\b(anonymous|protected|secure)\b", words)
+
+
+def test_a_leak_on_a_curve_is_the_verdict(tmp_path: Path) -> None:
+    one = decided(tmp_path, judged("no leak found", "nothing"), {"curve": "batch", "batch": 4})
+    assert one.level is Level.LEAKS and "2 of 3 attacked" in one.headline
+
+
+@pytest.mark.parametrize(
+    ("membership", "result", "level", "headline"),
+    [
+        ([], {}, Level.UNTESTED, NOT_AUDITED),
+        ([], {"privacy": [CLAIM]}, Level.UNTESTED, NOT_AUDITED),
+        ([told("whitened", "leaks")], {}, Level.LEAKS, "leaks who took part: samples that were trained on"),
+        ([told("whitened", "leaks", unit="patient")], {}, Level.LEAKS, "leaks who took part: patients that were"),
+        ([told("whitened", "no leak found")], {}, Level.NOT_FOUND, "That is no proof of it."),
+        ([told("whitened", "inconclusive")], {}, Level.UNKNOWN, "It is not known whether anybody can tell which"),
+        ([], {"inference": [CLASSES]}, Level.LEAKS, "leaks what kind of data a client has"),
+        ([], {"inference": [CLASSES | {"verdict": "static only"}]}, Level.UNKNOWN, "It is not known whether"),
+        ([], {"sums": PEER}, Level.LEAKS, "A client’s message leaks to another client"),
+        ([], {"sums": {"peer": PEER["peer"] | {"verdict": "inconclusive"}}}, Level.UNTESTED, NOT_AUDITED),
+    ],
+)
+def test_runs_without_an_attack_that_recovers_have_a_verdict_of_their_own(
+    tmp_path: Path, membership: Any, result: dict[str, Any], level: Level, headline: str
+) -> None:
+    one = decided(tmp_path, membership=membership, **result)
+    assert one.level is level and headline in one.headline
+
+
+def test_a_leak_of_membership_by_its_tail_alone_does_not_boast_of_its_mean() -> None:
+    assert "in 67\N{NO-BREAK SPACE}% of comparisons" in presence([told("whitened", "leaks")], "images").meaning
+    tail = presence([told("whitened", "leaks", auc=0.5, auc_low=0.48)], "images")
+    assert "comparisons" not in tail.meaning and "more than chance is sure" in tail.meaning
+    assert small_rounds(None).level is Level.UNTESTED
+
+
+def test_a_claim_is_said_with_its_limits() -> None:
+    (plain,) = claims([CLAIM, CLAIM | {"adversary": "outsider"}, CLAIM | {"counted": "as published", "unit": "client"}])
+    assert plain.startswith("Whatever the attack, the server is right at most 64.2\N{NO-BREAK SPACE}% of the time")
+    assert "noise_source" not in plain
+    (seeded,) = claims([CLAIM | {"noise": "seed", "adversary": "another client"}])
+    assert "another client is right" in seeded and "whoever has the run’s seed can take the noise off" in seeded
+    (empty,) = claims([CLAIM | {"certainty": 0.9999, "epsilon": "inf"}])
+    assert empty.startswith("The claimed bound for one example excludes next to nothing: it lets the server be right")
+    (unknown,) = claims([CLAIM | {"certainty": None}])
+    assert "A bound is claimed for one example against the server" in unknown
+
+
+def asked(folder: Path, *entries: dict[str, Any], membership: Any = (), **result: Any) -> str:
+    settings = settings_of(folder, *entries)
+    found = asks(settings, membership, result, scope(settings))
+    assert len({one.question for one in found}) == len(found)
+    return " ".join(f"{one.question} {one.because}" for one in found)
+
+
+CONFIG = {"method": "fedavg", "dataset": "digits", "rounds": 5, "batch_size": 50, "clients": 10, "metrics": "all"}
+HIDDEN = {"defence": "dcs2", "hidden_by": "dcs2"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "membership", "result", "yes", "no"),
+    [
+        ([{}], [], {}, "Clients had no defence where this run found its leak", "What replaces"),
+        ([HIDDEN], [], {}, "What replaces or strengthens defence dcs2?", "Clients had no defence"),
+        ([{"hidden_by": "fedavg"}], [], {}, "What replaces or strengthens method fedavg?", "defence fedavg"),
+        ([], [told("cosine", "leaks")], {}, "Which protection will be switched on", "Will it be tested who"),
+        ([judged("no leak found", "nothing")], [], {}, "Is there a bound that holds", "Which protection will be"),
+        ([judged("static only", "static")], [], {}, "with an attack that knows what hides the data", "switched on"),
+        ([judged("inconclusive", "few")], [], {}, "with more messages (--images)", "with a stronger attack"),
+        ([judged("inconclusive", "easy")], [], {}, "with a stronger attack (--attack)", "--images"),
+        ([], [told("cosine", "inconclusive")], {}, "with more pairs (--membership-pairs)", "--attack membership"),
+        ([{}], [], {}, "computed from a single example? The attacked messages held 1 example;", "from 1 example?"),
+        ([{"batch": 4}], [], {}, "computed from 4 examples?", "single example"),
+        ([{"batch": 50}], [], {}, "Is there a bound", "May a client ever send"),
+        ([{"source": "update"}], [], {}, "Is there a bound", "May a client ever send"),
+        ([{}], [], {}, "Sums were not attacked here. A round had 10 clients.", "still leak"),
+        ([{}], [], {"config": {"sample": 3}}, "A round had 3 clients.", "A round had 10"),
+        ([{"vantage": "aggregate", "group": 4}], [], {}, "Some sums of this run still leak.", "Sums were not"),
+        (
+            [judged("no leak found", "nothing", vantage="aggregate", group=8, group_needed=8)],
+            [],
+            {},
+            "every sum goes over at least 8 clients? From sums over so many the attacks here reached nothing;",
+            "Sums were not attacked",
+        ),
+        ([], [], {"sums": PEER}, "Here a round had too few to hide one.", "Sums were not attacked"),
+        ([], [], {"privacy": [CLAIM]}, "The bound is for one example, not a person.", "Is there a bound"),
+        ([], [], {"privacy": [CLAIM, CLAIM | {"unit": "patient"}]}, "Will somebody try", "not a person"),
+        (
+            [],
+            [],
+            {"privacy": [CLAIM | {"certainty": 0.95}]},
+            "ε at most 0.58 lets an attacker be right 95.0",
+            "none in",
+        ),
+        (
+            [],
+            [],
+            {"privacy": [CLAIM | {"noise": "seed"}]},
+            "(noise_source=secure)? Here it can be taken off",
+            "smaller ε",
+        ),
+        ([{"vantage": "outsider"}], [], {}, "Is there a bound", "Who will get the finished model?"),
+        ([{}], [], {"config": {"dataset": "folder:/x"}}, "Who will get the finished model?", "federation’s own data"),
+        ([{}], [], {}, "This one used the data set digits.", "Must clients report"),
+        ([{}], [], {"rounds": [{}]}, "Must clients report losses and accuracies?", "What replaces"),
+        ([{}], [], {"rounds": [{}], "config": {"metrics": "none"}}, "Is there a bound", "Must clients report"),
+        ([{}], [], {}, "Attacked: the time before training, of a run of 5 rounds.", "What replaces"),
+        ([{"round": n} for n in range(6)], [], {}, "Is there a bound", "Will later rounds"),
+        ([{}], [], {"config": {"defended": "3,5", "defence": "prune"}}, "Here only these did: 3,5.", "What replaces"),
+        ([], [], {"config": {"tampered_by": "loki"}}, "Attack loki did so in this run.", "What replaces"),
+    ],
+)
+def test_what_to_ask_follows_from_the_run(
+    tmp_path: Path, entries: Any, membership: Any, result: dict[str, Any], yes: str, no: str
+) -> None:
+    config = CONFIG | result.get("config", {})
+    words = asked(tmp_path, *entries, membership=membership, **{**result, "config": config})
+    assert yes in words and no not in words
+
+
+def test_what_was_not_tested_is_what_was_not(tmp_path: Path) -> None:
+    def items(*entries: dict[str, Any], membership: Any = (), **result: Any) -> str:
+        settings = settings_of(tmp_path, *entries)
+        return " ".join(untested(settings, membership, result, scope(settings)))
+
+    bare = items()
+    assert "recovered from what clients send" in bare and "Other observers" not in bare
+    server = items({})
+    assert "(membership)" in server and "Other rounds: only the time before training." in server
+    assert "other clients, somebody on a client’s machine, a server that sees sums alone, a server that" in server
+    assert "The messages that training really sent" in server and "easier case" not in server
+    sent = items({"source": "update", "round": 2})
+    assert "easier case" in sent and "really sent" not in sent and "only round 2." in sent
+    everywhere = items(*({"vantage": place} for place in ("server", "client_update", "aggregate", "peer", "outsider")))
+    assert "Other observers: a server that breaks the rules." in everywhere and "finished model" not in everywhere
+    follows = items({}, config={"tampered_by": "loki"})
+    assert "a server that follows the rules" in follows and "breaks the rules" not in follows
+    one = items(membership=[told("cosine", "leaks")])
+    assert "a person with several samples" in one and "(membership)" not in one and "Other rounds" not in one
+    assert "several" not in items(membership=[told("cosine", "leaks", unit="patient")])
+    assert "kinds of examples" not in items(inference=[CLASSES]) and "kinds of examples" in server
+
+
+def test_facts_beside_the_opinion_are_of_the_most_serious_result(tmp_path: Path) -> None:
+    settings = read_settings(
+        tmp_path,
+        [
+            full_entry("ig", 0, False, **judged("inconclusive", "few")),
+            full_entry("ig", 2, False),
+            full_entry("dlg", 2, False, vantage="outsider"),
+        ],
+        pictures=False,
+    )
+    ig, other, membership, classes = opinion_facts(settings, [told("cosine", "leaks")], [CLASSES], "images")
+    assert ig == OpinionFacts(
+        "ig",
+        "Yes: 2 of 3 images recovered.",
+        "Whoever runs the server, 12 s of computing here.",
+        UNASKED,
+        "Between 9\N{NO-BREAK SPACE}% and 99\N{NO-BREAK SPACE}% of such images (95\N{NO-BREAK SPACE}% interval).",
+    )
+    assert other.queries.startswith("It reads the finished model.") and "finished model" in other.means
+    assert membership.extraction.endswith("whether a single image was trained on: it can be told.")
+    assert membership.likelihood.startswith("One that was trained on scores higher in 67")
+    assert classes.extraction == "Which kinds of examples a client holds: it can be told."
+
+
+@pytest.mark.parametrize(
+    ("entry", "extraction", "likelihood"),
+    [
+        (
+            judged("no leak found", "nothing"),
+            "Not by this attack: 0 of 8",
+            "Up to 31\N{NO-BREAK SPACE}% of such messages",
+        ),
+        (judged("inconclusive", "few"), "Not answered: 0 of 8 images recovered, which shows nothing.", "Not known."),
+        (judged("static only", "static"), "Not answered: 0 of 8", "Not known."),
+        (judged("attack broken", "control"), "Not answered: the test is void.", "Not known."),
+        ({"share_interval": None}, "Yes: 2 of 3 images recovered.", "2 of 3 here; no interval is recorded."),
+        (
+            judged("identifies", "identified", identification_rate=0.875),
+            "In part: 0 of 8 images recovered, but the true image told",
+            "88\N{NO-BREAK SPACE}% identified among look-alikes; by chance 1.0",
+        ),
+        (
+            judged("identifies", "candidates", candidates={"first": 6, "messages": 8, "null": 0.04, "p": 1e-7}),
+            "In part: ",
+            "6 of 8 messages point to the truth; by chance 4.0",
+        ),
+    ],
+)
+def test_likelihood_is_known_only_where_the_test_answers(
+    tmp_path: Path, entry: dict[str, Any], extraction: str, likelihood: str
+) -> None:
+    (facts,) = opinion_facts(settings_of(tmp_path, entry), [], [], "images")
+    assert facts.extraction.startswith(extraction) and facts.likelihood.startswith(likelihood)
+    assert "insignificant" not in facts.likelihood
+
+
+@pytest.mark.parametrize("tabular", [False, True])
+def test_the_first_page_needs_no_knowledge_of_the_field(tmp_path: Path, tabular: bool) -> None:
+    run = a_full_run(tmp_path / "run", tabular=tabular, membership=[told("cosine", "leaks")], privacy=[CLAIM])
+    page = read(run)
+    text = first_page(page)[page.text.index("Limits") :]
+    assert not re.search(JARGON, text), re.search(JARGON, text)
+    assert "What to ask of the federation" in text and "What was not tested" in text
+    assert "EDPB Opinion 28/2024" in text and "the judgement is yours" in text
+
+
+def test_a_run_on_classes_alone_is_not_called_unaudited(tmp_path: Path) -> None:
+    page = read(a_run(tmp_path / "run", attacks=(), inference=[CLASSES]))
+    assert page.verdict.startswith("The tested federation leaks what kind of data a client has")
+    assert page.heading.startswith("Leaks: attack label_distribution on method HyperFL on digits sought")
+    assert "no attack was run" not in page.text and "Nothing was tested for leaks" not in page.text
+
+
+def test_a_run_without_accuracies_has_a_page(tmp_path: Path) -> None:
+    """As a regression or a federation that reports none would write it."""
+    rounds = [{"round": n, "loss": 0.5 / n, "clients": 4, "failures": 0, "seconds": 1.0} for n in (1, 2)]
+    page = read(a_run(tmp_path / "run", rounds=rounds, final={"per_client": []}))
+    assert not re.search(r"\b(None|nan|NaN|Undefined)\b|[{}]", page.text)
+    assert "final accuracy" not in page.text
+
+
+def test_attack_and_method_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    entry = full_entry("hyperfl", 0, False, defence="dcs2", hidden_by="dcs2")
+    page = Page(write_report(a_run(tmp_path / "run", entries=[entry])).read_text(encoding="utf-8"))
+    assert page.heading.startswith("Method HyperFL with defence dcs2 on digits leaks: attack hyperfl")
+    assert "recovered by attack hyperfl" in page.text and "strengthens defence dcs2?" in page.text
