@@ -12,6 +12,7 @@ import tyro
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.report.pdf import browser, write_pdfs
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.flags import parsed, piped
 
@@ -39,6 +40,8 @@ class Command:
     """Attack what an earlier run recorded; writes into --out, or beside it as audit-N."""
     purge: Path | None = None
     """Remove from a finished run all that holds or may give away clients' data, and stop."""
+    pdf: tuple[Path, ...] | None = None
+    """Print the report as a PDF, too, by Chromium, Chrome or Edge; with folders behind it, print theirs, and stop."""
     resume: Path | None = None
     """Go on with a run that was cut short, from its last checkpoint; flags that decide no numbers may be given anew."""
     verify: Path | None = None
@@ -87,8 +90,8 @@ def _do(arguments: list[str]) -> int:
 
         print(*write(command.figures, command.experiment.out, data_root=command.experiment.data_root), sep="\n")
         return 0
-    if command.purge:
-        print(_purge(command.purge))
+    if command.purge or command.pdf:
+        print(_purge(command.purge) if command.purge else "\n".join(map(str, write_pdfs(command.pdf or ()))))
         return 0
     if command.verify:
         from flfw.verification.verify import verify
@@ -98,7 +101,10 @@ def _do(arguments: list[str]) -> int:
         return _matrix(command)
     if command.table or command.cell:
         return _table(command)
-    print(_summary(_run(command, arguments)))
+    printer = browser() if command.pdf is not None else ""  # looked for before the run
+    print(_summary(folder := _run(command, arguments)))
+    if printer:
+        print(*write_pdfs([folder]))
     return 0
 
 
@@ -147,8 +153,12 @@ def _refuse_two_tasks(command: Command) -> None:
     asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
     asked |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
     asked |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}
-    asked |= {"--figures": command.figures, "--verify": command.verify}
+    asked |= {"--figures": command.figures, "--verify": command.verify, "--pdf FOLDER": command.pdf}
     given = [flag for flag, value in asked.items() if value]
+    if command.pdf == () and given and given[0] not in ("--resume", "--from"):
+        raise BadInput(
+            f"Expected --pdf with one run, got it with {given[0]}; print each page afterwards: --pdf FOLDER."
+        )
     if len(given) > 1:
         raise BadInput(f"Expected one of {', '.join(asked)}, got {' and '.join(given)}; each does a thing of its own.")
 

@@ -43,16 +43,16 @@ def _accuracies(final: Mapping[str, Any] | None) -> list[str]:
         return []
     if final.get("mae_global") is not None:
         pair = [f"MAE {final[f'mae_{when}']:.4g}, RMSE {final[f'rmse_{when}']:.4g}" for when in ("global", "local")]
-        return [f"{pair[0]} as received; {pair[1]} after training, in the target's units"]
+        return [f"{pair[0]} as received; {pair[1]} after local training, in the target's units"]
     if final["acc_local"] is not None:
-        return [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after training"]
+        return [f"accuracy {final['acc_global']:.3f} as received, {final['acc_local']:.3f} after local training"]
     noisy, central = final["acc_global"], final["acc_central"]
     words = [f"accuracy {noisy:.3f} as received, by clients' numbers with noise"] if noisy is not None else []
     return [*words, f"accuracy {central:.3f} as sent, on the server's own test data"] if central is not None else words
 
 
 def _attack_line(entry: dict[str, Any], entries: Sequence[Mapping[str, Any]]) -> str:
-    where = f"{setting_name(entry, entries)} at round {entry['round']}"
+    where = f"attack {setting_name(entry, entries)} at round {entry['round']}"
     if entry.get("group"):
         where += f", {sum_words(entry)}"
     elif curve := entry.get("curve"):
@@ -61,7 +61,7 @@ def _attack_line(entry: dict[str, Any], entries: Sequence[Mapping[str, Any]]) ->
     if entry.get("cause") == "candidates":
         best += f", {entry['candidates']['first']} of {entry['candidates']['messages']} messages point to the truth"
     elif entry["verdict"] == "identifies":
-        best += f", {entry['identification_rate']:.0%} told from look-alikes"
+        best += f", {entry['identification_rate']:.0%} identified among look-alikes"
     cause = because(AuditEntry(entry, entry["attack"]))
     expected = f", {entry['share_expected']:.0%} expected" if entry.get("share_expected") is not None else ""
     line = f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{expected}{best})"

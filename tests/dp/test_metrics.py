@@ -75,7 +75,7 @@ def test_a_run_without_reported_numbers_trains_and_says_why_nothing_is_there(
     else:
         assert 0 <= final["acc_central"] <= 1
         page = (folder / "report.html").read_text()
-        assert "final accuracy on central test data" in page and "final accuracy before" not in page
+        assert "final accuracy on the server’s own test data" in page and "final accuracy as received" not in page
         assert "on the server's own test data" in printed
     with (folder / "clients.csv").open() as file:
         assert set(next(csv.reader(file))) == {"round", "client", "upload_bytes"}

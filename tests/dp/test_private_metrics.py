@@ -525,7 +525,7 @@ def test_a_run_shows_noisy_numbers_and_says_so(method: str, tmp_path: Path, caps
     assert all(0 <= float(row["acc_local"]) <= 1 and 0 <= float(row["loss"]) <= loss_bound(10) for row in rows)
     page = (folder / "report.html").read_text()
     assert "Probes of the audit are outside the count" in page  # and accuracies are not
-    assert "final accuracy on central test data" in page and "final accuracy after" not in page
+    assert "final accuracy on the server’s own test data" in page and "final accuracy after" not in page
     assert "What clients report here has noise" in page and "None" not in page and "NaN" not in page
     against = {e["adversary"]: e["epsilon"] for e in result["privacy"] if e["unit"] == "example"}
     alone = {epsilon for adversary, epsilon in against.items() if adversary != "aggregate"}

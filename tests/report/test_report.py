@@ -678,10 +678,10 @@ def test_terminal_tells_entries_of_different_kinds_apart(tmp_path: Path) -> None
     example = full_entry("ig", 0, False, vantage="client_example", **{**UNTOLD, "adaptive": True})
     message = sim._summary(a_run(tmp_path / "run", entries=[*partly, example])).splitlines()
     assert [line.partition(":")[0] for line in message[1:5]] == [
-        "ig against prune (server) at round 0",
-        "ig told of prune (server) at round 0",
-        "ig undefended (server) at round 0",
-        "ig (client_example) at round 0",
+        "attack ig against prune (server) at round 0",
+        "attack ig told of prune (server) at round 0",
+        "attack ig undefended (server) at round 0",
+        "attack ig (client_example) at round 0",
     ]
 
 

@@ -11,7 +11,7 @@ TRAINING = """\
 <h3>Final accuracy and traffic</h3>
 <dl class="facts">
 {% for key, name in {'mae': 'mean absolute error', 'rmse': 'root of the mean squared error', 'r2': 'R²'}.items() if final[key ~ '_global'] is number %}<div><dt>{{ name }} <small>as received, and after local training; a regression has no accuracy</small></dt><dd>{{ final[key ~ '_global']|num(3) }}, {{ final[key ~ '_local']|num(3) }}</dd></div>{% endfor %}
-{% for key, name in {'acc_global': 'as received', 'acc_local': 'after local training', 'acc_central': 'on the server’s test data', 'acc_protected': 'as received, on the training data that defences protect'}.items() if final[key] is number %}<div><dt>{{ name }}</dt><dd>{{ final[key]|pct }}</dd></div>{% endfor %}
+{% for key, name in {'acc_global': 'as received', 'acc_local': 'after local training', 'acc_central': 'on the server’s own test data', 'acc_protected': 'as received, on the training data that defences protect'}.items() if final[key] is number %}<div><dt>{{ name }}</dt><dd>{{ final[key]|pct }}</dd></div>{% endfor %}
 {% if final.best_validation %}<div><dt>best on validation</dt><dd>{{ final.best_validation.accuracy|pct }} at round {{ final.best_validation.round|plain }}</dd></div>{% endif %}
 {% set own = final.per_client|default([])|map(attribute='acc_local')|select('number')|list %}
 {% if own %}<div><dt>spread over clients, after local training</dt><dd>{{ own|min|pct }} to {{ own|max|pct }}</dd></div>{% endif %}
