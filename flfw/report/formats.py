@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from jinja2 import Undefined
+from markupsafe import Markup, escape
 
 from flfw.privacy.rounding import at_least, at_most
 from flfw.report.findings import number
@@ -67,6 +69,11 @@ def sentence(text: str) -> str:
     """Return a text as a sentence: with a capital letter and a full stop."""
     text = capital(text)
     return text if text.endswith((".", "!", "?")) else f"{text}."
+
+
+def flags(text: str) -> Markup:
+    """Return a text with each flag of sim.py kept on one line."""
+    return Markup(re.sub(r"--[a-z-]+", r'<span class="flag">\g<0></span>', str(escape(text))))
 
 
 def capital(text: str) -> str:

@@ -28,7 +28,7 @@ from flfw.report.causes import because, of_search, plainly
 from flfw.report.decision import decision
 from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked_panels
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
-from flfw.report.formats import above, below, capital, decimals, digits, percent, percent_above, plain, sentence
+from flfw.report.formats import above, below, capital, decimals, digits, flags, percent, percent_above, plain, sentence
 from flfw.report.opinion import UNASKED, opinion_facts
 from flfw.report.page_facts import beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
 from flfw.report.questions import decisive, membership_first, questions, seen_by, where_told
@@ -160,7 +160,7 @@ def _template() -> Template:
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters.update(num=decimals, pct=percent, plain=plain, command=command, number=number, who=who)
     jinja.filters.update(because=because, plainly=plainly, of_search=of_search, sentence=sentence, digits=digits)
-    jinja.filters.update(capital=capital, beyond_chance=beyond_chance, most_missed=most_missed)
+    jinja.filters.update(capital=capital, flags=flags, beyond_chance=beyond_chance, most_missed=most_missed)
     jinja.filters.update(where_told=where_told, seen_by=seen_by, above=above, below=below, above_pct=percent_above)
     return jinja.from_string(PAGE)
 

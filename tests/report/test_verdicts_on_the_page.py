@@ -362,9 +362,10 @@ def test_terminal_gives_the_cause(tmp_path: Path) -> None:
     assert [one["cause"] for one in result["audit"]] == ["search", "identified", "nothing"]
     lines = sim._summary(folder).splitlines()[1:4]
     assert lines == [
-        "attack ig told of prune at round 0: inconclusive (0% recovered, best 31.2 dB): its search ended short of the true "
-        "data in 6 of 8 messages",
-        "attack dlg told of prune at round 0: identifies (0% recovered, best 31.2 dB, 88% identified among look-alikes)",
+        "attack ig told of prune at round 0: inconclusive (0% recovered, best 31.2 dB): its search ended short of the "
+        "true data in 6 of 8 messages",
+        "attack dlg told of prune at round 0: identifies (0% recovered, best 31.2 dB, 88% identified among "
+        "look-alikes)",
         "attack ig told of prune at round 2: no leak found (0% recovered, best 31.2 dB)",
     ]
 
