@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 import logging
+import signal
+import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from flfw.terminal.exit_code import from_machine, set_environment
 
-_LOGGERS = ("flwr", "ray")
+_WIDGETS = "ray.widgets"
+_LOGGERS = ("flwr", "ray", _WIDGETS)
 
 __all__ = ["library_call", "set_environment"]
 
 
 @contextmanager
 def library_call() -> Iterator[None]:
-    """Give back the levels of Flower's and Ray's loggers, and raise errors of the disk and of paths as the project's.
+    """Give back loggers' levels and the handler of SIGTERM, and raise errors of the disk and of paths as the project's.
 
     Raises:
         BadInput: a path cannot be what is asked of it.
         RunFailed: the disk is full or read-only.
     """
+    handler = signal.getsignal(signal.SIGTERM)
     levels = {name: logging.getLogger(name).level for name in _LOGGERS}
+    logging.getLogger(_WIDGETS).setLevel(logging.ERROR)  # Ray and tqdm ask for widgets in a notebook; lines will do
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "IProgress not found")
+            yield
     except OSError as error:
         if (known := from_machine(error)) is None:
             raise
@@ -31,3 +39,9 @@ def library_call() -> Iterator[None]:
     finally:
         for name, level in levels.items():
             logging.getLogger(name).setLevel(level)
+        if handler is not None and signal.getsignal(signal.SIGTERM) is not handler and _is_main_thread():
+            signal.signal(signal.SIGTERM, handler)  # Ray's would end the caller's program
+
+
+def _is_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()

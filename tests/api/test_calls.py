@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import logging
 import os
@@ -21,12 +22,14 @@ from tests.support.paths import ROOT
 
 SMALL = {"method": "fedavg", "net": "linear", "clients": 2, "rounds": 1, "local_epochs": 1, "images": 2}
 SCRIPT = """
+import signal
 import sys
 import flfw
 loaded = [name for name in ("torch", "pandas", "flwr", "ray", "numpy") if name in sys.modules]
 from flfw import run
 small = dict(method="fedavg", net="linear", clients=2, rounds=1, local_epochs=1, images=2)
 result = run(**small, attack="analytic", out="a", engine="{}")
+assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 print(loaded, result.verdict, result.final["acc_local"])
 """
 
@@ -153,6 +156,13 @@ def test_every_name_of_the_interface_is_there_and_no_other() -> None:
         _ = flfw.nothing  # type: ignore[attr-defined]
 
 
+def test_the_types_of_the_interface_are_those_of_its_names() -> None:
+    stub = ast.parse((ROOT / "flfw" / "__init__.pyi").read_text())
+    named = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert named - {None} == {name for name in flfw.__all__ if not name.startswith("_")}
+    assert (ROOT / "flfw" / "py.typed").is_file()
+
+
 @pytest.mark.parametrize("engine", ["inproc", pytest.param("ray", marks=pytest.mark.slow)])
 def test_a_script_needs_no_main_guard_and_the_import_is_light(tmp_path: Path, engine: str) -> None:
     script = tmp_path / "script.py"
@@ -167,13 +177,16 @@ def test_a_script_needs_no_main_guard_and_the_import_is_light(tmp_path: Path, en
 
 
 SECOND = """
+import signal
 import ray
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
 from flfw import BadInput, run
 small = dict(method="fedavg", net="linear", clients=2, rounds=1, local_epochs=1, images=2, attack="analytic")
+before = signal.getsignal(signal.SIGTERM)
 ours = run(**small, engine="ray", out="ray")
 assert ray.is_initialized()
 other = run(**small, engine="inproc", out="inproc")
+assert signal.getsignal(signal.SIGTERM) is before
 assert ours.final == other.final and ours.verdict == other.verdict == "leaks"
 
 @ray.remote(num_cpus=1)
