@@ -197,13 +197,13 @@ def _purge(folder: Path) -> str:
 
 def _tables() -> tuple[str, ...]:
     """Return the names of all tables: the papers', and the frontier."""
-    from flfw.papers.calls import names
+    from flfw.papers.interface.tables import names
 
     return names()
 
 
 def _table(command: Command) -> int:
-    from flfw.papers.calls import measured
+    from flfw.papers.interface.tables import measured
 
     table = measured(command.table, command.cell, command.scale, command.experiment)
     print(table.text, *table.files, sep="\n")

@@ -23,7 +23,7 @@ if not _Path(__file__).with_name("strategies").exists():
 _INTERFACE = {
     **dict.fromkeys(("BadInput", "RunFailed"), "flfw.errors"),
     "Experiment": "flfw.experiment",
-    **dict.fromkeys(("TableResult", "reproduce_table"), "flfw.papers.calls"),
+    **dict.fromkeys(("TableResult", "reproduce_table"), "flfw.papers.interface.tables"),
     **dict.fromkeys(
         (
             "MatrixResult",

@@ -12,8 +12,8 @@ from flfw.api import run_rehearsal as run_rehearsal
 from flfw.errors import BadInput as BadInput
 from flfw.errors import RunFailed as RunFailed
 from flfw.experiment import Experiment as Experiment
-from flfw.papers.calls import TableResult as TableResult
-from flfw.papers.calls import reproduce_table as reproduce_table
+from flfw.papers.interface.tables import TableResult as TableResult
+from flfw.papers.interface.tables import reproduce_table as reproduce_table
 
 __version__: str
 

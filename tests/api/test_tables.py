@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from flfw import BadInput, Experiment, TableResult, reproduce_table
-from flfw.papers import calls
+from flfw.papers.interface import tables
 from tests.support.outside_parts import TABLE_NAME
 
 
@@ -51,4 +51,4 @@ def test_what_a_table_decides_and_what_there_is_not_is_refused(
 
 
 def test_the_names_are_those_of_the_list() -> None:
-    assert {"hyperfl.1", "dp.frontier"} <= {*calls.names()} and Experiment().out is None
+    assert {"hyperfl.1", "dp.frontier"} <= {*tables.names()} and Experiment().out is None

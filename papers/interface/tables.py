@@ -70,7 +70,7 @@ def measured(table: str, cell: str, scale: Scale, given: Experiment) -> Measured
 
 
 def reproduce_table(table: str = "", /, *, cell: str = "", scale: Scale = "quick", **fields: Any) -> TableResult:
-    """Reproduce a paper's table, as ``sim.py --table`` does; it goes on where it was cut short.
+    """Measure a paper's table, as ``sim.py --table`` does; it goes on where it was cut short.
 
     Args:
         table: name of the table, such as ``hyperfl.1``; may be left out if ``cell`` contains it.

@@ -1,0 +1,1 @@
+"""Tables of the papers as functions for Python programs."""
