@@ -207,10 +207,15 @@ class Truth:
         whole = [part for name, part in tensors.items() if name not in ("samples", "labels")]
         whole += [part for name, part in tensors.items() if name == "labels" and part.dtype != torch.float32]
         known = {"samples", "labels", "indices"} <= tensors.keys() <= {"samples", "labels", "indices", "order"}
-        if samples is None or not known or not samples.is_floating_point() or not bool(samples.isfinite().all()):
+        if samples is None or not known or not samples.is_floating_point() or not _finite(samples, tensors["labels"]):
             raise ValueError(f"expected samples, labels and indices of probes, got {', '.join(tensors)}")
         if any(part.dtype != torch.int64 for part in whole) or not (
             len(samples) == len(tensors["labels"]) == len(tensors["indices"])
         ):
             raise ValueError("expected a label and an index for each sample")
         return cls(**tensors)
+
+
+def _finite(samples: Tensor, labels: Tensor) -> bool:
+    """Return whether inputs, and labels that are numbers, are finite."""
+    return bool(samples.isfinite().all()) and bool(labels.isfinite().all())

@@ -134,8 +134,8 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     @cached_property
     def _public(self) -> Public:
-        (samples, labels), of = self._task.public(), self._task.dataset
-        return Public.from_arrays(samples.numpy(), of.kinds(labels.numpy()), bool(of.vocabulary), of.columns)
+        (samples, labels), held = self._task.public(), self._task.dataset
+        return Public.from_arrays(samples.numpy(), held.kinds(labels.numpy()), bool(held.vocabulary), held.columns)
 
     @cached_property
     def _extractors(self) -> Extractors:

@@ -177,9 +177,9 @@ class Climb:
             mine = [place for place, (seen, _, _) in enumerate(opened) if seen.client == client]
             pool = np.setdiff1d(self._task.victim_pool(client), taken)
             rng = numpy_generator(self._resolved.experiment.seed, "candidates", client)
-            of = self._task.dataset
-            labels = [of.kinds(opened[place][2].labels.numpy()) for place in mine]
-            there = of.kinds(of.train_y[pool])
+            dataset = self._task.dataset
+            labels = [dataset.kinds(opened[place][2].labels.numpy()) for place in mine]
+            there = dataset.kinds(dataset.train_y[pool])
             for place, chosen in zip(mine, disjoint_candidates(labels, there, rng, most), strict=True):
                 drawn[place] = pool[chosen]
                 taken = np.append(taken, drawn[place])

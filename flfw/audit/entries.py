@@ -294,15 +294,14 @@ def _identified(rows: Sequence[ScoreRow]) -> float | None:
 
 
 def _exact(rows: Sequence[ScoreRow]) -> dict[str, float | None]:
-    cells = {"cells": "exact_cells", "cells_floor": "floor_cells"}
     agreed = [row for row in rows if row.get("agreed_exact") is not None]
     more = {name: _mean(agreed, name) for name in ("agreed", "agreed_exact")} if agreed else {}
+    more |= {key: _mean(rows, key) for key in ("cells", "floor_cells") if _mean(rows, "floor_cells") is not None}
     return {
         "features": _mean(rows, "exact_features"),
         "rows": _share(rows, "exact"),
         "floor": _mean(rows, "floor_features"),
         **more,
-        **({name: _mean(rows, of) for name, of in cells.items()} if _mean(rows, "floor_cells") is not None else {}),
     }
 
 

@@ -297,18 +297,16 @@ def failed(job: Job, why: str) -> Solution:
 
 def solved(job: Job, reconstructions: Sequence[Reconstruction | None], seconds: float, **more: Any) -> Solution:
     """Return the solution of a job, with its reconstructions on the CPU."""
-    brought = [None if f is None else _on_cpu(f) for f in reconstructions]
-    return Solution(digest(job), tuple(brought), seconds=seconds, **more)
+    return Solution(digest(job), tuple(f and _on_cpu(f) for f in reconstructions), seconds=seconds, **more)
 
 
 def _on_cpu(reconstruction: Reconstruction) -> Reconstruction:
     optional = (reconstruction.searched, reconstruction.agreement, reconstruction.unguided)
     searched, agreed, unguided = (None if one is None else _inputs(one) for one in optional)
-    loss, taken = reconstruction.matching_loss, reconstruction.iterations  # an attack may give tensors
-    given = reconstruction.labels
-    kind = torch.float32 if given is not None and given.is_floating_point() else torch.int64
-    labels = None if given is None else given.detach().to("cpu", kind, copy=True)
-    loss, taken = None if loss is None else float(loss), None if taken is None else int(taken)
+    loss, taken, labels = reconstruction.matching_loss, reconstruction.iterations, reconstruction.labels
+    if labels is not None:
+        labels = _inputs(labels) if labels.is_floating_point() else labels.detach().cpu().long().clone()
+    loss, taken = None if loss is None else float(loss), None if taken is None else int(taken)  # perhaps tensors
     return Reconstruction(_inputs(reconstruction.samples), loss, taken, labels, searched, agreed, unguided)
 
 

@@ -1,4 +1,4 @@
-"""Scores of reconstructions against the truth; only this module opens the truth."""
+"""Scores of reconstructions against the truth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from flfw.audit.measures.perceptual import Perceptual
 from flfw.audit.measures.public import Public
 from flfw.audit.measures.reduced import reduced_scores
 from flfw.audit.measures.rouge import rouges
-from flfw.audit.uploads import is_unusable, joined_truth, labels_found
+from flfw.audit.uploads import is_unusable, joined_truth, labels_found, opened
 from flfw.data import Dataset
 from flfw.nets.inputs import Inputs
 from flfw.recording import format as tape
@@ -93,21 +93,19 @@ class Scorer:
             ceiling: the attack's `flfw.adversary.attack.Attack.ceiling`; by default it has none.
         """
         stem = f"r{job.ticket.round:04d}-{job.ticket.point}-{exchange.slot:03d}"
-        parts = [Truth.read(self._truth, name) for name in names]
-        truth, path = joined_truth(parts, self._truth / f"{names[0]}.safetensors", self._out, stem)
-        inferred = labels_found(exchange, truth, reconstruction)
-        truth = replace(truth, labels=from_numpy(self._kinds(truth.labels.numpy())))
+        parts = [opened(self._truth, name) for name in names]
+        recorded, path = joined_truth(parts, self._truth / f"{names[0]}.safetensors", self._out, stem)
+        truth = replace(recorded, labels=from_numpy(self._kinds(recorded.labels.numpy())))
         samples, agreement = None, None
         if reconstruction is not None and not is_unusable(reconstruction, truth):
             order = self._order(truth.samples, reconstruction.samples)
             samples = reconstruction.samples.numpy()[order]
             agreement = None if reconstruction.agreement is None else reconstruction.agreement.numpy()[order]
-        file = self._keep(f"{job.name}-{exchange.slot:03d}", samples)
         shared = columns | {
             "matching_loss": None if reconstruction is None else reconstruction.matching_loss,
             "iterations": None if reconstruction is None else reconstruction.iterations,
-            "labels_found": inferred,
-            "reconstruction": file,
+            "labels_found": labels_found(exchange, recorded, reconstruction),
+            "reconstruction": self._keep(f"{job.name}-{exchange.slot:03d}", samples),
             "truth": os.path.relpath(path, self._out),
         }
         distances: Sequence[float | None] = [None] * len(truth.labels)
@@ -250,7 +248,7 @@ class Scorer:
         true = self._public.compared(truth.samples[i].numpy())
         row: ScoreRow = {"index": index, "label": label, "failed": guess is None}
         row |= dict.fromkeys(
-            ("db", "psnr", "ssim", "rmsd", "gain", "rank", "candidates", "exact_features", "exact", "exact_cells")
+            ("db", "psnr", "ssim", "rmsd", "gain", "rank", "candidates", "exact_features", "exact", "cells")
         )
         row |= {"succeeded": False, "recovered": False}
         row |= {f"floor_{name}": value for name, value in floors.items()}
@@ -276,7 +274,7 @@ class Scorer:
             return row | {"psnr": db, "ssim": metrics.ssim(true, guess)}
         binary = self._public.binary
         row["exact_features"] = recovery.matched_features(true, guess, binary)
-        return row | {"exact": recovery.exact_match(true, guess, binary), "exact_cells": self._cells(true, guess)}
+        return row | {"exact": recovery.exact_match(true, guess, binary), "cells": self._cells(true, guess)}
 
     def _cells(self, true: np.ndarray, guess: np.ndarray) -> float | None:
         """Return the share of a row's cells that were recovered, a category only as a whole; None without a plan."""

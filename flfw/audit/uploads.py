@@ -96,10 +96,19 @@ def ticket_of_uploads(server_round: int, truths: Sequence[Truth]) -> Ticket:
     return Ticket("target", server_round, "", batch, steps, UPLOAD)
 
 
+def opened(folder: Path, key: str) -> Truth:
+    """Open the examples of one probe or upload; only this module does.
+
+    Raises:
+        ValueError: they are something else, or not finite.
+    """
+    return Truth.read(folder, key)
+
+
 def read_truth(folder: Path, key: str) -> Truth | None:
     """Read the examples of one probe, for granting its labels and for the control; None if they cannot be read."""
     try:
-        return Truth.read(folder, key)
+        return opened(folder, key)
     except (OSError, SafetensorError, TypeError, ValueError):  # TypeError: a tensor has no axis
         return None
 

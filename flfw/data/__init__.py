@@ -173,13 +173,7 @@ def here(name: str, data_root: Path | None, form: PictureForm | None = None) -> 
 
 
 def configured(name: str, assignments: Sequence[str]) -> str:
-    """Return a table's name with the values of ``--set csv.FIELD=VALUE`` in it, and a plan's with its digest.
-
-    Other names stay as they are.
-
-    Raises:
-        BadInput: a setting is unknown, or the plan cannot be read.
-    """
+    """Return a table's name with the values of ``--set csv.FIELD=VALUE``, a plan's with its digest, others as given."""
     return tables.configured(site_tables.named(name), assignments)
 
 

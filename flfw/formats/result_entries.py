@@ -58,7 +58,7 @@ class ExactFigures(TypedDict, total=False):
     rows: Figure
     floor: Figure
     cells: Figure
-    cells_floor: Figure
+    floor_cells: Figure
     agreed: Figure
     agreed_exact: Figure
 

@@ -20,8 +20,7 @@ from flfw.data.files.columns import Columns
 from flfw.data.tables import plan_file
 from flfw.formats.rows import read_rows
 from flfw.report.figures import feature_strip, png_uri
-from flfw.report.table_rows import row_pair
-from flfw.report.texts import text_pair
+from flfw.report.texts import row_pair, text_pair
 
 # An attacker's grants and budget: settings that agree in all of these share one description.
 GRANT = {

@@ -1,4 +1,4 @@
-"""Texts of a client beside what an attack made of them, for the page."""
+"""Texts and rows of a table of a client beside what an attack made of them, for the page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 from markupsafe import Markup, escape
 
+from flfw.data.files.columns import Columns
+
+_MOST = 60  # columns of a row that are shown
 _SIGNS = {"\0": "·", "\n": "↵", "\t": "⇥"}
 LEGEND = (
     "↵ ends a line, ⇥ is a tab, · a zero byte that fills up, \N{REPLACEMENT CHARACTER} another byte without a picture"
@@ -58,3 +61,33 @@ def _shown(character: str) -> str:
     if character.isprintable() and character:
         return str(escape(character))
     return _SIGNS.get(character, "\N{REPLACEMENT CHARACTER}")
+
+
+def row_pair(plan: Columns, truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
+    """Write a table of a row's columns, with the true and the reconstructed value of each; wrong ones are marked.
+
+    A number is right within a twentieth of its range, as the audit counts.
+
+    Args:
+        plan: the table's columns.
+        truth: features (d,) in [0, 1].
+        reconstruction: the same of the attack's result; None: there is none.
+    """
+    true, right = plan.row(truth), plan.right(truth, reconstruction)
+    made = ["nothing"] * len(true) if reconstruction is None else plan.row(reconstruction)
+    lines = []
+    for column, value, guess, same in list(zip(plan.kept, true, made, right, strict=True))[:_MOST]:
+        shown = escape(guess) if same else Markup("<mark>{}</mark>").format(guess)
+        lines.append(
+            Markup(
+                '<tr><th scope="row" class="text">{}</th><td class="text">{}</td><td class="text">{}</td></tr>'
+            ).format(column.name, value, shown)
+        )
+    rest = len(true) - _MOST
+    note = Markup('<p class="soft">and {} more columns</p>').format(rest) if rest > 0 else Markup("")
+    head = Markup(
+        '<thead><tr><th scope="col" class="text">Column</th><th scope="col" class="text">True</th>'
+        '<th scope="col" class="text">Attack</th></tr></thead>'
+    )
+    body = Markup("").join(lines)
+    return Markup('<div class="strip scroll"><table>{}<tbody>{}</tbody></table>{}</div>').format(head, body, note)

@@ -301,23 +301,16 @@ class FederatedStrategy(Method, Strategy, ABC):
         failed = self.roster.unfit_among(everyone)
         fit = [p for p in everyone if p not in self.roster.unfit]
         at_once = self.sample or len(everyone)  # the deadline is meant for this number of clients
+        kind = "numbers" if self.at and self.at.task.dataset.is_regression else metrics
         rows: list[dict[str, Any]] = []
         for start in range(0, len(fit), at_once):
             now = fit[start : start + at_once]
             asked = [self.ask(p, self.message_for(p, arrays), "evaluate", last + 1) for p in now]
             replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
-            taken = self.roster.receive(asked, replies, when, self._needed(metrics), failed)
+            taken = self.roster.receive(asked, replies, when, partial(read_metrics, needed=_NEEDED[kind]), failed)
             rows += [{"client": partition, **answer} for partition, answer in taken]
         self.roster.check_enough(len(rows), failed, when, len(everyone))
         return rows, failed
 
-    def _needed(self, metrics: str) -> Callable[..., Any]:
-        """Return the reader of a client's final numbers, which needs those that each client has."""
-        return _ERRORS if self.at and self.at.task.dataset.is_regression else _ACCURACIES[metrics]
 
-
-_ACCURACIES = {
-    "all": partial(read_metrics, needed=("acc_global", "acc_local")),
-    "private": partial(read_metrics, needed=("acc_global",)),
-}
-_ERRORS = partial(read_metrics, needed=("mae_global", "mae_local"))
+_NEEDED = {"all": ("acc_global", "acc_local"), "private": ("acc_global",), "numbers": ("mae_global", "mae_local")}

@@ -1,6 +1,7 @@
 """What was seen, what was granted and the truth: three things in three places."""
 
 import dataclasses
+import re
 import stat
 from pathlib import Path
 
@@ -55,10 +56,12 @@ def test_only_scoring_opens_the_truth() -> None:
         path for package in ("flfw", "attacks", "strategies", "clients") for path in (root / package).rglob("*.py")
     ]
     opens = {str(path.relative_to(root)) for path in sources if "Truth.read(" in path.read_text()}
-    assert opens == {"flfw/audit/scorer.py"}
+    assert opens == {"flfw/audit/uploads.py"}
     asks = {str(path.relative_to(root)) for path in sources if "read_truth(" in path.read_text()}
     # The plan grants labels, the auditor checks the control, the climb recomputes the message.
-    assert asks == {f"flfw/audit/{name}.py" for name in ("scorer", "plan", "auditor", "climb")}
+    assert asks == {f"flfw/audit/{name}.py" for name in ("uploads", "plan", "auditor", "climb")}
+    scored = {str(path.relative_to(root)) for path in sources if re.search(r"\bopened\(", path.read_text())}
+    assert scored == {f"flfw/audit/{name}.py" for name in ("uploads", "scorer")}
 
 
 def test_truth_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -125,9 +125,12 @@ def test_truths_of_other_kinds_count_as_missing(tmp_path: Path) -> None:
     numbers, labels = torch.rand(2, 3), torch.tensor([0, 1])
     Truth(numbers, labels, labels.clone()).write(tmp_path, "good")
     assert read_truth(tmp_path, "good") is not None
+    Truth(numbers, labels.float(), labels.clone()).write(tmp_path, "regression")
+    assert read_truth(tmp_path, "regression") is not None
     wrong = {
         "nan": {"samples": numbers / 0, "labels": labels, "indices": labels.clone()},
-        "float": {"samples": numbers, "labels": labels.float(), "indices": labels.clone()},
+        "double": {"samples": numbers, "labels": labels.double(), "indices": labels.clone()},
+        "not finite": {"samples": numbers, "labels": labels / torch.zeros(2), "indices": labels.clone()},
         "short": {"samples": numbers, "labels": labels[:1].clone(), "indices": labels.clone()},
         "more": {"samples": numbers, "labels": labels, "indices": labels.clone(), "x": labels + 1},
     }

@@ -302,8 +302,8 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--dataset", "minst"],
-            "Expected a data set among {datasets}, folder:PATH, text:FILE, hf:NAME, "
-            "site:CxHxW:CLASSES or package.module:CARD; got dataset=minst.",
+            "Expected a data set among {datasets}, folder:PATH, csv:FILE@TARGET, "
+            "parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES or package.module:CARD; got dataset=minst.",
         ),
         (["--attack", "igg"], "Expected an attack among {attacks}, or package.module:Class; got attack=igg."),
         (["--attack", "none", "ig"], "Expected an attack among {attacks}, or package.module:Class; got attack=none."),

@@ -21,7 +21,7 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.net import loss, losses, regression_metrics
 from flfw.rehearse.__main__ import main as rehearse
-from flfw.report.table_rows import row_pair
+from flfw.report.texts import row_pair
 from flfw.resolve import resolve
 from flfw.runs.run import check, run
 from flfw.server.history import Patience
@@ -99,7 +99,7 @@ def test_a_classification_is_audited_by_columns_with_their_names(table: Path, tm
     folder = run(asked(table, "died", tmp_path / "run", victim_batch=2, pictures="yes"))
     result, entry = result_of(folder), result_of(folder)["audit"][0]
     assert [column["name"] for column in entry["columns"]] == ["age", "ward", "smoker"]
-    assert 0 <= entry["exact_match"]["cells_floor"] < 1 and entry["exact_match"]["cells"] is not None
+    assert 0 <= entry["exact_match"]["floor_cells"] < 1 and entry["exact_match"]["cells"] is not None
     assert result["final"]["acc_global"] is not None and "mae_global" not in result["final"]
     assert plan_file.kept(folder) == data.describe(result["config"]["dataset"]).columns
     assert "Classification of died: 2 classes, no, yes." in result["notes"]

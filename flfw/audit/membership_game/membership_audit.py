@@ -122,8 +122,8 @@ class MembershipAudit:
         experiment, everyone = self._experiment, self._experiment.clients
         peers = tuple(range(everyone - experiment.colluding, everyone)) if vantage == PEER else ()
         clients = self._targets(line for line in lines if line["client"] not in peers)
-        of = self._task.dataset
-        pairs, labels = self._pairs, of.kinds(np.asarray(of.train_y))
+        dataset = self._task.dataset
+        pairs, labels = self._pairs, dataset.kinds(np.asarray(dataset.train_y))
         null = untrained_pairs(pairs, clients, labels, experiment.seed)
         candidates = candidates_of(self._task, {client: pairs[client] for client in clients}, null)
         held, rounds, steps = candidates.granted(), sorted({line["round"] for line in lines}), map(self._steps, clients)
