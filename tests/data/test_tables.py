@@ -115,6 +115,13 @@ def test_identifiers_and_free_text_are_left_out_and_said(tmp_path: Path) -> None
     assert "and 3 more: 3 left out" in listing.listing(held.columns, most=1)
 
 
+def test_two_numbers_are_a_boolean_in_all_but_the_shortest_tables(tmp_path: Path) -> None:
+    lines = [f"{1 + n % 2},{n % 7},{'ab'[n % 2]}" for n in range(30)]
+    held = load(write(tmp_path, "\n".join(["sex,size,y", *lines])), "y")
+    assert held.columns is not None
+    assert (held.columns.columns[0].kind, held.columns.columns[0].categories) == ("boolean", ("1", "2"))
+
+
 def test_settings_overrule_what_values_tell_and_patterns_name_columns(tmp_path: Path) -> None:
     lines = [f"{n % 3},{n},{n % 5},{n % 2},{n % 4}" for n in range(20)]
     file = write(tmp_path, "\n".join(["zip,g_1,g_2,y,seven", *lines]))

@@ -131,7 +131,7 @@ def test_a_value_in_place_of_the_table_stops_the_site(tmp_path: Path) -> None:
 def test_a_policy_without_the_table_pins_nothing_but_the_place_of_its_data(tmp_path: Path) -> None:
     plain = Policy(("0" * 64,), ("*",), 1.0)
     assert plain.refuses_run({**DEFAULT, "method": "fedcg", "rounds": 10**6, "dataset": "site:1x8x8:4"}) is None
-    for dataset in ("folder:/home", "hf:/srv/patients", "hf:somebody/set"):
+    for dataset in ("folder:/home", "hf:/srv/patients", "hf:somebody/set", "csv:/srv/t.csv@y"):
         refused = plain.refuses_run({**DEFAULT, "dataset": dataset})
         assert refused is not None
         assert refused.startswith(f"this site's policy lets no server choose what is read, such as {dataset}; ")

@@ -74,6 +74,8 @@ def _told(name: str, words: np.ndarray) -> tuple[Kind, str] | str:
         return "boolean", ""
     numbers = _numbers(there)
     share = float(np.mean(~np.isnan(numbers)))
+    if share == 1.0 and len(values) == 2 and len(there) > _FEW:
+        return "boolean", ""
     if share == 1.0:
         return _of_numbers(name, numbers)
     if all(map(_DATE.fullmatch, values)):
