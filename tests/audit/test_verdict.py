@@ -36,12 +36,12 @@ from flfw.audit.verdict import (
 from flfw.experiment import Experiment
 from flfw.formats.result_entries import breakdowns
 from flfw.nets import Tensors
-from flfw.recording import format as tape
 from flfw.recording.manifest import rewrite
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve, without_auto
 from flfw.runs import run as whole
 from flfw.task import Task
+from tests.support.known_answers import record_answer
 from tests.support.silent_defences import Blanks, SendsNothing
 from tests.support.small_runs import tiny
 
@@ -303,11 +303,9 @@ def tampered(leaking: tuple[Path, Experiment], folder: Path, change: Any) -> dic
     lines = [json.loads(line) for line in manifest.read_text().splitlines()]
     controls = [line for line in lines if line.get("config", {}).get("rung") == "control"]
     controls.sort(key=lambda line: line["config"]["slot"])
-    answers = [seen.sent for seen in Recordings(folder / "observations").probes("control", 0)]
-    for line, answer in zip(controls, change(answers), strict=True):
-        stored = tape.encode({name: value.numpy() for name, value in answer.items()}, "none")
-        (folder / "observations" / line["sent_by_client"]["file"]).write_bytes(stored.data)
-        line["sent_by_client"] |= {"sha256": stored.sha256, "bytes": stored.size}
+    probes = Recordings(folder / "observations").probes("control", 0)
+    for line, seen, answer in zip(controls, probes, change([seen.sent for seen in probes]), strict=True):
+        record_answer(folder / "observations", line, answer, seen.received)
     rewrite(folder / "observations", lines)
     return audited_again(folder, leaking[1])
 

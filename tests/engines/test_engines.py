@@ -33,8 +33,9 @@ ON_RAY = ("fedper",)  # with private tensors; all other methods are slow
 def recorded(folder: Path) -> list[tuple]:
     """What was sent and received in each probe, by the SHA-256 of its bytes."""
     lines = Recordings(folder / "observations").lines
+    sides = ("sent_to_client", "sent_by_client")
     return [
-        (line["config"]["rung"], line["config"]["slot"], line["sent_to_client"], line["sent_by_client"])
+        (line["config"]["rung"], line["config"]["slot"], *(line[side]["plain_sha256"] for side in sides))
         for line in lines
     ]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Any, final
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from flfw.adversary.attack import Attack, Budget
@@ -22,7 +21,9 @@ from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.audit.auditor import Auditor
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
+from flfw.recording.format import Plain, exchange_id
 from flfw.recording.manifest import rewrite
+from flfw.recording.reader import Recordings
 from flfw.resolve import resolve, without_auto
 from flfw.runs import run as whole
 from flfw.task import Task
@@ -85,14 +86,24 @@ def controls(change: Callable[[Answers], Answers]) -> Callable[[Path], None]:
     def doctor(folder: Path) -> None:
         rows = _manifest(folder)
         lines = [row for row in rows if row.get("config", {}).get("rung") == "control"]
-        paths = [folder / "observations" / line["sent_by_client"]["file"] for line in lines]
-        for line, path, answer in zip(lines, paths, change([load_file(path) for path in paths]), strict=True):
-            data = save(answer, {"format": "1"})
-            path.write_bytes(data)
-            line["sent_by_client"] |= {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        seen = [Recordings(folder / "observations").observation(exchange_id(_sent(line)["file"])) for line in lines]
+        for line, one, answer in zip(lines, seen, change([one.sent for one in seen]), strict=True):
+            record_answer(folder / "observations", line, answer, one.received)
         _rewrite(folder, rows)
 
     return doctor
+
+
+def record_answer(folder: Path, line: dict[str, Any], answer: Tensors, received: Tensors) -> None:
+    """Put other tensors in the place of what a client sent, stored as the line says."""
+    before, after = ({name: value.numpy() for name, value in one.items()} for one in (received, answer))
+    stored = Plain.of(after).encoded(line["compression"], before)
+    (folder / _sent(line)["file"]).write_bytes(stored.data)
+    line["sent_by_client"] = stored.entry(_sent(line)["file"])
+
+
+def _sent(line: dict[str, Any]) -> dict[str, Any]:
+    return line["sent_by_client"]
 
 
 def damaged(rung: str, *slots: int) -> Callable[[Path], None]:

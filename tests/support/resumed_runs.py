@@ -32,6 +32,8 @@ def outcome(folder: Path) -> tuple[Any, list[Any], dict[str, torch.Tensor]]:
     observed = [{**line, "config": {k: v for k, v in line["config"].items() if k != "experiment"}} for line in manifest]
     for line in observed:
         del line["node"]  # Flower's, new in every run
+        for side in ("sent_to_client", "sent_by_client"):
+            line[side] = line[side]["plain_sha256"]  # files depend on how a machine computes, and not what is in them
     (model,) = (folder / "checkpoint").glob("round-*.safetensors")
     result = without_times(json.loads((folder / "result.json").read_text()))
     return result, observed, load_file(model)
