@@ -6,8 +6,12 @@ Attributes:
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 DIED = "its process died"
 _LONGEST = 4000  # characters of a message
+_LIKE = 0.6  # least similarity of a word to the one that it may be a slip of
 
 
 class OneLine(Exception):
@@ -36,6 +40,25 @@ def require(holds: bool, expected: str, **got: object) -> None:
     """
     if not holds:
         raise BadInput(f"Expected {expected}, got {', '.join(f'{k}={v}' for k, v in got.items())}.")
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return a question that names the known word most like a given one; empty if none is like it.
+
+    >>> meant("hyperlf", ["fedavg", "hyperfl"]), meant("FedAvg", ["fedavg"]), meant("x", ["fedavg"])
+    ('; did you mean hyperfl?', '; did you mean fedavg?', '')
+    """
+    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=_LIKE)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def unknown(expected: str, noun: str, word: str, known: Iterable[str]) -> BadInput:
+    """Return the error for an unknown name, with a question for the known one that it resembles.
+
+    >>> str(unknown("a method among fedavg", "method", "fedavgg", ["fedavg"]))
+    'Expected a method among fedavg; got method=fedavgg; did you mean fedavg?'
+    """
+    return BadInput(f"Expected {expected}; got {noun}={word}{meant(word, known) or '.'}")
 
 
 def printable(words: str) -> str:

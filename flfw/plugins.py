@@ -8,13 +8,13 @@ from __future__ import annotations
 import importlib
 import inspect
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from flfw.errors import BadInput, require
+from flfw.errors import BadInput, meant, require, unknown
 from flfw.experiment import Scalar
 from flfw.imports import imported
 
@@ -65,11 +65,7 @@ def find(kind: Kind, name: str, base: type[T]) -> type[T]:
     """
     if ":" in name:
         return _foreign(kind, name, base)
-    if name not in names(kind):
-        known = ", ".join(names(kind)) or "none yet"
-        raise BadInput(
-            f"Expected {kind.article} {kind.noun} among {known}, or package.module:Class; got {kind.noun}={name}."
-        )
+    require_known(kind, name)
     module = importlib.import_module(f"{kind.package}.{name}")
     classes = [c for c in vars(module).values() if _is_concrete(c, base) and c.__module__ == module.__name__]
     if len(classes) != 1:
@@ -77,6 +73,18 @@ def find(kind: Kind, name: str, base: type[T]) -> type[T]:
             f"Expected one concrete {base.__name__} in {module.__name__}, got {[c.__name__ for c in classes]}."
         )
     return classes[0]
+
+
+def require_known(kind: Kind, name: str) -> None:
+    """Refuse a name that no file of the kind's package has, without importing any of them.
+
+    Raises:
+        BadInput: names the known ones, and the one that it resembles.
+    """
+    known = names(kind)
+    if name not in known:
+        among = f"{kind.article} {kind.noun} among {', '.join(known) or 'none yet'}, or package.module:Class"
+        raise unknown(among, kind.noun, name, known)
 
 
 def _foreign(kind: Kind, name: str, base: type[T]) -> type[T]:
@@ -137,10 +145,15 @@ def settings(
         if name not in hints and prefix and name in of_another:
             continue
         if name not in hints:
-            known = ", ".join(hints) or "none"
-            raise BadInput(f"Expected a field of {plugin} among {known}; got {target}.")
-        values[name] = _convert(text, hints[name], target)
+            raise unknown_field(plugin, hints, target)
+        values[name] = converted(text, hints[name], target)
     return cls(**values)
+
+
+def unknown_field(plugin: str, known: Collection[str], target: str) -> BadInput:
+    """Return the error for ``--set`` with a field that a plug-in does not have."""
+    like = meant(target.rpartition(".")[2], known) or "."
+    return BadInput(f"Expected a field of {plugin} among {', '.join(known) or 'none'}; got {target}{like}")
 
 
 @lru_cache(maxsize=256)  # each message of a run needs them
@@ -156,7 +169,12 @@ def split_assignment(assignment: str) -> tuple[str, str]:
     return target, text
 
 
-def _convert(text: str, kind: Any, target: str) -> Scalar:
+def converted(text: str, kind: Any, target: str) -> Scalar:
+    """Return the value of an assignment as the type of its field.
+
+    Raises:
+        BadInput: it has another type.
+    """
     if get_origin(kind) is Literal:
         require(text in get_args(kind), f"{target} among {', '.join(get_args(kind))}", **{target: text})
         return text

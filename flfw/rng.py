@@ -6,9 +6,12 @@ import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:  # its import takes a second, and names of data sets are asked for before anything is computed
+    import torch
 
 _WORDS = 624  # of 32 bits, in the state of torch's generator on the CPU
 _AES_BLOCK = 16
@@ -36,6 +39,8 @@ def numpy_generator(seed: int, purpose: str, *numbers: int) -> np.random.Generat
 
 def torch_generator(seed: int, purpose: str, *numbers: int) -> torch.Generator:
     """Return a CPU torch generator for one purpose, e.g. ``torch_generator(seed, "batches", round, partition)``."""
+    import torch
+
     state = int(_sequence(seed, purpose, numbers).generate_state(1, np.uint64)[0])
     return torch.Generator().manual_seed(state >> 1)
 
@@ -43,6 +48,8 @@ def torch_generator(seed: int, purpose: str, *numbers: int) -> torch.Generator:
 @contextmanager
 def initialising(seed: int, purpose: str, *numbers: int) -> Iterator[None]:
     """Seed torch's global generator, the only one that its layer initialisers use; then restore it."""
+    import torch
+
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(int(_sequence(seed, purpose, numbers).generate_state(1, np.uint64)[0]) >> 1)
         yield
@@ -54,6 +61,8 @@ def secret_generator() -> torch.Generator:
     Torch's generator takes only the lower 32 bits of a seed, which can all be tried; so all 624 words of its
     state come from the operating system.
     """
+    import torch
+
     generator = torch.Generator()
     state = generator.get_state()  # as int64: the seed, a counter, the place, 624 words of 32 bits, and unused bytes
     words = np.frombuffer(secrets.token_bytes(4 * _WORDS), dtype=np.uint32).astype(np.int64)
@@ -103,5 +112,7 @@ def draw_anew() -> None:
     This project does not draw from them, but an app may, and would repeat its noise in every fork. Python reseeds its
     own generator.
     """
+    import torch
+
     np.random.seed()  # noqa: NPY002
     torch.default_generator.set_state(secret_generator().get_state())

@@ -14,7 +14,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from flfw.errors import BadInput
+from flfw.errors import BadInput, meant
 from flfw.imports import imported
 
 Key = str | int | float
@@ -137,7 +137,7 @@ def table(name: str) -> Table:
     if ":" in name:
         return outside(name).table
     if name not in _tables():
-        raise BadInput(f"Expected a table among {', '.join(names())}; got --table {name}.")
+        raise BadInput(f"Expected a table among {', '.join(names())}; got --table {name}{meant(name, names()) or '.'}")
     return _tables()[name]
 
 

@@ -40,7 +40,7 @@ from flfw.data.readers import (
 from flfw.data.tables import names as tables
 from flfw.data.tables import site_tables
 from flfw.data.tables.names import is_table
-from flfw.errors import BadInput
+from flfw.errors import BadInput, unknown
 from flfw.imports import imported
 
 __all__ = [
@@ -128,7 +128,7 @@ def describe(name: str, form: PictureForm | None = None) -> DatasetCard:
     if name not in _CARDS:
         others = "folder:PATH, csv:FILE@TARGET, parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES"
         others += " or package.module:CARD"
-        raise BadInput(f"Expected a data set among {', '.join(names())}, {others}; got dataset={name}.")
+        raise unknown(f"a data set among {', '.join(names())}, {others}", "dataset", name, [*names(), *PREFIXES])
     return _CARDS[name]
 
 

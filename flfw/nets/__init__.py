@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, cast
 import torch
 from torch import nn
 
-from flfw.errors import BadInput, require
+from flfw.errors import BadInput, require, unknown
 from flfw.imports import imported
 from flfw.nets.backbones import ARCHITECTURES, AdapterSettings, Architecture, WeightsMissing, look_in
 from flfw.nets.cnn import cnn1, cnn2, cnn3x3
@@ -110,7 +110,7 @@ def card(name: str) -> NetCard:
     if ":" in name:
         return _outside(name)
     if name not in _CARDS:
-        raise BadInput(f"Expected a network among {', '.join(_CARDS)}, or package.module:name; got net={name}.")
+        raise unknown(f"a network among {', '.join(_CARDS)}, or package.module:name", "net", name, _CARDS)
     return _CARDS[name]
 
 

@@ -11,7 +11,7 @@ from flfw import data, nets, plugins
 from flfw.adversary.attack import AttackPlugin
 from flfw.data.splits import partition
 from flfw.defence import Defence
-from flfw.errors import BadInput
+from flfw.errors import BadInput, meant
 from flfw.server.strategy import FederatedStrategy
 
 _KINDS = {
@@ -51,7 +51,8 @@ def _about(name: str) -> str:
     if not cards:
         everything = [n for kind, _ in _KINDS.values() for n in plugins.names(kind)]
         everything += [*data.names(), *partition.schemes(), *nets.names()]
-        raise BadInput(f"Expected a name among {', '.join(everything)}; got --list {name}.")
+        like = meant(name, everything) or "."
+        raise BadInput(f"Expected a name among {', '.join(everything)}; got --list {name}{like}")
     return "\n\n".join(cards)
 
 

@@ -85,15 +85,21 @@ def test_every_shipped_file_holds_one_plugin(kind, name, base) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "asked"), [(METHOD, "fedavgg"), (CLIENT, "defences"), (DEFENCE, ""), (ATTACK, "flfw.attacks.ig")]
+    ("kind", "asked", "end"),
+    [
+        (METHOD, "fedavgg", "; did you mean fedavg?"),
+        (CLIENT, "defences", "."),
+        (DEFENCE, "", "."),
+        (ATTACK, "flfw.attacks.ig", "."),
+    ],
 )
-def test_an_unknown_name_says_which_there_are(kind, asked) -> None:
+def test_an_unknown_name_says_which_there_are(kind, asked, end) -> None:
     with pytest.raises(BadInput) as caught:
         plugins.find(kind, asked, KINDS[kind][1])
     known = ", ".join(plugins.names(kind)) or "none yet"
     message = str(caught.value)
     assert message.startswith("Expected a")
-    assert message.endswith(f"{kind.noun} among {known}, or package.module:Class; got {kind.noun}={asked}.")
+    assert message.endswith(f"{kind.noun} among {known}, or package.module:Class; got {kind.noun}={asked}{end}")
 
 
 def test_somebodys_own_class_is_found(foreign) -> None:

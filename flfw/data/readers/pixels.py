@@ -7,8 +7,6 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import torch
-import torch.nn.functional as F
 
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import Arrays, DatasetCard
@@ -21,6 +19,9 @@ def resize(images: np.ndarray, side: int) -> np.ndarray:
     """Resize images (N, C, H, W) uint8 to (N, C, side, side): bilinear, antialiased, rounded to whole grey levels."""
     if images.shape[2:] == (side, side):
         return images
+    import torch  # here, as names and files of data sets are looked up before anything is computed
+    import torch.nn.functional as F
+
     resized = np.empty((*images.shape[:2], side, side), dtype=np.uint8)
     for start in range(0, len(images), _BLOCK):
         block = torch.from_numpy(images[start : start + _BLOCK].astype(np.float32, order="C"))

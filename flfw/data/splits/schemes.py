@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from flfw.data.splits.outside import SplitScheme, outside
-from flfw.errors import BadInput, require
+from flfw.errors import BadInput, require, unknown
 
 
 @dataclass(frozen=True)
@@ -189,5 +189,5 @@ def scheme(name: str) -> type[AnyScheme]:
     if ":" in name:
         return outside(name)
     if name not in _SCHEMES:
-        raise BadInput(f"Expected a split among {', '.join(_SCHEMES)}, or package.module:Class; got split={name}.")
+        raise unknown(f"a split among {', '.join(_SCHEMES)}, or package.module:Class", "split", name, _SCHEMES)
     return _SCHEMES[name]
