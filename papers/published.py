@@ -127,6 +127,21 @@ def outside(name: str) -> OutsideTable:
     return made
 
 
+FRONTIER = "dp.frontier"
+"""Name of the table that no paper has published: of accuracy and true epsilon."""
+
+
+def require_table(name: str) -> None:
+    """Refuse an unknown name of a table, unless it is of a user's own.
+
+    Raises:
+        BadInput: names all tables, and the one that it resembles.
+    """
+    known = (*names(), FRONTIER)
+    if ":" not in name and name not in known:
+        raise BadInput(f"Expected a table among {', '.join(known)}; got --table {name}{meant(name, known) or '.'}")
+
+
 def names() -> tuple[str, ...]:
     """Return the names of all tables."""
     return tuple(_tables())

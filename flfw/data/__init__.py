@@ -62,6 +62,7 @@ __all__ = [
     "is_table",
     "load",
     "names",
+    "sums",
     "title",
     "without_examples",
 ]
@@ -240,6 +241,19 @@ def fetch(name: str, data_root: Path | None = None) -> None:
         with remote.alone(root):
             if _missing(card, root):  # another process may have got them meanwhile
                 card.fetch(root)
+
+
+def sums(name: str, data_root: Path | None) -> dict[str, bool | None]:
+    """Return for each file of a data set whether it has the published MD5 sum; None: none is published.
+
+    Raises:
+        BadInput: an unknown name, or missing files.
+    """
+    card = describe(name)
+    root = _root(card, data_root)
+    _present(name, card, root)
+    wrong = pixels.wrong_sums(card, root)
+    return {file: None if known is None else Path(file).name not in wrong for file, known in card.files.items()}
 
 
 def _present(name: str, card: DatasetCard, root: Path) -> tuple[Path, ...]:

@@ -47,13 +47,18 @@ _NETWORK = ("extractor.*", "classifier.*")  # all of a network: a policy with th
 _JOINED, _THERE_ALREADY, _SAID = b"SuperNode ID: ", b"[code: 2004]", re.compile(rb"\[code: \d+\].*")
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run a command; return 2 for bad input and 1 for a failed start, with one line on stderr."""
-    return exit_code("flfw.deploy", lambda: _do(arguments))
+def main(arguments: Sequence[str], program: str = "python -m flfw.deploy") -> int:
+    """Run a command; return 2 for bad input and 1 for a failed start, with one line on stderr.
+
+    Args:
+        arguments: words behind the program's name.
+        program: how it was called, for messages.
+    """
+    return exit_code(program.removeprefix("python -m "), lambda: _do(arguments, program))
 
 
-def _do(arguments: Sequence[str]) -> int:
-    asked = _parser().parse_args(arguments)
+def _do(arguments: Sequence[str], program: str) -> int:
+    asked = _parser(program).parse_args(arguments, argparse.Namespace(program=program))
     return _COMMANDS[asked.command](asked)
 
 
@@ -74,7 +79,7 @@ def _init(asked: argparse.Namespace) -> int:
     make(layout, replace(policy, apps=(bundle_hash(),)).text())  # building the app takes seconds: after all checks
     way = f"{transport()} with TLS and a key a site"
     print(f"{layout.folder}: {layout.clients} sites, server at {layout.host}, by {way}")
-    print(f"on this machine   python -m flfw.deploy up {asked.folder}")
+    print(f"on this machine   {asked.program} up {asked.folder}")
     print(f"on several        {layout.folder / 'start'} has what to run where")
     return 0
 
@@ -249,8 +254,8 @@ def _folder(word: str) -> Path:
     return Path(word)
 
 
-def _parser() -> Parser:
-    parser = Parser("python -m flfw.deploy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _parser(program: str) -> Parser:
+    parser = Parser(program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = parser.add_subparsers(dest="command", required=True)
     for name in _COMMANDS:
         one = commands.add_parser(name)

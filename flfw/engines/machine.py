@@ -9,11 +9,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import floor
+from pathlib import Path
 from typing import Any
 
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 
+_GPU_DEVICES = ("nvidia*", "nvhost*", "dxg", "kfd")
 _EPSILON = 1e-9  # so that ten tenths of a GPU fit on one
 _KEPT, _GIVEN_BACK = 2**29, 2**25  # bytes of a tensor from which its memory goes back to the system: glibc's most
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # numbers of glibc's mallopt
@@ -68,9 +70,21 @@ def resources(address: str) -> Resources:
     """Return the resources of this machine or, where Ray runs in this process or a cluster was `joined`, Ray's."""
     if address or is_running():
         return nodes_of_ray()
-    import torch
+    gpus = 0
+    if may_have_gpu():
+        import torch
 
-    return Resources((Node(len(os.sched_getaffinity(0)), torch.cuda.device_count()),), "this machine's")
+        gpus = torch.cuda.device_count()
+    return Resources((Node(len(os.sched_getaffinity(0)), gpus),), "this machine's")
+
+
+def may_have_gpu() -> bool:
+    """Return whether PyTorch may find a GPU here; False: it certainly does not, as no driver has a device.
+
+    The files are those of NVIDIA's drivers for servers and for Tegra, of Windows' subsystem, and of AMD's. This takes
+    no time, where PyTorch's own answer takes a second for its import.
+    """
+    return sys.platform != "linux" or any(next(Path("/dev").glob(name), None) for name in _GPU_DEVICES)
 
 
 def is_running() -> bool:
@@ -129,11 +143,17 @@ def check_server(experiment: Experiment) -> None:
         shares = {"gpus_per_client": experiment.gpus_per_client, "attack_gpus": experiment.attack_gpus}
         here |= {name: share for name, share in shares.items() if share}
     for name, asked in here.items():
-        import torch
-
         without = {"server_device": "cpu"}.get(name, "0")
         expected = f"--{name.replace('_', '-')} {without} on a machine without a GPU"
-        require(torch.cuda.is_available(), expected, **{name: asked})
+        require(_has_gpu(), expected, **{name: asked})
+
+
+def _has_gpu() -> bool:
+    if not may_have_gpu():
+        return False
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def at_once(experiment: Experiment, there_are: Resources) -> int:

@@ -16,6 +16,7 @@ from flfw.formats.result_file import read_result
 from flfw.formats.rows import read_rows
 from flfw.matrix.columns import ACCURACIES
 from flfw.report.findings import was_informed
+from flfw.storage.folders import require_finished
 
 # Floors in dB; other floor columns are shares.
 _FLOORS = ("noise", "grey", "normalisation", "mean", "class_mean", "random_public", "nearest_public", "unguided")
@@ -164,9 +165,7 @@ def read(folder: Path) -> Finished:
     Raises:
         BadInput: there is no finished run, or it is damaged.
     """
-    path = folder / "result.json"
-    if not path.is_file():
-        raise BadInput(f"Expected a finished run with result.json, got {folder} without; resume it or name another.")
+    require_finished(folder)
     try:
         result = read_result(folder)
         seed = int(result["config"]["seed"])

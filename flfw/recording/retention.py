@@ -10,11 +10,12 @@ from collections.abc import Container, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from flfw.errors import BadInput, require
+from flfw.errors import require
 from flfw.recording.format import MANIFEST, Line, sweep
 from flfw.recording.manifest import forgotten, is_exchange, read_manifest, rewrite
 from flfw.recording.reader import places
 from flfw.storage.checkpoint import locked
+from flfw.storage.folders import require_over
 
 _GIVES_AWAY = (
     *("observations", "examples", "truth", "reconstructions", "queue", "state", "checkpoint"),
@@ -78,8 +79,7 @@ def purge(run_folder: Path) -> list[str]:
     Raises:
         BadInput: the folder holds no result, or a run is active in it.
     """
-    if not (run_folder / "result.json").is_file():
-        raise BadInput(f"Expected a run that is over, got {run_folder} without result.json; finish it or remove it.")
+    require_over(run_folder)
     inner = sorted(path for path in run_folder.iterdir() if re.fullmatch(r"(audit|verify)-[0-9]+", path.name))
     folders = [run_folder, *(path for path in inner if path.is_dir() and not path.is_symlink())]
     with ExitStack() as locks:

@@ -274,13 +274,18 @@ def _warn(sentences: Sequence[str]) -> None:
         print(f"warning: {sentence}", file=sys.stderr)
 
 
-def main(arguments: list[str]) -> int:
-    """Return the exit code: 0 done, also where it leaks, 1 failed, 2 bad input."""
-    return exit_code("flfw.rehearse.__main__", lambda: _do(arguments))
+def main(arguments: list[str], program: str = _PROG) -> int:
+    """Return the exit code: 0 done, also where it leaks, 1 failed, 2 bad input.
+
+    Args:
+        arguments: words behind the program's name.
+        program: how it was called, for messages.
+    """
+    return exit_code(program.removeprefix("python -m "), lambda: _do(arguments, program))
 
 
-def _do(arguments: list[str]) -> int:
-    rehearse(parsed(arguments, RehearsalCommand(DEFAULT), _PROG))
+def _do(arguments: list[str], program: str) -> int:
+    rehearse(parsed(arguments, RehearsalCommand(DEFAULT), program))
     return 0
 
 

@@ -33,6 +33,7 @@ from flfw.runs import audit_again as recorded
 from flfw.runs import engine, joining, results
 from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
+from flfw.storage.folders import require_new
 from flfw.task import Task, form_of
 from flfw.tracking.choice import check as check_trackers
 from flfw.tracking.following import tracked
@@ -205,8 +206,8 @@ def _with_absolute_paths(experiment: Experiment, new: bool) -> Experiment:
     experiment = without_auto(experiment)
     out = (experiment.out or Path("runs") / default_name(experiment)).absolute()
     require(str(out).isprintable(), "an --out of printable characters", out=repr(str(out)))
-    if new and out.exists():
-        raise BadInput(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
+    if new:
+        require_new(out)
     root = experiment.data_root.absolute() if experiment.data_root else None
     weights = experiment.lpips_weights.absolute() if experiment.lpips_weights else None
     return dataclasses.replace(experiment, out=out, data_root=root, lpips_weights=weights)

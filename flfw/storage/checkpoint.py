@@ -32,6 +32,7 @@ from flfw.experiment import Experiment
 from flfw.formats.typed import from_json
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
+from flfw.storage.folders import stored_at
 from flfw.storage.journal import Journal, JournalMark
 from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import force_all, seal, sealed, unseal
@@ -284,12 +285,7 @@ def stored_experiment(folder: Path) -> Stored:
     Raises:
         BadInput: there is no checkpoint, or it is damaged.
     """
-    if not folder.exists():
-        raise BadInput(f"Expected a run's folder, got {folder}, which does not exist.")
-    files = sealed(folder / "checkpoint", "experiment")
-    if not files:
-        raise BadInput(f"Expected a run with a checkpoint, got {folder} without; start it anew.")
-    path = files[-1][1]
+    path = stored_at(folder)
     description = from_json(unseal(path), _Description, path)
     try:
         experiment = Experiment.from_run_config(description["experiment"])

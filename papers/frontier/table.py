@@ -5,9 +5,8 @@ from __future__ import annotations
 from flfw.papers.frontier.lines import LINES, FrontierLine
 from flfw.papers.frontier.trials import DATA, EPSILONS
 from flfw.papers.preset import Scale
+from flfw.papers.published import FRONTIER as NAME
 from flfw.papers.published import Cell, Table
-
-NAME = "dp.frontier"
 
 
 def table() -> Table:

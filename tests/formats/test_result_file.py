@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import sim
 from flfw.adversary.observation import Truth
 from flfw.audit.jobs import EASY
 from flfw.audit.queue import Queue
 from flfw.audit.uploads import read_truth
 from flfw.client.site import Site
+from flfw.command.summary import summary
 from flfw.data.files import cache
 from flfw.data.splits import partition
 from flfw.deploy import certificates
@@ -46,12 +46,12 @@ CHANGES: dict[str, Callable[[dict[str, Any]], object]] = {
 
 
 @pytest.mark.parametrize("field", CHANGES)
-@pytest.mark.parametrize("reader", [read, read_earlier, write_report, sim._summary], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("reader", [read, read_earlier, write_report, summary], ids=lambda one: one.__name__)
 def test_a_result_with_a_field_of_another_type_is_refused_by_it(
     tmp_path: Path, reader: Callable[[Path], object], field: str
 ) -> None:
     folder = a_full_run(tmp_path / "run")
-    reader(folder) if reader is not sim._summary else None
+    reader(folder) if reader is not summary else None
     path = folder / "result.json"
     result = json.loads(path.read_text())
     CHANGES[field](result)
@@ -64,10 +64,10 @@ def test_a_result_with_a_field_of_another_type_is_refused_by_it(
 def test_a_result_without_its_figures_has_no_summary(tmp_path: Path) -> None:
     folder = a_full_run(tmp_path / "run")
     (folder / "result.json").write_text(json.dumps({"final": {}, "privacy": [], "audit": [], "notes": []}))
-    assert sim._summary(folder).endswith("report.html")
+    assert summary(folder).endswith("report.html")
     (folder / "result.json").write_text("{}")
     with pytest.raises(BadInput, match=r"result\.json, got KeyError"):
-        sim._summary(folder)
+        summary(folder)
 
 
 def test_damaged_rows_of_an_audit_are_refused(tmp_path: Path) -> None:

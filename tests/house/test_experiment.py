@@ -212,7 +212,10 @@ def test_inherited_fields_can_be_set_and_the_last_assignment_holds() -> None:
 @pytest.mark.parametrize(
     ("assignment", "message"),
     [
-        ("knob.step=1", "Expected a field of knob among fast, steps, ratio, mode, note; got knob.step; did you mean steps?"),
+        (
+            "knob.step=1",
+            "Expected a field of knob among fast, steps, ratio, mode, note; got knob.step; did you mean steps?",
+        ),
         ("step=1", "Expected a field of knob among fast, steps, ratio, mode, note; got step; did you mean steps?"),
         ("knob.steps=1.5", "Expected int for knob.steps, got knob.steps=1.5."),
         ("ratio=half", "Expected float for ratio, got ratio=half."),
@@ -305,10 +308,19 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
             "Expected a data set among {datasets}, folder:PATH, csv:FILE@TARGET, "
             "parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES or package.module:CARD; got dataset=minst; did you mean mnist?",
         ),
-        (["--attack", "igg"], "Expected an attack among {attacks}, or package.module:Class; got attack=igg; did you mean ig?"),
+        (
+            ["--attack", "igg"],
+            "Expected an attack among {attacks}, or package.module:Class; got attack=igg; did you mean ig?",
+        ),
         (["--attack", "none", "ig"], "Expected an attack among {attacks}, or package.module:Class; got attack=none."),
-        (["--defence", "prun"], "Expected a defence among {defences}, or package.module:Class; got defence=prun; did you mean prune?"),
-        (["--net", "cnn9"], "Expected a network among {nets}, or package.module:name; got net=cnn9; did you mean cnn2?"),
+        (
+            ["--defence", "prun"],
+            "Expected a defence among {defences}, or package.module:Class; got defence=prun; did you mean prune?",
+        ),
+        (
+            ["--net", "cnn9"],
+            "Expected a network among {nets}, or package.module:name; got net=cnn9; did you mean cnn2?",
+        ),
         (["--net", "cnn2"], "Expected inputs of 3x32x32 for net=cnn2, got 1x32x32; choose another --net."),
         (["--split", "even"], "Expected a split among {splits}, or package.module:Class; got split=even."),
         (

@@ -39,7 +39,8 @@ FLOORS = (
     "matrix rehearse verification",
     "api",
     "papers",
-    "sim",
+    "command",
+    "sim __main__",
     "benchmarks",
 )
 FLOOR_OF = {room: number for number, floor in enumerate(FLOORS) for room in floor.split()}

@@ -64,7 +64,10 @@ NO_NOUN = frozenset(
 """Words with which no class, module or property begins its docstring: it begins with a noun of the field."""
 
 HEADLESS = re.compile(r"(?:^|[\s(,;:])(what|who|whoever|whatever)\b", re.IGNORECASE)
-HELP_TEXTS = {"sim.py", "flfw/rehearse/__main__.py", "flfw/deploy/__main__.py", "flfw/data/download.py"}
+HELP_TEXTS = {
+    *("flfw/command/record.py", "flfw/command/data_sets.py"),
+    *("flfw/rehearse/__main__.py", "flfw/deploy/__main__.py", "flfw/data/download.py"),
+}
 """Their docstrings are printed by ``--help``."""
 
 Rule = Callable[[Path], list[str]]

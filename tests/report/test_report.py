@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import sim
+from flfw.command.summary import summary
 from flfw.errors import BadInput
 from flfw.report.figures import Chart, Line, png_uri, spread, stacked_panels
 from flfw.report.page_facts import FailureLine, first_screen
@@ -676,7 +676,7 @@ def test_terminal_tells_entries_of_different_kinds_apart(tmp_path: Path) -> None
     partly = twin("static only", "leaks")
     partly.append(full_entry("ig", 0, False, adaptive=True, adaptation=None))
     example = full_entry("ig", 0, False, vantage="client_example", **{**UNTOLD, "adaptive": True})
-    message = sim._summary(a_run(tmp_path / "run", entries=[*partly, example])).splitlines()
+    message = summary(a_run(tmp_path / "run", entries=[*partly, example])).splitlines()
     assert [line.partition(":")[0] for line in message[1:5]] == [
         "attack ig against prune (server) at round 0",
         "attack ig told of prune (server) at round 0",

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-import sim
 from flfw.audit import entries as audit_entries
 from flfw.audit import verdict as verdicts
 from flfw.audit.measures import sum_conclusion
 from flfw.audit.measures.statistics import most_missed
+from flfw.command.summary import summary
 from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
 from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_facts import most_missed as shown_missed
@@ -360,7 +360,7 @@ def test_terminal_gives_the_cause(tmp_path: Path) -> None:
     folder = a_run(tmp_path / "run", entries=[{**full_entry("ig", 0, False), **one} for one in entries])
     result = json.loads((folder / "result.json").read_text())
     assert [one["cause"] for one in result["audit"]] == ["search", "identified", "nothing"]
-    lines = sim._summary(folder).splitlines()[1:4]
+    lines = summary(folder).splitlines()[1:4]
     assert lines == [
         "attack ig told of prune at round 0: inconclusive (0% recovered, best 31.2 dB): its search ended short of the "
         "true data in 6 of 8 messages",

@@ -1,0 +1,1 @@
+"""Command line: of ``sim.py`` in a checkout, and of ``flfw``, which has a subcommand for each task."""

@@ -1,0 +1,116 @@
+"""Data sets from the command line: ``flfw data list|get|verify|show|split``.
+
+list    all data sets, and whether their files are on this machine
+get     download some, and convert them for the first run
+verify  compare their files' MD5 sums with the published ones
+show    the card of a data set: shape, classes, files, source
+split   who would hold what, as a table and a picture; takes the flags of a run
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from flfw import data
+from flfw.data.files.dataset import DatasetCard
+from flfw.terminal.exit_code import exit_code
+from flfw.terminal.parser import Parser
+
+
+def main(arguments: Sequence[str], program: str = "flfw data") -> int:
+    """Do what is asked; return the exit code: 0 done, 1 a file is not the published one, 2 bad input."""
+    words = list(arguments)
+    if words[:1] == ["split"]:
+        from flfw.command.help import asked, page
+        from flfw.command.simulation import main as simulate
+
+        if asked(words):
+            print(page(f"{program} split", words, "Print who would hold what, and draw it; nothing is trained."))
+            return 0
+        return simulate(["--show-split", *words[1:]], f"{program} split")
+    return exit_code(program, lambda: _do(words, program))
+
+
+def _do(words: list[str], program: str) -> int:
+    asked = _parser(program).parse_args(words)
+    return _ACTIONS[asked.action](asked)
+
+
+def _list(asked: argparse.Namespace) -> int:
+    for name in data.names():
+        card = data.describe(name)
+        shape = "x".join(map(str, card.shape))
+        print(f"{name:<17} {shape:<9} {card.classes:>4} classes  {_presence(name, card, asked.root)}")
+    print("folder:PATH, text:FILE, hf:NAME and site:SHAPE:CLASSES are data of your own; see docs/data.md")
+    return 0
+
+
+def _presence(name: str, card: DatasetCard, root: Path | None) -> str:
+    if card.population:
+        return "generated when needed"
+    if data.is_here(name, root):
+        return "here"
+    return "to be downloaded" if callable(card.fetch) else "to be got by hand"
+
+
+def _get(asked: argparse.Namespace) -> int:
+    for name in asked.names:
+        data.fetch(name, asked.root)
+        ready = data.load(name, asked.root)
+        examples = "all" if ready.is_generated else len(ready.train_y)
+        print(f"{name}: {examples} training examples are ready")
+    return 0
+
+
+def _verify(asked: argparse.Namespace) -> int:
+    odd = 0
+    for name in asked.names:
+        sums = data.sums(name, asked.root)
+        wrong = [file for file, right in sums.items() if right is False]
+        unknown = sum(right is None for right in sums.values())
+        odd += len(wrong)
+        for file in wrong:
+            print(f"{name}: {file} does not have the published MD5 sum")
+        right = f"{len(sums) - len(wrong) - unknown} of {len(sums)} files have the published MD5 sum"
+        print(f"{name}: {right}" + (f", {unknown} have none published" if unknown else ""))
+    return 1 if odd else 0
+
+
+def _show(asked: argparse.Namespace) -> int:
+    for name in asked.names:
+        card = data.here(name, asked.root) if name.startswith("site:") else data.describe(data.absolute(name))
+        print(f"{name}: {'x'.join(map(str, card.shape))}, {card.classes} classes, {_presence(name, card, asked.root)}")
+        print(f"  source   {card.source}")
+        print(f"  network  {card.net}")
+        print(f"  split    {card.split}")
+        if not callable(card.fetch) and not card.population and not data.is_here(name, asked.root):
+            print(f"  get it   {card.fetch}")
+        for file in list(card.files)[:_MOST_FILES]:
+            print(f"  file     {file}")
+        if len(card.files) > _MOST_FILES:
+            print(f"  and {len(card.files) - _MOST_FILES} files more")
+    return 0
+
+
+_MOST_FILES = 12
+_ACTIONS = {"list": _list, "get": _get, "verify": _verify, "show": _show}
+_WORDS = {
+    "list": "all data sets, and whether their files are on this machine",
+    "get": "download some, and convert them for the first run",
+    "verify": "compare their files' MD5 sums with the published ones",
+    "show": "shape, classes, files and source of a data set",
+}
+
+
+def _parser(program: str) -> Parser:
+    parser = Parser(program, description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    actions = parser.add_subparsers(dest="action", required=True)
+    for action, words in _WORDS.items():
+        one = actions.add_parser(action, help=words, description=words)
+        if action != "list":
+            one.add_argument("names", nargs="+", metavar="NAME", help="a data set, as for --dataset")
+        one.add_argument("--root", type=Path, help="data root; default: $FLFW_DATA, else the user cache")
+    actions.add_parser("split", help="who would hold what; takes the flags of a run")
+    return parser

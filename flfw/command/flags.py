@@ -1,0 +1,177 @@
+"""Flags of the command line with their help, as the records of settings declare them, in groups for a reader."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from flfw.command.record import Command
+from flfw.experiment import Experiment
+from flfw.experiment.audit import AuditSettings
+from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
+from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
+
+TASKS = {
+    "seeds": "run",
+    "matrix": "matrix",
+    "compare": "compare",
+    "figures": "figures",
+    "from": "audit",
+    "purge": "purge",
+    "resume": "resume",
+    "estimate": "estimate",
+    "show-split": "data split",
+    "table": "table",
+    "cell": "table",
+    "scale": "table",
+    "list": "list",
+}
+"""Flags of ``sim.py`` that are tasks of their own, each with the subcommand of ``flfw`` that does it."""
+
+
+@dataclass(frozen=True)
+class Flag:
+    """Flag of the command line.
+
+    Attributes:
+        name: without hyphens before it, such as ``local-epochs``.
+        words: its help.
+        form: form of a value, such as ``INT``; empty: it takes none.
+        choices: the values that it takes; empty: any of the form.
+        many: whether several values may follow.
+        default: its default in words; empty: none.
+    """
+
+    name: str
+    words: str
+    form: str
+    choices: tuple[str, ...]
+    many: bool
+    default: str
+
+    @property
+    def usage(self) -> str:
+        """Flag with the form of its value: ``--rounds INT``."""
+        value = f" {self.form}" + (" ..." if self.many else "") if self.form else ""
+        return f"--{self.name}{value}"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Flags of one subject.
+
+    Attributes:
+        title: the subject.
+        example: words of a command line.
+        common: names of the flags that most need, in order.
+        record: record whose fields belong here unless another group names them.
+        more: names of other flags that belong here.
+    """
+
+    title: str
+    example: str
+    common: tuple[str, ...]
+    record: type
+    more: tuple[str, ...] = ()
+
+
+GROUPS = (
+    Group(
+        "What to train",
+        "--method fedprox --set mu=0.1 --net lenet --clients 20 --rounds 50",
+        ("method", "set", "net", "clients", "sample", "rounds", "local-epochs", "batch-size", "lr", "seed", "seeds"),
+        TrainingSettings,
+    ),
+    Group(
+        "Data",
+        "--dataset folder:photos --split dirichlet --set dirichlet.alpha=0.1",
+        ("dataset", "split", "data-root", "side"),
+        DataSettings,
+    ),
+    Group(
+        "Privacy",
+        "--method fed_cdp --target-epsilon 4 --set batches=poisson",
+        ("defence", "target-epsilon", "epsilon-budget", "delta", "metrics"),
+        PrivacySettings,
+        ("defended",),
+    ),
+    Group(
+        "Attack",
+        "--attack ig --set ig.iterations=500 --images 4 --audit-rounds 0,last",
+        ("attack", "images", "audit-rounds", "audit-source", "victim-batch", "victim-steps", "vantage", "adaptation"),
+        AuditSettings,
+        ("tampered-by",),
+    ),
+    Group(
+        "Engine",
+        "--engine inproc    (no Ray; the same numbers)",
+        ("engine", "gpus-per-client", "cohort", "on-client-failure", "federation"),
+        ExecutionSettings,
+        ("record",),
+    ),
+    Group(
+        "Output",
+        "--out runs/first --no-pictures",
+        ("out", "pictures", "no-pictures"),
+        Command,
+        ("compression", "observations-gb", "keep-observations", "keep-state"),
+    ),
+)
+
+
+@cache
+def flags() -> dict[str, Flag]:
+    """Return all flags by name, in the order of their records: the tasks first."""
+    words = {name: text for record in reversed(Command.__mro__ + Experiment.__mro__) for name, text in _texts(record)}
+    found = {}
+    for record, default in ((Command, Command(Experiment())), (Experiment, Experiment())):
+        hints = get_type_hints(record, include_extras=False)
+        for field in dataclasses.fields(record):
+            if field.name != "experiment":
+                name = field.name.strip("_").replace("_", "-")
+                found[name] = _flag(name, words[field.name], hints[field.name], getattr(default, field.name))
+    return found
+
+
+def grouped() -> Iterator[tuple[Group, list[Flag], list[Flag]]]:
+    """Yield each group with its common flags and its others; each flag that is no task of its own is in one group."""
+    named = {name for group in GROUPS for name in (*group.common, *group.more)}
+    for group in GROUPS:
+        own = (field.name.strip("_").replace("_", "-") for field in dataclasses.fields(group.record))
+        deploys = DeploymentSettings if group.record is ExecutionSettings else group.record
+        more = (field.name.replace("_", "-") for field in dataclasses.fields(deploys))
+        others = [n for n in dict.fromkeys([*group.more, *own, *more]) if n in flags() and n not in TASKS]
+        others = [n for n in others if n in group.more or n not in named]
+        yield group, [flags()[name] for name in group.common], [flags()[name] for name in others]
+
+
+def _texts(record: type) -> Iterator[tuple[str, str]]:
+    """Yield each field that a record itself declares, with the text below it."""
+    if not dataclasses.is_dataclass(record):
+        return
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(record))).body
+    lines = node.body if isinstance(node, ast.ClassDef) else []
+    for line, below in zip(lines, [*lines[1:], None], strict=True):
+        if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name):
+            value = below.value if isinstance(below, ast.Expr) else None
+            text = str(value.value) if isinstance(value, ast.Constant) else ""
+            yield line.target.id, " ".join(text.split())
+
+
+def _flag(name: str, words: str, kind: Any, default: Any) -> Flag:
+    kind = get_args(kind)[0] if get_origin(kind) is Annotated else kind
+    parts = [part for part in get_args(kind) if part is not type(None)] if type(None) in get_args(kind) else [kind]
+    many = get_origin(parts[0]) is tuple
+    one = get_args(parts[0])[0] if many else parts[0]
+    choices = tuple(map(str, get_args(one))) if get_origin(one) is Literal else ()
+    forms = {bool: "", int: "INT", float: "FLOAT", str: "WORD", Path: "PATH"}
+    form = "{" + ",".join(choices) + "}" if choices else forms[one]
+    shown = " ".join(map(str, default)) if isinstance(default, tuple) else str(default)
+    return Flag(name, words, form, choices, many, "" if default in (None, "", (), False) else shown)

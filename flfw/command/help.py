@@ -1,0 +1,109 @@
+"""Help of the command line: in groups, for 80 columns, an example each."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Sequence
+
+from flfw.command.flags import TASKS, Flag, flags, grouped
+from flfw.command.subcommands import Subcommand
+
+HELP, ALL = ("-h", "--help"), "--help-all"
+_WIDTH, _COLUMN = 80, 26
+
+
+def asked(words: Sequence[str]) -> bool:
+    """Return whether a command line asks for help."""
+    return any(word in (*HELP, ALL) for word in words)
+
+
+def of_subcommand(name: str, one: Subcommand, words: Sequence[str]) -> str:
+    """Return the help of a subcommand, with the flags of a run if it takes them.
+
+    Args:
+        name: its name.
+        one: the subcommand.
+        words: its command line, which may ask for all of the help.
+    """
+    program, about = f"flfw {name}", f"{one.words[0].upper()}{one.words[1:]}."
+    if one.takes is None:
+        return page(program, words, about, one.values, one.also)
+    shown = [flag for flag in flags().values() if one.knows(flag.name)]
+    lines = [_usage(program, one.values, bool(shown)), "", *wrapped(about)]
+    lines += ["", "Flags:"] * bool(shown)
+    for flag in shown:
+        lines += _described(flag, ALL in words, program)
+    return "\n".join([*lines, "", *wrapped(f"example: {program} {one.example}")])
+
+
+def page(program: str, words: Sequence[str], about: str, values: str = "", tasks: Sequence[str] = ()) -> str:
+    """Return the help of a command that takes the flags of a run.
+
+    Args:
+        program: name of the command.
+        words: its command line, which may ask for all of the help.
+        about: purpose of the command.
+        values: form of the words before its flags.
+        tasks: names of flags that are tasks of their own.
+    """
+    whole = ALL in words
+    lines = [_usage(program, values, True), "", *wrapped(about)]
+    for group, common, others in grouped():
+        lines += ["", f"{group.title}:"]
+        for flag in [*common, *others] if whole else common:
+            if flag.name not in TASKS:
+                lines += _described(flag, whole, program)
+        if not whole and others:
+            lines += wrapped(f"also {' '.join(f'--{flag.name}' for flag in others)}", "  ", "    ")
+        lines += wrapped(f"example: {program} {values}{' ' if values else ''}{group.example}", "  ", "    ")
+    if tasks:
+        lines += ["", "In place of a run:" if program == "sim.py" else "Beside:"]
+        for name in tasks:
+            lines += _described(flags()[name], whole, program)
+    listing = "sim.py --list" if program == "sim.py" else "flfw list"
+    more = f"{listing} NAME has the fields of a plug-in for --set."
+    lines += ["", *wrapped(more if whole else f"{program} {ALL} has all flags and all of their words. {more}")]
+    return "\n".join(lines)
+
+
+def _usage(program: str, values: str, takes_flags: bool) -> str:
+    return " ".join(filter(None, ["usage:", program, values, "[FLAGS]" if takes_flags else ""]))
+
+
+def wrapped(text: str, indent: str = "", hanging: str = "") -> list[str]:
+    """Return lines of at most 80 columns, fewer on a narrower terminal."""
+    width = min(_WIDTH, shutil.get_terminal_size((_WIDTH, 24)).columns)
+    return textwrap.wrap(
+        text,
+        max(width, 40),
+        initial_indent=indent,
+        subsequent_indent=hanging,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def row(left: str, text: str) -> list[str]:
+    """Return a name with its words beside it or, if it is long, below it."""
+    margin = " " * _COLUMN
+    if len(left) + 4 > _COLUMN:
+        return [f"  {left}", *wrapped(text, margin, margin)]
+    return wrapped(text, f"  {left:<{_COLUMN - 3}} ", margin)
+
+
+def _described(flag: Flag, whole: bool, program: str) -> list[str]:
+    text = flag.words if whole else flag.words.partition(". ")[0].removesuffix(".") + "."
+    if program != "sim.py":
+        text = text.replace("--list", "flfw list").replace("--show-split", "flfw data split")
+    default = f" [{flag.default}]" if flag.default else ""
+    return row(flag.usage, text + default)
+
+
+def of_simulation(words: Sequence[str]) -> str:
+    """Return the help of ``sim.py``."""
+    about = (
+        "Run a federated method, audit what it leaks, and write a report. Without any flag: HyperFL on the embedded "
+        "digits, ten clients, audited; a few minutes on two cores."
+    )
+    return page("sim.py", words, about, tasks=tuple(TASKS))

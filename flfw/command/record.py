@@ -1,0 +1,108 @@
+"""Record of the command line: the settings of a run, and the tasks beside a run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.terminal.flags import parsed, piped
+
+
+@dataclass(frozen=True)
+class Command:
+    """Run a federated method, audit what it leaks, and write a report.
+
+    Without any flag: HyperFL on the embedded digits, ten clients, audited; a few minutes on two cores.
+    """
+
+    experiment: Annotated[Experiment, tyro.conf.arg(name="")]
+    no_pictures: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
+    """The report shows nobody's samples; the same as --pictures no."""
+    seeds: tuple[int, ...] = ()
+    """Run once for each seed, and pool what the audits found."""
+    matrix: tuple[str, ...] = ()
+    """Run every combination, with equal budgets: methods=A,B defences=none,C attacks=D seeds=0,1 datasets=E,F; goes on
+    where it was cut short."""
+    compare: tuple[Path, ...] = ()
+    """Print two or more finished runs beside each other, image for image where they share them, and stop."""
+    figures: tuple[Path, ...] = ()
+    """Draw finished runs for a paper, into --out or the first one's figures/, with the numbers as CSV, and stop."""
+    from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
+    """Attack what an earlier run recorded; writes into --out, or beside it as audit-N."""
+    purge: Path | None = None
+    """Remove from a finished run all that holds or may give away clients' data, and stop."""
+    resume: Path | None = None
+    """Go on with a run that was cut short, from its last checkpoint; flags that decide no numbers may be given anew."""
+    estimate: bool = False
+    """Measure for a moment, print the expected time and memory, and stop."""
+    show_split: bool = False
+    """Print who would hold what, draw it, and stop."""
+    table: str = ""
+    """Reproduce a table of a paper, published beside measured, such as hyperfl.1; goes on where it was cut short."""
+    cell: str = ""
+    """Only the cells of a table whose path begins so, such as hyperfl.1/HyperFL/CIFAR-10/20."""
+    scale: Literal["quick", "full"] = "quick"
+    """Of a table: quick is marked as such, full has the paper's own settings."""
+    list: tuple[str, ...] | None = None
+    """Print what there is, or all about one method, defence, attack, network or data set, and stop."""
+
+
+def parse(arguments: list[str], stored: Experiment | None = None, program: str = "sim.py") -> Command:
+    """Parse the command line into a `Command`.
+
+    Args:
+        arguments: as the shell gives them.
+        stored: values of the flags that are not given; None: their defaults.
+        program: name of the command, for messages.
+
+    Raises:
+        BadInput: tyro's message, in one line instead of a box.
+    """
+    command = parsed(arguments, Command(stored or Experiment()), program)
+    if command.matrix and piped(arguments) != arguments:
+        raise BadInput(
+            "Expected one name behind --defence with --matrix, got several; write a pipeline as one value, such as "
+            f"{command.experiment.defence}, or an axis as defences=A,B."
+        )
+    experiment = command.experiment
+    _refuse_without_value(command, arguments, program)
+    named = any(word.partition("=")[0] == "--metrics" for word in arguments)
+    if stored is None and experiment.federation and not (named or command.table or command.cell):
+        experiment = replace(experiment, metrics="auto")
+    pictures = "no" if command.no_pictures else experiment.pictures
+    return replace(command, experiment=replace(experiment, pictures=pictures))
+
+
+def _refuse_without_value(command: Command, arguments: list[str], program: str) -> None:
+    """Refuse flags with nothing behind them, which would count as not given and start a run."""
+    behind = {"--seeds": command.seeds, "--matrix": command.matrix, "--compare": command.compare}
+    behind |= {"--figures": command.figures, "--table": command.table, "--cell": command.cell}
+    behind |= {"--set": command.experiment.set, "--curve": command.experiment.curve}
+    for word in arguments:
+        flag = word.partition("=")[0]
+        if not behind.get(flag, True):
+            raise BadInput(f"Expected a value behind {flag}, got none; see {program} --help.")
+    if command.no_pictures and command.experiment.pictures == "yes":
+        raise BadInput("Expected --pictures auto or no with --no-pictures, got --pictures yes.")
+
+
+def refuse_two_tasks(command: Command) -> None:
+    """Refuse several tasks at once.
+
+    Raises:
+        BadInput: names them.
+    """
+    if command.scale == "full" and not (command.table or command.cell):
+        raise BadInput("Expected --table or --cell with --scale full, got neither; a run of its own has --rounds.")
+    asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
+    asked |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
+    asked |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}
+    asked |= {"--figures": command.figures}
+    given = [flag for flag, value in asked.items() if value]
+    if len(given) > 1:
+        raise BadInput(f"Expected one of {', '.join(asked)}, got {' and '.join(given)}; each does a thing of its own.")

@@ -1,0 +1,133 @@
+"""Subcommands of ``flfw`` and what each takes; every task that is a flag of ``sim.py`` is one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from flfw.command.flags import TASKS, flags
+from flfw.errors import BadInput
+from flfw.experiment import FREE_ON_RESUME
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """Subcommand that takes the flags of a run.
+
+    Attributes:
+        words: its purpose.
+        example: words behind its name.
+        flag: flag of ``sim.py`` for the task; empty: a run.
+        values: form of the words before its flags, such as ``RUN``; empty: it takes none.
+        least: number of these words at least.
+        most: at most; 0: any number.
+        also: names of further flags that are tasks for ``sim.py``.
+        takes: names of the only flags of a run that it takes; None: all.
+    """
+
+    words: str
+    example: str
+    flag: str = ""
+    values: str = ""
+    least: int = 0
+    most: int = 0
+    also: tuple[str, ...] = ()
+    takes: tuple[str, ...] | None = None
+
+    def knows(self, flag: str) -> bool:
+        """Return whether it takes a flag, named without hyphens before it."""
+        mine = self.takes is None or flag in self.takes
+        return flag in self.also or (flag not in TASKS and mine)
+
+
+SUBCOMMANDS = {
+    "run": Subcommand("train, audit what leaks, write a report", "--method fedavg --attack ig", also=("seeds",)),
+    "estimate": Subcommand("expected time and memory of a run", "--method hyperfl --rounds 200", "estimate"),
+    "resume": Subcommand("go on with a run that was cut short", "runs/NAME", "resume", "RUN", 1, 1),
+    "audit": Subcommand("attack what an earlier run recorded", "runs/NAME --attack ig", "from", "RUN", 1, 1),
+    "matrix": Subcommand(
+        "methods against defences and attacks, with equal budgets",
+        "methods=fedavg,fedper defences=none,prune attacks=ig seeds=0,1",
+        "matrix",
+        "AXIS=NAME,NAME ...",
+        1,
+        also=("seeds",),
+    ),
+    "compare": Subcommand("finished runs beside each other", "runs/A runs/B", "compare", "RUN RUN ...", 2, takes=()),
+    "figures": Subcommand(
+        "figures of finished runs for a paper",
+        "runs/A runs/B --out figures",
+        "figures",
+        "RUN ...",
+        1,
+        takes=("out", "data-root"),
+    ),
+    "table": Subcommand(
+        "a paper's table, published beside measured",
+        "hyperfl.1 --scale quick",
+        "table",
+        "[TABLE]",
+        0,
+        1,
+        ("cell", "scale"),
+        tuple(name.replace("_", "-") for name in FREE_ON_RESUME),
+    ),
+    "purge": Subcommand("remove clients' data from a finished run", "runs/NAME", "purge", "RUN", 1, 1, takes=()),
+    "list": Subcommand(
+        "all plug-ins, networks and data sets; the card of one", "hyperfl", "list", "[NAME ...]", takes=()
+    ),
+}
+
+OTHERS = {
+    "data": "list, get, verify or show data sets; show a split",
+    "rehearse": "what a site would leak, on its own data",
+    "deploy": "a federation of real sites: init, up, status, down, renew",
+    "completion": "a script by which bash, zsh or fish completes commands",
+}
+"""Subcommands with words of their own."""
+
+_FOR = {
+    "Experiment": ("run", "estimate", "resume", "matrix", "table"),
+    "Leakage": ("audit", "compare", "figures", "rehearse"),
+    "Upkeep": ("data", "list", "deploy", "purge", "completion"),
+}
+
+
+def overview() -> dict[str, dict[str, str]]:
+    """Return the purpose of each subcommand by its name, in groups."""
+    words = {name: one.words for name, one in SUBCOMMANDS.items()} | OTHERS
+    return {title: {name: words[name] for name in names} for title, names in _FOR.items()}
+
+
+def translated(name: str, words: Sequence[str]) -> list[str]:
+    """Return the words behind a subcommand as ``sim.py`` takes them.
+
+    >>> translated("resume", ["runs/a", "--engine", "inproc"])
+    ['--resume', 'runs/a', '--engine', 'inproc']
+
+    Raises:
+        BadInput: there are too few or too many words before the flags, or a flag belongs to another subcommand.
+    """
+    one = SUBCOMMANDS[name]
+    given = [*words]
+    if name == "audit" and any(word.partition("=")[0] == "--from" for word in given):
+        return given
+    count = next((n for n, word in enumerate(given) if word.startswith("-") and word != "-"), len(given))
+    behind, rest = given[:count], given[count:]
+    if one.values and (len(behind) < one.least or (one.most and len(behind) > one.most)):
+        got = f"{len(behind)} words" if behind else "none"
+        raise BadInput(f"Expected flfw {name} {one.values}, got {got} before the flags; see flfw {name} --help.")
+    for word in rest:
+        flag = word.partition("=")[0].removeprefix("--")
+        if word.startswith("--") and flag in flags() and not one.knows(flag):
+            raise BadInput(_elsewhere(name, flag))
+    if not one.flag or (not behind and one.values == "[TABLE]"):
+        return given
+    return [f"--{one.flag}", *behind, *rest]
+
+
+def _elsewhere(name: str, flag: str) -> str:
+    """Return the words for a flag that a subcommand does not take."""
+    if flag in TASKS:
+        return f"Expected flfw {TASKS[flag]}, got flfw {name} --{flag}; see flfw {TASKS[flag]} --help."
+    return f"Expected flags that flfw {name} takes, got --{flag}; see flfw {name} --help."

@@ -1,0 +1,52 @@
+"""Checks of run folders by their files' names alone, which take no time and import nothing large."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flfw.errors import BadInput
+from flfw.storage.sealed import sealed
+
+
+def require_new(out: Path) -> None:
+    """Refuse a folder for a run that is there already.
+
+    Raises:
+        BadInput: it exists.
+    """
+    if out.exists():
+        raise BadInput(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
+
+
+def stored_at(folder: Path) -> Path:
+    """Return the file with the experiment with which the run in a folder was started.
+
+    Raises:
+        BadInput: there is no folder, or no checkpoint in it.
+    """
+    if not folder.exists():
+        raise BadInput(f"Expected a run's folder, got {folder}, which does not exist.")
+    files = sealed(folder / "checkpoint", "experiment")
+    if not files:
+        raise BadInput(f"Expected a run with a checkpoint, got {folder} without; start it anew.")
+    return files[-1][1]
+
+
+def require_over(folder: Path) -> None:
+    """Refuse a folder without the result of a run that is over.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if not (folder / "result.json").is_file():
+        raise BadInput(f"Expected a run that is over, got {folder} without result.json; finish it or remove it.")
+
+
+def require_finished(folder: Path) -> None:
+    """Refuse a folder without a result to read.
+
+    Raises:
+        BadInput: there is none.
+    """
+    if not (folder / "result.json").is_file():
+        raise BadInput(f"Expected a finished run with result.json, got {folder} without; resume it or name another.")
