@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import sim
 from benchmarks.mutation_cases import Change, Folder, Subject, unsealed
 from benchmarks.mutation_operators import json_mutant, table_mutant
 from benchmarks.mutation_runs import recorded
 from benchmarks.mutation_seals import renamed, resealed
+from flfw.command.summary import summary
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.formats.result_file import read_training
@@ -77,7 +77,7 @@ def results(scratch: Path) -> list[Subject]:
         folder.subject("rows.read", _CHANGES, read, fits=_run_fits, weight=3),
         folder.subject("write_report", _CHANGES, reported, fits=lambda text: text.startswith("<!"), weight=2),
         folder.subject("compare", _CHANGES, lambda place: compare.table([beside, place]), fits=_is_text),
-        folder.subject("summary", _CHANGES, lambda place: sim._summary(place), fits=_is_text),
+        folder.subject("summary", _CHANGES, summary, fits=_is_text),
         folder.subject(
             "read_earlier", {"result.json": _CHANGES["result.json"]}, earlier, fits=lambda r: type(r[0]) is int
         ),

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 
-import sim
 from benchmarks.mutation_cases import Folder, Mutant, Subject, plain, unsealed
 from benchmarks.mutation_operators import WORDS, bytes_mutant, odd, toml_mutant, tree_mutant, word_mutant
 from flfw import apps
 from flfw.client.site import Site
+from flfw.command import record
 from flfw.deploy import certificates, processes
 from flfw.deploy.layout import Layout
 from flfw.deploy.pins import Pins, pins_of
@@ -217,9 +217,9 @@ def words(scratch: Path) -> list[Subject]:
     ]
 
 
-def _parsed(arguments: list[str]) -> sim.Command:
-    command = sim.parse(arguments)
-    sim._refuse_two_tasks(command)
+def _parsed(arguments: list[str]) -> record.Command:
+    command = record.parse(arguments)
+    record.refuse_two_tasks(command)
     return command
 
 

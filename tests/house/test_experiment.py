@@ -15,6 +15,7 @@ from typing import Literal
 import pytest
 
 import sim
+from flfw.command.record import Command
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.plugins import settings
@@ -235,7 +236,7 @@ def test_a_wrong_assignment_is_refused_in_one_voice(assignment, message) -> None
 
 
 def test_no_flags_mean_the_defaults() -> None:
-    assert sim.parse([]) == sim.Command(Experiment())
+    assert sim.parse([]) == Command(Experiment())
 
 
 @pytest.mark.parametrize(("net", "largest"), [("lenet", 20_000), ("linear", 10_000)])

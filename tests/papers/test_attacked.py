@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-import sim
+from flfw.command import record
 from flfw.errors import BadInput
 from flfw.matrix import parse
 from flfw.matrix.cells import settled
@@ -18,8 +18,8 @@ from flfw.papers import attacked
 from flfw.papers.attacked.__main__ import main
 
 
-def asked() -> sim.Command:
-    return sim.parse(["--matrix", *attacked.AXES, *attacked.FLAGS.split()])
+def asked() -> record.Command:
+    return record.parse(["--matrix", *attacked.AXES, *attacked.FLAGS.split()])
 
 
 def test_the_page_is_that_of_the_records() -> None:
