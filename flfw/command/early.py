@@ -42,6 +42,22 @@ def check(command: Command) -> None:
         _check_machine(experiment)
 
 
+def check_listed(names: Iterable[str]) -> None:
+    """Refuse a name of which there is no card, before PyTorch is imported for the cards of others.
+
+    Raises:
+        BadInput: names all that there are, and the one that it resembles.
+    """
+    from flfw import data
+    from flfw.data.splits.schemes import schemes
+
+    known = [name for kind in (METHOD, DEFENCE, ATTACK) for name in plugins.names(kind)]
+    known += [*data.names(), *schemes(), *declared.networks()]
+    for name in names:
+        if name not in known:
+            raise BadInput(f"Expected a name among {', '.join(known)}; got --list {name}{meant(name, known) or '.'}")
+
+
 def _check_folders(command: Command) -> None:
     if command.resume or command.from_ or command.purge or command.compare:
         from flfw.storage.folders import require_finished, require_over, stored_at

@@ -27,8 +27,10 @@ def _do(arguments: list[str], program: str) -> int:
         return 0
     command = parse(arguments, program=program)
     if command.list is not None:
+        from flfw.command.early import check_listed
         from flfw.command.tasks import listed
 
+        check_listed(command.list)
         print(listed(command.list))
         return 0
     refuse_two_tasks(command)

@@ -41,9 +41,9 @@ def run(command: Command, arguments: list[str], program: str) -> Path:
 
 def listed(names: Sequence[str]) -> str:
     """Return all names by kind, the tables among them, or the cards of the given ones."""
-    from flfw.runs.listing import listing
     from flfw.papers.published import FRONTIER
     from flfw.papers.published import names as tables
+    from flfw.runs.listing import listing
 
     return listing(names) if names else f"{listing(())}\ntables     {', '.join((*tables(), FRONTIER))}"
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from flfw.command import record
+from flfw.command.record import Command
+from flfw.command.record import parse as command_line
 from flfw.errors import BadInput
 from flfw.matrix import parse
 from flfw.matrix.cells import settled
@@ -18,8 +19,8 @@ from flfw.papers import attacked
 from flfw.papers.attacked.__main__ import main
 
 
-def asked() -> record.Command:
-    return record.parse(["--matrix", *attacked.AXES, *attacked.FLAGS.split()])
+def asked() -> Command:
+    return command_line(["--matrix", *attacked.AXES, *attacked.FLAGS.split()])
 
 
 def test_the_page_is_that_of_the_records() -> None:

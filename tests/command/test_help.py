@@ -1,0 +1,67 @@
+"""Help: in groups that have every flag once, for 80 columns, with examples that are right."""
+
+from __future__ import annotations
+
+import shlex
+from collections import Counter
+
+import pytest
+
+from flfw.command import help as pages
+from flfw.command.flags import GROUPS, TASKS, flags, grouped
+from flfw.command.program import main
+from flfw.command.record import parse
+from flfw.command.subcommands import SUBCOMMANDS, translated
+
+
+def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert main(words) == 0
+    return capsys.readouterr().out
+
+
+def test_each_flag_is_in_one_group_or_a_task() -> None:
+    times = Counter(flag.name for _, common, others in grouped() for flag in [*common, *others])
+    assert {name for name in flags() if name not in TASKS} == {name for name in times if name not in TASKS}
+    assert set(times.values()) == {1} and all(flag.words for flag in flags().values())
+
+
+def test_flags_are_those_that_the_parser_takes() -> None:
+    whole = pages.of_simulation(["--help-all"])
+    for name, flag in flags().items():
+        assert f"--{name}" in whole
+        value = {"": [], "INT": ["7"], "FLOAT": ["0.5"], "WORD": ["w"], "PATH": ["p"]}.get(flag.form)
+        line = [f"--{name}", *([flag.choices[0]] if value is None else value)]
+        try:
+            parse(line)
+        except ValueError as error:  # refused by its value, not as unknown
+            assert "Unrecognized" not in str(error) and "Error parsing" not in str(error)
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+@pytest.mark.parametrize("asked", ["--help", "--help-all"])
+def test_a_page_fits_80_columns(name: str, asked: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = printed(capsys, name, asked)
+    assert max(map(len, text.splitlines())) <= 80 and text.startswith(f"usage: flfw {name}")
+    assert "example: " in text
+
+
+def test_the_short_page_is_half_of_the_long_one_and_begins_with_what_to_train(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    short, whole = printed(capsys, "run", "--help"), printed(capsys, "run", "--help-all")
+    assert len(short.splitlines()) < 0.6 * len(whole.splitlines())
+    titles = [line.removesuffix(":") for line in short.splitlines() if line[:1].isupper() and line.endswith(":")]
+    assert titles[: len(GROUPS)] == [group.title for group in GROUPS]
+    assert short.index("--method") < short.index("--rounds") < short.index("--dataset") < short.index("--attack ")
+
+
+@pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.title)
+def test_the_example_of_a_group_is_a_right_command_line(group) -> None:
+    parse(shlex.split(group.example.partition("    ")[0]))
+
+
+@pytest.mark.parametrize("name", SUBCOMMANDS)
+def test_the_example_of_a_subcommand_is_a_right_command_line(name: str) -> None:
+    one = SUBCOMMANDS[name]
+    words = translated(name, shlex.split(one.example))
+    assert parse(words) and words[:1] == ([f"--{one.flag}"] if one.flag else ["--method"])

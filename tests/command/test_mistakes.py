@@ -1,0 +1,69 @@
+"""Mistakes that are made at the prompt: each ends within a second, with a line that helps and exit code 2."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from flfw.engines import machine
+from tests.support.paths import ROOT
+
+MOST_S = 1.0
+GENEROUS = 2.0
+"""Factor for a machine that others use as well: its caches are theirs."""
+
+MISTAKES = [
+    ("--method hyperlf", "got method=hyperlf; did you mean hyperfl?"),
+    ("--attack gradinversoin", "got attack=gradinversoin; did you mean gradinversion?"),
+    ("--defence prun", "got defence=prun; did you mean prune?"),
+    ("--net lennet5", "got net=lennet5; did you mean lenet5?"),
+    ("--dataset minst", "got dataset=minst; did you mean mnist?"),
+    ("--split dirchlet", "got split=dirchlet; did you mean dirichlet?"),
+    ("--table hyperf.1", "got --table hyperf.1; did you mean hyperfl.1?"),
+    ("--list hyperlf", "got --list hyperlf; did you mean hyperfl?"),
+    ("--attak ig", "Unrecognized options: --attak, ig; did you mean --attack?"),
+    ("--rounds", "Missing value for argument '--rounds'."),
+    ("--clients ten", "Error parsing --clients: invalid literal for int()"),
+    ("--rounds 0", "Expected rounds >= 1, got rounds=0."),
+    ("--attack-gpus 1 --engine flwr", "Expected --engine ray with --attack-gpus, got engine=flwr."),
+    ("--dataset office_caltech --data-root {here}", "Expected a data root with "),
+    ("--dataset folder:phtos", "got folder:phtos; no folder is there."),
+    ("--dataset text:novel.txt", "novel.txt"),
+    ("--out {here}", "Expected a new folder for --out, got {here}, which exists; choose another or remove it."),
+    ("--gpus-per-client 0.5", "Expected gpus-per-client <= 0, this machine's; got 0.5."),
+    ("--gpus-per-client 0.5 --engine inproc", "Expected --gpus-per-client 0 on a machine without a GPU"),
+    ("--resume {here}", "Expected a run with a checkpoint, got {here} without; start it anew."),
+    ("--resume {here}/nobody", "Expected a run's folder, got {here}/nobody, which does not exist."),
+    ("--set momentum 0.9", "Expected --set FIELD=VALUE, got 'momentum'."),
+    ("--set momentun=0.9", "got momentun; did you mean momentum?"),
+    ("--set ig.iteration=5", "got ig.iteration; did you mean iterations?"),
+    ("--set ig.iterations=many", "Expected int for ig.iterations, got ig.iterations=many."),
+    ("--defence prune --set prun.ratio=0.5", "got prun.ratio for no plug-in; did you mean prune?"),
+    ("--compare {here} {here}/nobody", "Expected a finished run with result.json, got {here} without;"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), MISTAKES, ids=[line for line, _ in MISTAKES])
+def test_a_mistake_is_answered_within_a_second(line: str, words: str, tmp_path: Path) -> None:
+    if "gpus" in line and machine.may_have_gpu():
+        pytest.skip("this machine may have a GPU, of which PyTorch is asked")
+    command = [sys.executable, str(ROOT / "sim.py"), *shlex.split(line.format(here=tmp_path))]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    before = os.times()
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    after = os.times()
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    assert done.returncode == 2 and done.stdout == ""
+    assert words.format(here=tmp_path) in done.stderr and done.stderr.count("\n") == 1
+    assert seconds < MOST_S * GENEROUS
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_no_gpu_is_denied_where_there_is_one() -> None:
+    assert machine.may_have_gpu() or not torch.cuda.is_available()
