@@ -35,9 +35,8 @@ from flfw.dp.budget import METRICS
 from flfw.engines.registrations import registered_nodes, registration_file
 from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import Experiment
-from flfw.method import Method
+from flfw.formats.units import in_units
 from flfw.privacy.claims import Unit
-from flfw.recording.retention import in_units
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
 
@@ -63,6 +62,8 @@ def _do(arguments: Sequence[str], program: str) -> int:
 
 
 def _init(asked: argparse.Namespace) -> int:
+    from flfw.method import Method  # with PyTorch, without which the other commands are quick
+
     ports = (asked.port, asked.control_port, asked.site_port)
     layout = Layout(asked.folder.absolute(), asked.clients, asked.host, asked.listen, *ports)
     uploads: dict[str, None] = {}

@@ -18,8 +18,7 @@ from pathlib import Path
 from flfw.deploy import database
 from flfw.deploy.layout import Layout
 from flfw.errors import BadInput, require
-from flfw.recording.retention import in_units
-from flfw.storage.checkpoint import is_complete, stored_experiment
+from flfw.formats.units import in_units
 
 ALSO = ("truth", "logs", "unknown")
 """What goes only if it is asked for: true examples of audits, logs, and private tensors of runs unknown here."""
@@ -149,6 +148,8 @@ def _about(experiment: str, known: dict[str, _Known], unknown: bool) -> tuple[st
 
 def _known(outs: Collection[Path]) -> dict[str, _Known]:
     """Return the runs with a checkpoint on this machine by the id under which sites keep private tensors."""
+    from flfw.storage.checkpoint import is_complete, stored_experiment  # with PyTorch, which a status does not need
+
     known = {}
     for out in dict.fromkeys(outs):
         try:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from flfw.errors import require
+from flfw.formats.units import in_units
 from flfw.recording.format import MANIFEST, Line, sweep
 from flfw.recording.manifest import forgotten, is_exchange, read_manifest, rewrite
 from flfw.recording.reader import places
@@ -117,17 +118,3 @@ def _remove(path: Path, run_folder: Path) -> str:
 
 def _sizes(folder: Path) -> list[int]:
     return [(Path(at) / file).lstat().st_size for at, _, files in os.walk(folder) for file in files]
-
-
-def in_units(size: float) -> str:
-    """Format a number of bytes with a unit.
-
-    >>> in_units(999), in_units(1_234_567_890)
-    ('999 bytes', '1.2 GB')
-    """
-    unit = "bytes"
-    for larger in ("kB", "MB", "GB", "TB"):
-        if size < 999.5:
-            break
-        size, unit = size / 1000, larger
-    return f"{size:.0f} bytes" if unit == "bytes" else f"{size:.1f} {unit}"
