@@ -119,6 +119,7 @@ def estimated(experiment: Experiment) -> str:
     from flfw.runs.engine import check_resources
     from flfw.runs.estimate import estimate, lines
     from flfw.runs.run import check, require_folder
+    from flfw.runs.timing import since_start_s
 
     if experiment.ray_address:
         raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
@@ -127,7 +128,7 @@ def estimated(experiment: Experiment) -> str:
     check_resources(resolved.experiment)
     assert resolved.experiment.out is not None, "check names the folder"
     require_folder(resolved.experiment.out)
-    began = time.process_time()
+    own_s, began = since_start_s(), time.process_time()
     claims = claimed(Ledger(resolved, task.split).entries())
-    expected = estimate(resolved, time.process_time() - began)
+    expected = estimate(resolved, time.process_time() - began, own_s)
     return "\n".join([*claims, *notes, lines(expected)])

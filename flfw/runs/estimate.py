@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from dataclasses import dataclass
 from math import ceil
@@ -16,7 +17,7 @@ from flfw.experiment import Experiment
 from flfw.resolve import Resolved
 from flfw.runs.attack_costs import MOST
 from flfw.runs.costs import LONG_S, Costs
-from flfw.runs.measuring import measured
+from flfw.runs.measuring import UNSAID_S, measured, measuring_s
 from flfw.server.aggregation import most_sums
 from flfw.server.distillation import ServerTraining
 from flfw.storage.provenance import hardware
@@ -126,25 +127,30 @@ class Estimate:
     state_files: int = 0
 
 
-def estimate(resolved: Resolved, claims_s: float = 0.0) -> Estimate:
+def estimate(resolved: Resolved, claims_s: float = 0.0, own_s: float = 0.0) -> Estimate:
     """Measure the costs for some seconds, and extrapolate.
 
     Args:
         resolved: the experiment, checked, for this machine alone.
         claims_s: seconds that the claims of privacy take.
+        own_s: seconds that this process took for its imports and data, by which it says at once how long the
+            measurements take, should that be long; 0: nothing is said at once.
 
     Raises:
         RunFailed: a measurement failed, as the run would.
     """
     experiment = resolved.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)
+    trains, audits = isinstance(resolved.settings, ServerTraining), bool(experiment.audited and resolved.method.uploads)
+    expected_s = measuring_s(resolved, 1 + trains + audits, own_s)
+    if own_s and expected_s > UNSAID_S:
+        print(f"estimate: its measurements take about {expected_s:.0f} s", file=sys.stderr)
     samples = measured("client", experiment, min(actors, experiment.per_round, _PROCESSES), started)
     client = {name: fmean(costs[name] for costs in samples) for name in samples[0]}
-    trains = isinstance(resolved.settings, ServerTraining)
     server = measured("server", experiment, 1, started)[0] if trains else {}
     client["run_s"] += claims_s
     client |= {"server_s": server.get("server_s", 0.0), "server_gib": server.get("peak_gib", 0.0)}
-    audit = measured("audit", experiment, 1, started)[0] if experiment.audited and resolved.method.uploads else {}
+    audit = measured("audit", experiment, 1, started)[0] if audits else {}
     origin = f"{hardware()}, in {time.monotonic() - started:.0f} s at a load of {load:.1f}; others at work add to it"
     origin += "; from one local epoch only, which takes long" if client["epoch_s"] > LONG_S else ""
     costs = (experiment, actors, client, audit)

@@ -16,12 +16,15 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from flfw.audit.jobs import tickets_of
 from flfw.engines import machine
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
-from flfw.resolve import resolve
+from flfw.resolve import Resolved, resolve
+from flfw.runs.attack_costs import ENOUGH_S
 from flfw.runs.audit_costs import audit_costs
 from flfw.runs.costs import Costs, client_costs, peak_gib, server_costs
+from flfw.runs.timing import ENOUGH_S as OF_A_CLIENT_S
 from flfw.runs.timing import announced
 from flfw.terminal.exit_code import exit_code
 
@@ -29,6 +32,28 @@ _PROGRAM = "measuring"
 _NAMED = f"{_PROGRAM}: "
 UNSAID_S = 10.0
 """Seconds that an estimate may take without a word."""
+_CALLS = 2  # of an attack on a target, each of which takes `ENOUGH_S` or more
+_OF_A_GAME = 5  # calls of an attack on membership
+_AUDIT_IMPORTS = 2  # imports of an audit's process, in those of this one
+
+
+def measuring_s(resolved: Resolved, kinds: int, own_s: float) -> float:
+    """Return the expected seconds of all measurements.
+
+    Args:
+        resolved: the experiment.
+        kinds: number of processes, one after the other.
+        own_s: seconds that this process took so far: for imports and data, which each of the others needs as well.
+    """
+    experiment = resolved.experiment
+    alone = kinds * own_s + _CALLS * OF_A_CLIENT_S
+    if not experiment.audited:
+        return alone
+    sizes = {ticket.batch * ticket.steps for ticket in tickets_of(experiment, 0)}
+    targets = 1 + min(2, len(sizes)) + (experiment.audit_source != "probe")
+    searches = len(resolved.attacks) * targets * _CALLS * ENOUGH_S
+    games = len(resolved.membership) * _OF_A_GAME * ENOUGH_S
+    return alone + (_AUDIT_IMPORTS - 1) * own_s + searches + games
 
 
 def measured(kind: str, experiment: Experiment, copies: int, began: float) -> list[Costs]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 import timeit
 from collections.abc import Callable
+from pathlib import Path
 
 _MORE = "more_s"
 CALLS, ENOUGH_S = 3, 1.5  # calls, of which the fastest counts; seconds that the work in all of them should take
@@ -44,3 +46,9 @@ def announce(more_s: float) -> None:
 def announced(line: str) -> float | None:
     """Return the seconds of an announcement; None: it is another line."""
     return json.loads(line)[_MORE] if line.startswith(f'{{"{_MORE}"') else None
+
+
+def since_start_s() -> float:
+    """Return the seconds on the clock since this process started; others at work are in them."""
+    ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
+from collections.abc import Iterator
 from contextlib import redirect_stderr
 from typing import TypeVar
 
 import tyro
 
 from flfw.errors import BadInput
-from flfw.terminal.parser import did_you_mean
+from flfw.terminal.parser import choice_meant, did_you_mean
 
 T = TypeVar("T")
 
@@ -36,7 +38,9 @@ def parsed(arguments: list[str], default: T, prog: str) -> T:
     except SystemExit as stop:
         if not stop.code:
             raise
-        raise BadInput(f"{_unboxed(box.getvalue())}{_meant(box.getvalue())}; see {prog} --help") from None
+        words = _unboxed(box.getvalue())
+        like = _meant(words, default)
+        raise BadInput(f"{words.removesuffix('.') if like else words}{like}; see {prog} --help") from None
 
 
 def joined(arguments: list[str]) -> list[str]:
@@ -78,10 +82,21 @@ def piped(arguments: list[str]) -> list[str]:
     return words
 
 
-def _meant(box: str) -> str:
-    """Return a question that names the flag that an unknown one resembles; tyro lists it with all of its help."""
-    unknown = re.findall(r"--[\w-]+", _unboxed(box))
-    return did_you_mean(unknown, re.findall(r"--[\w-]+", box.partition("Perhaps you meant")[2]))
+def _meant(words: str, default: object) -> str:
+    """Return a question that names the flag, or the value of one, that an unknown word of an error resembles."""
+    if not words.startswith("Unrecognized"):
+        return choice_meant(words)
+    return did_you_mean(re.findall(r"(?<!\S)--?[\w-]+", words), _flags(default))
+
+
+def _flags(record: object) -> Iterator[str]:
+    """Yield the flags of a record's fields, and of the records in it."""
+    for field in dataclasses.fields(record) if dataclasses.is_dataclass(record) else ():
+        value = getattr(record, field.name)
+        if dataclasses.is_dataclass(value):
+            yield from _flags(value)
+        else:
+            yield f"--{field.name.strip('_').replace('_', '-')}"
 
 
 def _unboxed(box: str) -> str:

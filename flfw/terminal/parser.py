@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import re
 from collections.abc import Iterable
 from typing import Any, NoReturn, final
 
-from flfw.errors import BadInput
+from flfw.errors import BadInput, meant
+
+_QUOTED = re.compile(r"'([^']*)'")
 
 
 @final
@@ -27,15 +30,26 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the error in place of a usage of many lines."""
-        raise BadInput(f"{message}; see {self.prog} --help")
+        raise BadInput(f"{message}{choice_meant(message)}; see {self.prog} --help")
 
 
 def did_you_mean(unknown: Iterable[str], flags: Iterable[str]) -> str:
     """Return a question that names the flag most like the first unknown word; empty if none is like it.
 
-    >>> did_you_mean(["--round=3"], ["--rounds", "--seed"])
-    '; did you mean --rounds?'
+    >>> did_you_mean(["--round=3"], ["--rounds", "--seed"]), did_you_mean(["-rounds"], ["--rounds", "--seed"])
+    ('; did you mean --rounds?', '; did you mean --rounds?')
     """
-    words = [word.partition("=")[0] for word in unknown if word.startswith("--")]
-    near = difflib.get_close_matches(words[0], list(flags), n=1, cutoff=0.7) if words else []
+    words = [word.partition("=")[0] for word in unknown if word.startswith("-")]
+    near = difflib.get_close_matches(f"--{words[0].lstrip('-')}", list(flags), n=1, cutoff=0.7) if words else []
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def choice_meant(message: str) -> str:
+    """Return a question for the value most like one that is none of the choices in an error; empty if none is.
+
+    >>> choice_meant("argument action: invalid choice: 'lst' (choose from 'list', 'get')")
+    '; did you mean list?'
+    """
+    _, invalid, rest = message.partition("invalid choice")
+    words = _QUOTED.findall(rest) if invalid else []
+    return meant(words[0], words[1:]) if words else ""

@@ -28,6 +28,8 @@ MISTAKES = [
     ("--table hyperf.1", "got --table hyperf.1; did you mean hyperfl.1?"),
     ("--list hyperlf", "got --list hyperlf; did you mean hyperfl?"),
     ("--attak ig", "Unrecognized options: --attak, ig; did you mean --attack?"),
+    ("-method fedavg", "Unrecognized options: -method, fedavg; did you mean --method?"),
+    ("--engine inprocess", "; did you mean inproc?"),
     ("--rounds", "Missing value for argument '--rounds'."),
     ("--clients ten", "Error parsing --clients: invalid literal for int()"),
     ("--rounds 0", "Expected rounds >= 1, got rounds=0."),

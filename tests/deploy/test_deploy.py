@@ -38,8 +38,8 @@ from flfw.errors import BadInput, RunFailed
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
+from tests.support.paths import ROOT
 
-ROOT = Path(flfw.__file__).parent.parent
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, when it builds
 
 
@@ -336,6 +336,18 @@ def test_a_folder_that_is_no_federation_is_refused(
         assert main([command, str(tmp_path)]) == 2
         message = capsys.readouterr().err
         assert message.startswith("flfw.deploy: Expected ") and message.count("\n") == 1
+
+
+def test_status_needs_no_torch_and_two_seconds_at_most(made: Path) -> None:
+    code = "import sys; from flfw.deploy.__main__ import main; "
+    code += "code = main(sys.argv[1:]); print('torch' in sys.modules, code)"
+    before = os.times()
+    words = [sys.executable, "-c", code, "status", str(made)]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, check=True)
+    after = os.times()
+    assert done.stdout.splitlines()[-1] == "False 1"  # nothing is at work
+    seconds = after.children_user + after.children_system - before.children_user - before.children_system
+    assert seconds < 2.0
 
 
 def test_status_says_that_nothing_is_at_work(made: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -260,6 +260,26 @@ def test_a_measurement_that_refuses_is_bad_input(
         measuring.measured("client", small, 1, time.monotonic())
 
 
+def test_the_measurements_are_foretold_from_the_own_imports_the_attacks_and_the_kinds_of_probe(
+    small: Experiment, audited: Experiment
+) -> None:
+    alone = measuring.measuring_s(resolve(small), 1, 4.0)
+    assert alone == 1 * 4.0 + 2 * timing.ENOUGH_S
+    one = measuring.measuring_s(resolve(audited), 2, 4.0)  # its easy rung and its probes, each attacked twice
+    assert one == 3 * 4.0 + 2 * timing.ENOUGH_S + 2 * 2 * 1.0
+    more = resolve(dataclasses.replace(audited, attack=("ig", "dlg"), set=(), curve=("batch=1,2",)))
+    assert measuring.measuring_s(more, 2, 4.0) == one + (2 * 3 - 2) * 2 * 1.0
+
+
+def test_a_process_knows_how_old_it_is() -> None:
+    code = (
+        "import time; time.sleep(1); from flfw.runs.timing import since_start_s as s; print(s(), time.process_time())"
+    )
+    began = time.monotonic()
+    age, own = map(float, subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split())
+    assert 1 + own - 0.1 < age < time.monotonic() - began + 0.1
+
+
 @pytest.mark.parametrize(
     ("more_s", "notice"), [(3, ""), (41, "estimate: the measurement of the audit takes about 41 s")]
 )
