@@ -34,8 +34,9 @@ def check(command: Command) -> None:
     experiment = command.experiment
     _check_names(experiment)
     _check_data(experiment)
-    _check_assignments(experiment)
     stored = command.resume or command.from_
+    if not stored:  # the assignments beside a stored run are for its method, which is not read yet
+        _check_assignments(experiment)
     if not (stored or command.table or command.cell or command.seeds):
         _check_out(experiment)
     if not (stored or command.show_split):
@@ -99,7 +100,11 @@ def _check_data(experiment: Experiment) -> None:
     of_a_path = prefix in data.PREFIXES and prefix != _ON_THE_NETWORK
     if not word or (of_a_path and not Path(word.partition("@")[0]).expanduser().exists()):
         data.describe(name)
-    if not word and not data.is_here(name, experiment.data_root) and not callable(data.describe(name).fetch):
+    if (
+        not (word or experiment.federation)
+        and not data.is_here(name, experiment.data_root)
+        and not callable(data.describe(name).fetch)
+    ):
         data.load(name, experiment.data_root)  # says which files are missing, and how to get them
     if experiment.split != "auto" and ":" not in experiment.split:
         scheme(experiment.split)

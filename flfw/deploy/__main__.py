@@ -62,6 +62,9 @@ def _do(arguments: Sequence[str], program: str) -> int:
 
 
 def _init(asked: argparse.Namespace) -> int:
+    for method in asked.methods.split(","):
+        if ":" not in method:
+            plugins.require_known(plugins.METHOD, method)
     from flfw.method import Method  # with PyTorch, without which the other commands are quick
 
     ports = (asked.port, asked.control_port, asked.site_port)

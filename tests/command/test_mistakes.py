@@ -11,7 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from flfw.command import early
+from flfw.command.record import parse
 from flfw.engines import machine
+from flfw.errors import BadInput
 from tests.support.paths import ROOT
 
 MOST_S = 1.0
@@ -65,6 +68,39 @@ def test_a_mistake_is_answered_within_a_second(line: str, words: str, tmp_path: 
     assert words.format(here=tmp_path) in done.stderr and done.stderr.count("\n") == 1
     assert seconds < MOST_S * GENEROUS
     assert list(tmp_path.iterdir()) == []
+
+
+def test_assignments_beside_a_stored_run_are_not_taken_for_those_of_the_default_method(tmp_path: Path) -> None:
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / f"experiment-{'0' * 64}.json").write_text("{}")
+    early.check(parse(["--resume", str(tmp_path), "--set", "mu=0.5"]))
+    early.check(parse(["--from", str(tmp_path), "--set", "mu=0.5", "ig.iterations=3"]))
+    with pytest.raises(BadInput, match="Expected a field of hyperfl among .*; got mu"):
+        early.check(parse(["--set", "mu=0.5"]))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "",
+        "--method fedprox --set mu=0.5 fedprox.mu=0.1",
+        "--method hyperfl --attack hyperfl --set hyperfl.iterations=3 hidden=8",
+        "--split dirichlet --set dirichlet.alpha=0.1",
+        "--method my.own:Method --set whatever=1 Method.whatever=1",
+        "--attack my.own:Attack --set Attack.whatever=1",
+        "--defence soteria prune --set prune.ratio=0.9 soteria.ratio=0.5",
+        "--dataset my.own:CARD --net my.own:net --split my.own:Split --set Split.parts=3",
+        "--dataset digit5:usps,mnist",
+        "--dataset hf:somebody/something",
+        "--dataset site:1x28x28:10 --federation fed --attack none",
+        "--table hyperfl.1",
+        "--cell hyperfl.1/HyperFL",
+        "--table my.own:TABLE",
+        "--net resnet18_imagenet --set resnet18_imagenet.reduction=4",
+    ],
+)
+def test_right_command_lines_pass(line: str) -> None:
+    early.check(parse(shlex.split(line)))
 
 
 def test_no_gpu_is_denied_where_there_is_one() -> None:
