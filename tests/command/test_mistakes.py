@@ -75,7 +75,7 @@ def test_assignments_beside_a_stored_run_are_not_taken_for_those_of_the_default_
     (tmp_path / "checkpoint" / f"experiment-{'0' * 64}.json").write_text("{}")
     early.check(parse(["--resume", str(tmp_path), "--set", "mu=0.5"]))
     early.check(parse(["--from", str(tmp_path), "--set", "mu=0.5", "ig.iterations=3"]))
-    with pytest.raises(BadInput, match="Expected a field of hyperfl among .*; got mu"):
+    with pytest.raises(BadInput, match=r"Expected a field of hyperfl among .*; got mu"):
         early.check(parse(["--set", "mu=0.5"]))
 
 
