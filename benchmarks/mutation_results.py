@@ -13,7 +13,7 @@ from benchmarks.mutation_cases import Change, Folder, Subject, unsealed
 from benchmarks.mutation_operators import json_mutant, table_mutant
 from benchmarks.mutation_runs import recorded
 from benchmarks.mutation_seals import renamed, resealed
-from flfw.command.summary import summary
+from flfw.api.summary import summary
 from flfw.errors import RunFailed
 from flfw.experiment import Experiment
 from flfw.formats.result_file import read_training

@@ -14,6 +14,7 @@ from flfw.experiment import Experiment
 from flfw.runs.engine import check_resources
 from flfw.runs.estimate import Estimate, estimate, lines
 from flfw.runs.run import check, require_folder
+from flfw.runs.timing import since_start_s
 
 
 @final
@@ -49,6 +50,6 @@ def expected(experiment: Experiment) -> Expectation:
     check_resources(resolved.experiment)
     assert resolved.experiment.out is not None, "check names the folder"
     require_folder(resolved.experiment.out)
-    began = time.process_time()
+    own_s, began = since_start_s(), time.process_time()
     privacy = tuple(Ledger(resolved, task.split).entries())
-    return Expectation(privacy, tuple(notes), estimate(resolved, time.process_time() - began))
+    return Expectation(privacy, tuple(notes), estimate(resolved, time.process_time() - began, own_s))

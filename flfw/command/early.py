@@ -29,7 +29,7 @@ def check(command: Command) -> None:
         from flfw.papers.published import require_table
 
         require_table(command.table or command.cell.partition("/")[0])
-    if command.compare or command.figures or command.purge or command.matrix:
+    if command.compare or command.figures or command.purge or command.matrix or command.verify or command.pdf:
         return
     experiment = command.experiment
     _check_names(experiment)

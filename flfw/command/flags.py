@@ -32,6 +32,8 @@ TASKS = {
     "cell": "table",
     "scale": "table",
     "list": "list",
+    "verify": "verify",
+    "pdf": "report",
 }
 """Flags of ``sim.py`` that are tasks of their own, each with the subcommand of ``flfw`` that does it."""
 
@@ -92,7 +94,7 @@ GROUPS = (
     Group(
         "Data",
         "--dataset folder:photos --split dirichlet --set dirichlet.alpha=0.1",
-        ("dataset", "split", "data-root", "side"),
+        ("dataset", "split", "data-root", "side", "resize"),
         DataSettings,
     ),
     Group(
@@ -119,7 +121,7 @@ GROUPS = (
     Group(
         "Output",
         "--out runs/first --no-pictures",
-        ("out", "pictures", "no-pictures"),
+        ("out", "pictures", "no-pictures", "pdf", "track"),
         Command,
         ("compression", "observations-gb", "keep-observations", "keep-state"),
     ),

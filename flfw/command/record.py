@@ -36,8 +36,12 @@ class Command:
     """Attack what an earlier run recorded; writes into --out, or beside it as audit-N."""
     purge: Path | None = None
     """Remove from a finished run all that holds or may give away clients' data, and stop."""
+    pdf: tuple[Path, ...] | None = None
+    """Print the report as a PDF, too, by Chromium, Chrome or Edge; with folders behind it, print theirs, and stop."""
     resume: Path | None = None
     """Go on with a run that was cut short, from its last checkpoint; flags that decide no numbers may be given anew."""
+    verify: Path | None = None
+    """Repeat a finished run or audit in a new folder, compare every number, and stop; 0: all repeat."""
     estimate: bool = False
     """Measure for a moment, print the expected time and memory, and stop."""
     show_split: bool = False
@@ -83,6 +87,7 @@ def _refuse_without_value(command: Command, arguments: list[str], program: str) 
     behind = {"--seeds": command.seeds, "--matrix": command.matrix, "--compare": command.compare}
     behind |= {"--figures": command.figures, "--table": command.table, "--cell": command.cell}
     behind |= {"--set": command.experiment.set, "--curve": command.experiment.curve}
+    behind |= {"--track": command.experiment.track}
     for word in arguments:
         flag = word.partition("=")[0]
         if not behind.get(flag, True):
@@ -102,7 +107,11 @@ def refuse_two_tasks(command: Command) -> None:
     asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
     asked |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
     asked |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}
-    asked |= {"--figures": command.figures}
+    asked |= {"--figures": command.figures, "--verify": command.verify, "--pdf FOLDER": command.pdf}
     given = [flag for flag, value in asked.items() if value]
+    if command.pdf == () and given and given[0] not in ("--resume", "--from"):
+        raise BadInput(
+            f"Expected --pdf with one run, got it with {given[0]}; print each page afterwards: --pdf FOLDER."
+        )
     if len(given) > 1:
         raise BadInput(f"Expected one of {', '.join(asked)}, got {' and '.join(given)}; each does a thing of its own.")

@@ -58,8 +58,12 @@ def _perform(command: Command, arguments: list[str], program: str) -> int:
         print(*tasks.figures(command), sep="\n")
     elif command.purge:
         print(tasks.purged(command.purge))
+    elif command.verify:
+        return tasks.verified(command.verify, arguments, program)
+    elif command.pdf is not None:
+        return tasks.printed(command, arguments, program)
     else:
-        from flfw.command.summary import summary
+        from flfw.api.summary import summary
 
         print(summary(tasks.run(command, arguments, program)))
     return 0

@@ -41,10 +41,10 @@ class Subcommand:
 
 
 SUBCOMMANDS = {
-    "run": Subcommand("train, audit what leaks, write a report", "--method fedavg --attack ig", also=("seeds",)),
+    "run": Subcommand("train, audit what leaks, write a report", "--method fedavg --attack ig", also=("seeds", "pdf")),
     "estimate": Subcommand("expected time and memory of a run", "--method hyperfl --rounds 200", "estimate"),
-    "resume": Subcommand("go on with a run that was cut short", "runs/NAME", "resume", "RUN", 1, 1),
-    "audit": Subcommand("attack what an earlier run recorded", "runs/NAME --attack ig", "from", "RUN", 1, 1),
+    "resume": Subcommand("go on with a run that was cut short", "runs/NAME", "resume", "RUN", 1, 1, ("pdf",)),
+    "audit": Subcommand("attack what an earlier run recorded", "runs/NAME --attack ig", "from", "RUN", 1, 1, ("pdf",)),
     "matrix": Subcommand(
         "methods against defences and attacks, with equal budgets",
         "methods=fedavg,fedper defences=none,prune attacks=ig seeds=0,1",
@@ -72,6 +72,8 @@ SUBCOMMANDS = {
         ("cell", "scale"),
         tuple(name.replace("_", "-") for name in FREE_ON_RESUME),
     ),
+    "verify": Subcommand("repeat a finished run, compare every number", "runs/NAME", "verify", "RUN", 1, 1),
+    "report": Subcommand("reports of finished runs as PDF files", "runs/NAME", "pdf", "RUN ...", 1, takes=()),
     "purge": Subcommand("remove clients' data from a finished run", "runs/NAME", "purge", "RUN", 1, 1, takes=()),
     "list": Subcommand(
         "all plug-ins, networks and data sets; the card of one", "hyperfl", "list", "[NAME ...]", takes=()
@@ -88,7 +90,7 @@ OTHERS = {
 
 _FOR = {
     "Experiment": ("run", "estimate", "resume", "matrix", "table"),
-    "Leakage": ("audit", "compare", "figures", "rehearse"),
+    "Leakage": ("audit", "compare", "figures", "verify", "report", "rehearse"),
     "Upkeep": ("data", "list", "deploy", "purge", "completion"),
 }
 

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-import time
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from flfw.command.record import Command, parse
-from flfw.errors import BadInput
 from flfw.experiment import Experiment
 
 
@@ -21,22 +17,35 @@ def run(command: Command, arguments: list[str], program: str) -> Path:
         arguments: its words, which are parsed anew upon the settings of the stored run.
         program: name of the command, for messages.
     """
+    from flfw.api import earlier
     from flfw.runs import run as runs
-    from flfw.storage.checkpoint import is_complete
 
     if command.from_:
-        earlier = replace(runs.stored(command.from_), out=None)
-        return runs.audit_again(command.from_, earlier, parse(arguments, earlier, program).experiment)
-    if not command.resume:
-        return runs.run(command.experiment)
-    stored = runs.stored(command.resume)
-    asked = parse(arguments, stored, program).experiment
-    if asked.out != stored.out:
-        raise BadInput(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
-    complete, folder = is_complete(command.resume), runs.resume(asked)
-    if complete and asked != stored:
-        print("warning: the run is complete: flags that were given anew change nothing of it", file=sys.stderr)
-    return folder
+        return earlier.audit_again(command.from_, lambda stored: parse(arguments, stored, program).experiment)
+    if command.resume:
+        return earlier.resume(command.resume, lambda stored: parse(arguments, stored, program).experiment)
+    return runs.run(command.experiment)
+
+
+def verified(folder: Path, arguments: list[str], program: str) -> int:
+    """Repeat a run or an audit and compare its numbers; return the exit code: 0 all repeat, 1 not."""
+    from flfw.verification.verify import verify
+
+    return verify(folder, lambda stored: parse(arguments, stored, program).experiment)
+
+
+def printed(command: Command, arguments: list[str], program: str) -> int:
+    """Print finished reports as PDF files, or run first; return the exit code."""
+    from flfw.api.summary import summary
+    from flfw.report.pdf import browser, write_pdfs
+
+    if command.pdf:
+        print(*write_pdfs(command.pdf), sep="\n")
+        return 0
+    browser()  # looked for before the run
+    folder = run(command, arguments, program)
+    print(summary(folder), *write_pdfs([folder]), sep="\n")
+    return 0
 
 
 def listed(names: Sequence[str]) -> str:
@@ -71,14 +80,14 @@ def several(command: Command) -> int:
 
 def purged(folder: Path) -> str:
     """Remove clients' data from a finished run; return what was removed."""
-    from flfw.recording.retention import purge
+    from flfw.recording.retention import purge, results_in
     from flfw.report.report import write_report
     from flfw.runs.results import read_earlier
 
-    for result in [folder / "result.json", *folder.glob("audit-*/result.json")]:
+    for result in results_in(folder):
         read_earlier(result.parent)  # a damaged one is refused before anything is removed
     removed = purge(folder)
-    for result in sorted([folder / "result.json", *folder.glob("audit-*/result.json")]):
+    for result in results_in(folder):
         write_report(result.parent, pictures=False)
     return "\n".join(
         [*removed, "What stays are figures and a report without pictures. Copies and backups are not reached."]
@@ -87,19 +96,17 @@ def purged(folder: Path) -> str:
 
 def table(command: Command) -> int:
     """Reproduce a table or some of its cells; return the exit code."""
-    from flfw.papers.command import reproduce
-    from flfw.papers.frontier.command import reproduce as measure_points
-    from flfw.papers.published import FRONTIER
+    from flfw.papers.interface.tables import measured
 
-    name = command.table or command.cell.partition("/")[0]
-    if name == FRONTIER:
-        return measure_points(command.cell, command.scale, command.experiment)
-    return reproduce(command.table, command.cell, command.scale, command.experiment)
+    result = measured(command.table, command.cell, command.scale, command.experiment)
+    print(result.text, *result.files, sep="\n")
+    return int(not result.complete)
 
 
 def split_shown(experiment: Experiment) -> str:
-    """Draw who would hold what; return the table and the path of the picture."""
+    """Draw who would hold what; return a table's columns, the shares and the path of the picture."""
     from flfw.data.splits import picture as shares
+    from flfw.data.tables import listing
     from flfw.runs.run import check, make_folder
 
     resolved, task, notes = check(experiment)
@@ -109,26 +116,12 @@ def split_shown(experiment: Experiment) -> str:
     make_folder(checked.out)
     picture = checked.out / "split.png"
     shares.picture(task.dataset, task.split, picture, checked.split)
-    return "\n".join([shares.table(task.dataset, task.split), *notes, str(picture)])
+    columns = [listing.listing(task.dataset.columns), ""] if task.dataset.columns else []
+    return "\n".join([*columns, shares.table(task.dataset, task.split), *notes, str(picture)])
 
 
 def estimated(experiment: Experiment) -> str:
     """Return the claims that a run would make, and its expected time and memory."""
-    from flfw.command.summary import claimed
-    from flfw.dp.ledger import Ledger
-    from flfw.runs.engine import check_resources
-    from flfw.runs.estimate import estimate, lines
-    from flfw.runs.run import check, require_folder
-    from flfw.runs.timing import since_start_s
+    from flfw.api.expectation import expected
 
-    if experiment.ray_address:
-        raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
-    resolved, task, notes = check(experiment)
-    task.require_data("--estimate")
-    check_resources(resolved.experiment)
-    assert resolved.experiment.out is not None, "check names the folder"
-    require_folder(resolved.experiment.out)
-    own_s, began = since_start_s(), time.process_time()
-    claims = claimed(Ledger(resolved, task.split).entries())
-    expected = estimate(resolved, time.process_time() - began, own_s)
-    return "\n".join([*claims, *notes, lines(expected)])
+    return str(expected(experiment))

@@ -18,7 +18,6 @@ from flfw.api import summary
 from flfw.audit.entries import MALICIOUS, of_malicious_server
 from flfw.audit.measures.noticed import noticed
 from flfw.audit.verdict import Conclusion
-from flfw.command.summary import lines as said
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.matrix import matrices

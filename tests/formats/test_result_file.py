@@ -13,11 +13,11 @@ import torch
 from safetensors.torch import save_file
 
 from flfw.adversary.observation import Truth
+from flfw.api.summary import summary
 from flfw.audit.jobs import EASY
 from flfw.audit.queue import Queue
 from flfw.audit.uploads import read_truth
 from flfw.client.site import Site
-from flfw.command.summary import summary
 from flfw.data.files import cache
 from flfw.data.splits import partition
 from flfw.deploy import certificates

@@ -307,7 +307,8 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         (
             ["--dataset", "minst"],
             "Expected a data set among {datasets}, folder:PATH, csv:FILE@TARGET, "
-            "parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES or package.module:CARD; got dataset=minst; did you mean mnist?",
+            "parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES or package.module:CARD; got dataset=minst; "
+            "did you mean mnist?",
         ),
         (
             ["--attack", "igg"],

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flfw.command.summary import summary
+from flfw.api.summary import summary
 from flfw.errors import BadInput
 from flfw.report.figures import Chart, Line, png_uri, spread, stacked_panels
 from flfw.report.page_facts import FailureLine, first_screen

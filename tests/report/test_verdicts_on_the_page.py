@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
+from flfw.api.summary import summary
 from flfw.audit import entries as audit_entries
 from flfw.audit import verdict as verdicts
 from flfw.audit.measures import sum_conclusion
 from flfw.audit.measures.statistics import most_missed
-from flfw.command.summary import summary
 from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
 from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_facts import most_missed as shown_missed
