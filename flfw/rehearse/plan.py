@@ -103,6 +103,7 @@ def _at_one_site(asked: Experiment) -> Experiment:
     require(asked.engine == "inproc", "--engine inproc, a rehearsal's only one", engine=asked.engine)
     alone = "no --federation: a rehearsal is on this machine alone"
     require(asked.federation is None, alone, federation=asked.federation)
+    require(not asked.trackers, "no --track: nothing of a rehearsal leaves this machine", track=" ".join(asked.track))
     require(bool(asked.attacks), "an attack to rehearse with", attack="none")
     require(asked.vantage == ("server",), "--vantage server", vantage=" ".join(asked.vantage))
     default_probe = not asked.curve and (asked.victim_batch, asked.victim_steps) == (1, 1)

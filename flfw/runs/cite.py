@@ -63,9 +63,7 @@ def _used(config: Mapping[str, Any]) -> Iterator[tuple[plugins.Kind, str, type]]
 
 def main(arguments: list[str]) -> int:
     """Print the citations of a finished run; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m flfw.runs.cite", description="Print what to cite for a finished run."
-    )
+    parser = argparse.ArgumentParser(prog="python -m flfw.runs.cite", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="folder of a finished run")
     folder = parser.parse_args(arguments).folder
     return exit_code(parser.prog, lambda: print(*citations(read_result(folder)["config"]), sep="\n") or 0)

@@ -167,6 +167,7 @@ def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
             ["--federation", "fed"],
             "Expected no --federation: a rehearsal is on this machine alone, got federation=fed.",
         ),
+        (["--track", "wandb"], "Expected no --track: nothing of a rehearsal leaves this machine, got track=wandb."),
         (["--attack", "none"], "Expected an attack to rehearse with, got attack=none."),
         (["--vantage", "client_update"], "Expected --vantage server, got vantage=client_update."),
         (
