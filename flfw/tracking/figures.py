@@ -77,7 +77,7 @@ def _name(entry: Mapping[str, Any], entries: Sequence[Mapping[str, Any]]) -> str
 
 
 def _slug(words: str) -> str:
-    """Join words by hyphens; what the tools do not take in a name is left out.
+    """Join words by hyphens; characters that some tool takes in no name are left out.
 
     >>> _slug("ig told of prune (server, client 3)")
     'ig-told-of-prune-server-client-3'

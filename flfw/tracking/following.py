@@ -25,7 +25,7 @@ from flfw.report.report import render
 from flfw.storage.sealed import write_whole
 from flfw.tracking import figures
 from flfw.tracking.choice import chosen
-from flfw.tracking.tracker import End, TrackedRun, Tracker
+from flfw.tracking.tracker import RunEnd, TrackedRun, Tracker
 
 NOTES = "tracking.json"
 _PLACES = ("out", "data-root", "federation", "ray-address", "weights", "lpips-weights")  # folders of this machine
@@ -36,7 +36,7 @@ Status: TypeAlias = Literal["finished", "failed", "interrupted"]
 
 
 @dataclass(frozen=True)
-class Note:
+class TrackerNote:
     """Line of ``tracking.json``.
 
     Attributes:
@@ -50,7 +50,7 @@ class Note:
 
 @contextmanager
 def tracked(experiment: Experiment, folder: Path, source: Path | None = None) -> Iterator[None]:
-    """Hand a run's figures to its trackers while it goes on, and its result at the end.
+    """Give a run's figures to its trackers while it goes on, and its result at the end.
 
     Args:
         experiment: the experiment, with its trackers.
@@ -93,7 +93,7 @@ class Follower:
         config = {key: value for key, value in experiment.to_run_config().items() if key not in _PLACES}
         for tracker, cls in chosen(experiment.trackers).items():
             self._trackers[tracker] = cls()
-            earlier = self._notes.get(tracker, Note(""))
+            earlier = self._notes.get(tracker, TrackerNote(""))
             run = TrackedRun(name, folder, config, earlier.record, earlier.round)
             record = self._called(tracker, lambda writer, run=run: writer.on_start(run))
             if tracker in self._trackers:
@@ -103,7 +103,7 @@ class Follower:
         self._thread.start()
 
     def end(self, status: Status) -> None:
-        """Hand over the rest and the result; a tracker that does not come to its end is left behind.
+        """Give over the rest and the result; a tracker that does not come to its end is left behind.
 
         Args:
             status: how the run ended.
@@ -149,16 +149,16 @@ class Follower:
             self._write_notes()
 
     def _finish(self) -> None:
-        """Hand over the audit, the final figures and the files; of a run without a result, that it ended."""
+        """Give over the audit, the final figures and the files; of a run without a result, that it ended."""
         status: Any = self._status
         with tempfile.TemporaryDirectory(prefix="flfw-tracking-") as name:
-            end, audited, rounds = End(status, {}, ()), [], []
+            end, audited, rounds = RunEnd(status, {}, ()), [], []
             if (self._folder / "result.json").exists() and status != "interrupted":
                 try:
                     result = read_result(self._folder)
                     rounds, audited = result.get("rounds") or [], figures.of_audit(result)
                     files = [self._folder / "result.json", self._report(Path(name))]
-                    end = End(status, figures.of_end(result), files)
+                    end = RunEnd(status, figures.of_end(result), files)
                 except Exception as error:  # a result that cannot be read ends no run that was completed
                     _warn(f"trackers get no result: {error}")
             self._hand_over(rounds if self._has_rounds else [])  # those whose journal could not be read meanwhile
@@ -194,8 +194,8 @@ class Follower:
             _warn(f"{self._folder / NOTES} cannot be written ({error.strerror}): a resumed run is tracked anew")
 
 
-def _read_notes(path: Path) -> dict[str, Note]:
-    return read_json(path, dict[str, Note]) if path.exists() else {}
+def _read_notes(path: Path) -> dict[str, TrackerNote]:
+    return read_json(path, dict[str, TrackerNote]) if path.exists() else {}
 
 
 def _warn(line: str) -> None:

@@ -16,7 +16,7 @@ from flfw.experiment import Scalar
 @final
 @dataclass(frozen=True)
 class TrackedRun:
-    """Run at its start.
+    """Beginning of a run.
 
     Attributes:
         name: name of the run's folder; of an audit of an earlier run, with that folder's before it.
@@ -53,7 +53,7 @@ class AuditFigures:
 
 @final
 @dataclass(frozen=True)
-class End:
+class RunEnd:
     """End of a run.
 
     Attributes:
@@ -115,8 +115,8 @@ class Tracker(ABC):
 
     @abstractmethod
     def on_audit(self, audited: Sequence[AuditFigures]) -> None:
-        """Write what the attacks reached; called once, after the audit. Not called for a run without one."""
+        """Write the figures of the attacks; called once, after the audit. Not called for a run without one."""
 
     @abstractmethod
-    def on_end(self, end: End) -> None:
+    def on_end(self, end: RunEnd) -> None:
         """Write the final figures and the files, and close the record."""

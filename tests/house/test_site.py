@@ -76,8 +76,8 @@ def dead_links(page: Path) -> list[str]:
     dead = []
     for target, anchor in LINK.findall(without_code(page.read_text())):
         file = page.parent / target if target else page
-        found = file.exists() and (not anchor or (file.suffix == ".md" and anchor in anchors(file.read_text())))
-        dead += [] if found else [f"{target}#{anchor}" if anchor else target]
+        leads = file.exists() and (not anchor or (file.suffix == ".md" and anchor in anchors(file.read_text())))
+        dead += [] if leads else [f"{target}#{anchor}" if anchor else target]
     return dead
 
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flfw.tracking import AuditFigures, End, TrackedRun, Tracker
+from flfw.tracking import AuditFigures, RunEnd, TrackedRun, Tracker
 
 
 class Noting(Tracker):
@@ -23,7 +23,7 @@ class Noting(Tracker):
     def on_audit(self, audited: Sequence[AuditFigures]) -> None:
         self._note("audit", *[[one.name, one.round, one.verdict] for one in audited])
 
-    def on_end(self, end: End) -> None:
+    def on_end(self, end: RunEnd) -> None:
         pictures = [b"data:image" in path.read_bytes() for path in end.files]
         self._note("end", end.status, dict(end.figures), [path.name for path in end.files], pictures)
 
@@ -45,7 +45,7 @@ class Failing(Tracker):
     def on_audit(self, audited: Sequence[AuditFigures]) -> None:
         raise AssertionError("called after it failed")
 
-    def on_end(self, end: End) -> None:
+    def on_end(self, end: RunEnd) -> None:
         raise AssertionError("called after it failed")
 
 

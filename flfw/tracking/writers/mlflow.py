@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
-from flfw.tracking.tracker import AuditFigures, End, TrackedRun, Tracker
+from flfw.tracking.tracker import AuditFigures, RunEnd, TrackedRun, Tracker
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,7 +30,7 @@ class MLflow(Tracker):
     _client: MlflowClient
 
     def on_start(self, run: TrackedRun) -> str:
-        """Create the run, or go on with it."""
+        """Begin the run, or go on with it."""
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # MLflow would tell its makers of its use
         from mlflow import MlflowClient
         from mlflow.entities import Param
@@ -61,7 +61,7 @@ class MLflow(Tracker):
             self._log({f"audit/{one.name}/{name}": value for name, value in one.figures.items()}, one.round)
             self._client.set_tag(self._run, f"verdict/{one.name}", one.verdict)
 
-    def on_end(self, end: End) -> None:
+    def on_end(self, end: RunEnd) -> None:
         """Write the final figures and the files, and close the run."""
         self._log(end.figures, 0)
         for path in end.files:

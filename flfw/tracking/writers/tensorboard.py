@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
-from flfw.tracking.tracker import AuditFigures, End, TrackedRun, Tracker
+from flfw.tracking.tracker import AuditFigures, RunEnd, TrackedRun, Tracker
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -44,7 +44,7 @@ class TensorBoard(Tracker):
                 self._writer.add_scalar(f"audit/{one.name}/{name}", value, one.round)
             self._writer.add_text(f"verdict/{one.name}", one.verdict, one.round)
 
-    def on_end(self, end: End) -> None:
+    def on_end(self, end: RunEnd) -> None:
         """Write the final figures, and where the files lie, which an event file cannot hold."""
         for name, value in end.figures.items():
             self._writer.add_scalar(name, value)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
 from flfw.errors import BadInput
-from flfw.tracking.tracker import AuditFigures, End, TrackedRun, Tracker
+from flfw.tracking.tracker import AuditFigures, RunEnd, TrackedRun, Tracker
 
 if TYPE_CHECKING:
     import wandb
@@ -42,7 +42,7 @@ class WeightsAndBiases(Tracker):
             raise BadInput(f"Expected an API key for --track wandb, got none{why}; {way}.")
 
     def on_start(self, run: TrackedRun) -> str:
-        """Create the run, or go on with it; neither code, repository, output nor names of machine and user are sent."""
+        """Begin the run, or go on with it; neither code, repository, output nor names of machine and user are sent."""
         _be_quiet()
         import wandb
 
@@ -79,7 +79,7 @@ class WeightsAndBiases(Tracker):
             self._run.log({"round": one.round, **{f"audit/{one.name}/{name}": v for name, v in one.figures.items()}})
             self._run.summary[f"verdict/{one.name}"] = one.verdict
 
-    def on_end(self, end: End) -> None:
+    def on_end(self, end: RunEnd) -> None:
         """Write the final figures into the summary, the files as an artefact, and close the run."""
         import wandb
 

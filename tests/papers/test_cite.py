@@ -10,7 +10,7 @@ import pytest
 
 import flfw
 from flfw import plugins
-from flfw.runs.cite import citations, main, paper
+from flfw.papers.cite import citations, main, paper
 
 PLUGINS = [(kind, name) for kind in (plugins.METHOD, plugins.ATTACK, plugins.DEFENCE) for name in plugins.names(kind)]
 
@@ -23,8 +23,8 @@ def test_every_card_names_a_paper(kind: plugins.Kind, name: str) -> None:
 
 def test_each_part_of_a_run_is_cited_once() -> None:
     config = {"method": "fedavg", "dataset": "folder:scans", "defence": "prune+soteria", "attack": ["ig", "auto"]}
-    own, method, prune, soteria, attack, data = citations({**config, "tampered_by": "ig"})
-    assert own.startswith(f"flfw {flfw.__version__}: ")
+    project, method, prune, soteria, attack, data = citations({**config, "tampered_by": "ig"})
+    assert project.startswith(f"flfw {flfw.__version__}: ")
     assert method.startswith("method fedavg: McMahan et al., ") and method.endswith("AISTATS 2017.")
     assert prune.startswith("defence prune: a baseline") and soteria.startswith("defence soteria: Sun et al.")
     assert attack.startswith("attack ig: Geiping et al., ") and attack.endswith("NeurIPS 2020, arXiv 2003.14053.")
@@ -38,4 +38,4 @@ def test_the_command_reads_a_finished_run(tmp_path: Path, capsys: pytest.Capture
     _, method, data = capsys.readouterr().out.splitlines()
     assert method.startswith("method fedavg: ") and data.startswith("data set digits: Optical recognition")
     assert main([str(tmp_path / "nowhere")]) == 2
-    assert capsys.readouterr().err.startswith("python -m flfw.runs.cite: Expected ")
+    assert capsys.readouterr().err.startswith("python -m flfw.papers.cite: Expected ")

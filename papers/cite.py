@@ -1,4 +1,4 @@
-"""List of what a run's results rest on, to be cited: ``python -m flfw.runs.cite runs/NAME``.
+"""List of what a run's results rest on, to be cited: ``python -m flfw.papers.cite runs/NAME``.
 
 A plug-in's card names its paper; a run's `result.json` names its plug-ins and its data.
 """
@@ -37,8 +37,8 @@ def citations(config: Mapping[str, Any]) -> list[str]:
     for kind, name, base in _used(config):
         lines.append(f"{kind.noun} {name}: {paper(inspect.getmodule(plugins.find(kind, name, base)))}")
     dataset = str(config["dataset"])
-    own = dataset.partition(":")[0] not in data.names()
-    return [*lines, f"data set {dataset}: {'your own' if own else data.describe(dataset).source}"]
+    users = dataset.partition(":")[0] not in data.names()
+    return [*lines, f"data set {dataset}: {'your own' if users else data.describe(dataset).source}"]
 
 
 def paper(module: object) -> str:
@@ -48,8 +48,8 @@ def paper(module: object) -> str:
     >>> paper(errors)
     'its card names no paper'
     """
-    found = _PAPER.search(inspect.getdoc(module) or "")
-    return " ".join(found[1].split()) if found else "its card names no paper"
+    named = _PAPER.search(inspect.getdoc(module) or "")
+    return " ".join(named[1].split()) if named else "its card names no paper"
 
 
 def _used(config: Mapping[str, Any]) -> Iterator[tuple[plugins.Kind, str, type]]:
@@ -63,7 +63,7 @@ def _used(config: Mapping[str, Any]) -> Iterator[tuple[plugins.Kind, str, type]]
 
 def main(arguments: list[str]) -> int:
     """Print the citations of a finished run; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m flfw.runs.cite", description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m flfw.papers.cite", description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path, help="folder of a finished run")
     folder = parser.parse_args(arguments).folder
     return exit_code(parser.prog, lambda: print(*citations(read_result(folder)["config"]), sep="\n") or 0)
