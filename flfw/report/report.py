@@ -19,6 +19,7 @@ from markupsafe import Markup
 
 from flfw import data
 from flfw.curves import GROUP, LADDER
+from flfw.data.tables import plan_file
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.formats.result_file import read_result
@@ -138,6 +139,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         worst=worst,
         elsewhere=elsewhere,
         absence=absence,
+        plan=plan_file.kept(folder),
         legend=LEGEND,
         failures=failures,
         failed=first_screen(failures),

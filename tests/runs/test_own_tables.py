@@ -104,6 +104,7 @@ def test_a_classification_is_audited_by_columns_with_their_names(table: Path, tm
     assert plan_file.kept(folder) == data.describe(result["config"]["dataset"]).columns
     assert "Classification of died: 2 classes, no, yes." in result["notes"]
     page = (folder / "report.html").read_text()
+    assert "one of 10 values" not in page and "10 values (A, B, C, D, and 6 more)" in page  # samples are shown
     assert '<th scope="row">ward</th>' in page and ">Attack</th></tr></thead>" in page
 
 
@@ -121,6 +122,7 @@ def test_a_regression_has_errors_and_no_accuracy_and_its_rows_come_back(table: P
     assert first["exact_match"]["cells"] == 1.0 and first["share_recovered"] == 1.0
     assert {entry["verdict"] for entry in result["membership"]}
     page = (run_folder / "report.html").read_text()
+    assert "one of 8 values" in page and "A, C, D" not in page  # samples of own data are not; B and G only test
     assert "mean absolute error" in page and "a regression has no accuracy" in page
 
 

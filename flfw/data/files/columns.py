@@ -89,6 +89,18 @@ class Column:
             words = f"{_shown(self, self.low)} = 0 to {_shown(self, self.high)} = 1"
         return "; ".join([words, *([MISSING] if self.missing else []), *([self.note] if self.note else [])])
 
+    @property
+    def form(self) -> str:
+        """The features in words without a value of anybody's."""
+        words = {
+            "numeric": "from the least to the greatest value",
+            "date": "from the first to the last day",
+            "boolean": "0 or 1",
+            "categorical": f"one of {len(self.categories)} values{' or another' * self.other}",
+            "dropped": "left out",
+        }
+        return words[self.kind] + " or missing" * self.missing
+
     def read_back(self, features: Sequence[float]) -> str:
         """Return the value that features stand for, as a word; of a category the greatest one counts.
 

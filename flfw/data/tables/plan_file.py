@@ -78,6 +78,7 @@ def keep(plan: Columns | None, folder: Path) -> None:
     """Write a table's plan into the folder of a run, for its report; nothing of other data."""
     if plan is not None:
         (folder / KEPT).write_text(text(plan), encoding="utf-8")
+        (folder / KEPT).chmod(0o600)  # least and greatest values, and rare categories, are somebody's
 
 
 def kept(folder: Path) -> Columns | None:

@@ -28,6 +28,11 @@ TRAINING = """\
 <h2 id="provenance-title">Provenance</h2>
 {% if notes %}<div class="notice"><b>Notes of the run</b><ul>{% for note in notes %}<li>{{ note }}</li>{% endfor %}</ul></div>{% endif %}
 <div class="columns"><div><h3>Code and data</h3>{{ facts({'code': origin.code, 'lock': origin.lock, 'data': data.name, 'from': data.source, 'checksum': {true: 'as published', false: 'not the published one'}.get(data.md5_ok, 'not checked'), 'weights': origin.weights, 'attacks tuned on': origin.tuned_on} if not origin['from'] else {'recordings of': origin['from'], 'code': origin.code, 'data': data.name, 'from': data.source, 'weights': origin.weights}) }}</div><div><h3>Environment</h3>{{ facts(result.environment or {}) }}</div></div>
+{% if plan %}<h3>Columns of the table</h3>
+<details><summary>{{ plan.kept|length }} columns as {{ plan.width }} features, {{ plan.columns|length - plan.kept|length }} left out</summary>
+<div class="scroll" tabindex="0" role="region" aria-label="Columns of the table"><table><thead><tr><th scope="col" class="text">Column</th><th scope="col" class="text">Type</th><th scope="col">Features</th><th scope="col">Missing</th><th scope="col" class="text">Encoded as</th></tr></thead>
+<tbody>{% for column in plan.columns %}<tr><th scope="row" class="text">{{ column.name }}</th><td class="text">{{ column.kind }}</td><td>{{ column.width }}</td><td>{{ column.absent|pct }}</td><td class="text">{{ column.form if absence else column.encoding }}</td></tr>
+{% endfor %}</tbody></table></div></details>{% endif %}
 {% if config.engine %}<h3>Asking for this run again</h3>
 <pre><code>{{ config|command }}</code></pre>
 <p class="soft">Put together from the configuration, which holds every setting:</p>{% endif %}
