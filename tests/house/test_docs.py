@@ -57,7 +57,7 @@ def test_commands_on_the_pages_parse(page: Path) -> None:
             experiment = command.experiment
             if ":" not in experiment.method:
                 assert experiment.method in {*plugins.names(plugins.METHOD), *written}
-            assert experiment.dataset.partition(":")[0] in {*data.names(), "folder", "hf", "site", "text", *written}
+            assert experiment.dataset.partition(":")[0] in {*data.names(), *data.PREFIXES, *written}
             assert experiment.net in {"auto", *nets.names(), *written}
             assert experiment.split in {"auto", *partition.schemes(), *written}
             if command.table.partition(".")[0] in written:
