@@ -10,7 +10,7 @@ from flfw.storage.provenance import hardware
 
 
 def machine() -> dict[str, Any]:
-    """Return what numbers and their time may depend on, of this process's machine.
+    """Describe this process's machine as far as numbers and their time may depend on it.
 
     ``hardware`` is the short description that result.json has under ``environment``, too. ``blas`` lists the
     libraries of linear algebra and of threads that this process has loaded; torch's own is linked into it, and stands

@@ -46,8 +46,8 @@ def outside_code(settings: Mapping[str, Any]) -> list[OutsideCode]:
         settings: setting -> its value; words of the form ``package.module:name`` are plug-ins if the module was
             imported, as it is once the settings have been checked.
     """
-    found = [(kind, name) for kind, value in settings.items() for name in dict.fromkeys(_names(value))]
-    return [code for kind, name in found if (code := _code(kind, name)) is not None]
+    named = [(kind, name) for kind, value in settings.items() for name in dict.fromkeys(_names(value))]
+    return [code for kind, name in named if (code := _code(kind, name)) is not None]
 
 
 def _names(value: Any) -> Iterator[str]:

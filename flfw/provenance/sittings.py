@@ -54,7 +54,7 @@ def sitting(folder: Path, outside: Sequence[OutsideCode]) -> dict[str, Any]:
 
 
 def shown(words: Sequence[str]) -> str:
-    """Quote a command as for a shell, without what stands behind a flag of a secret, as Flower's own processes have.
+    """Format a command as for a shell, without the values of flags of secrets, as Flower's own processes have.
 
     >>> shown(["python", "sim.py", "--out", "my runs"])
     "python sim.py --out 'my runs'"

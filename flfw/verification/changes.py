@@ -1,4 +1,4 @@
-"""What differs between the circumstances of a result and those of now: code, environment, data and hardware."""
+"""Differences between the circumstances of a result and the present ones: code, environment, data and hardware."""
 
 from __future__ import annotations
 
@@ -76,8 +76,10 @@ def changed_code(result: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def _commit(found: Mapping[str, Any] | None) -> str:
-    return f"{found['commit'][:_SHORT]}{' (changed since)' if found['dirty'] else ''}" if found else "unknown"
+def _commit(revision: Mapping[str, Any] | None) -> str:
+    if not revision:
+        return "unknown"
+    return f"{revision['commit'][:_SHORT]}{' (changed since)' if revision['dirty'] else ''}"
 
 
 def changed_environment(result: Mapping[str, Any], folder: Path) -> list[str]:
@@ -123,7 +125,7 @@ def changed_data(result: Mapping[str, Any], digest: str, weights_sha256: str) ->
 
 
 def unrepeatable(result: Mapping[str, Any]) -> list[str]:
-    """Name the settings by which a run draws what no second run can draw again."""
+    """Name the settings by which a run draws numbers that no second run can draw again."""
     settings = (result.get("config") or {}).get("method_settings") or {}
     secure = settings.get("noise_source") == "secure"
     return ["noise_source=secure draws noise that nobody can repeat"] if secure else []

@@ -27,7 +27,7 @@ _RATES = {"share_recovered": "share_interval", "true_rate": "true_interval", "fa
 
 @final
 @dataclass(frozen=True)
-class Compared:
+class ComparedValue:
     """Value of a result beside that of its repetition.
 
     Attributes:
@@ -36,7 +36,7 @@ class Compared:
         after: the value of the repetition, likewise.
         outcome: `EQUAL`, `WITHIN` or `DIFFERENT`.
         interval: the 95 % interval around the first value; None: the result states none.
-        of: the number whose interval decided, for ends and extremes that move with it; empty: its own.
+        moved_with: the number whose interval decided, for ends and extremes that move with it; empty: its own.
     """
 
     path: str
@@ -44,7 +44,7 @@ class Compared:
     after: Any
     outcome: str
     interval: tuple[float, float] | None = None
-    of: str = ""
+    moved_with: str = ""
 
     def as_dict(self) -> dict[str, Any]:
         """Return the value as verify.json holds it."""
@@ -61,7 +61,7 @@ class _Interval:
     parts: tuple[str, ...] = ()
 
 
-def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Compared]:
+def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ComparedValue]:
     """Compare all numbers, words and truth values of two results.
 
     An accuracy lies in the exact binomial interval of as many test examples as its clients have; every other number in
@@ -75,7 +75,7 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Compare
     return list(_compared(_kept(before), _kept(after), "", _examples(before)))
 
 
-def farthest(compared: Iterable[Compared]) -> tuple[Compared, float] | None:
+def farthest(compared: Iterable[ComparedValue]) -> tuple[ComparedValue, float] | None:
     """Return the different number whose relative difference is largest, with it; None: no two numbers differ."""
     apart = [
         (one, abs(one.after - one.before) / max(abs(one.before), abs(one.after)))
@@ -101,7 +101,7 @@ def _examples(result: Mapping[str, Any]) -> float:
     return sum(numbers) / len(numbers) if numbers else 0.0
 
 
-def _compared(before: Any, after: Any, path: str, examples: float) -> Iterator[Compared]:
+def _compared(before: Any, after: Any, path: str, examples: float) -> Iterator[ComparedValue]:
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         yield from _of_tables(before, after, path, examples)
     elif _is_list(before) and _is_list(after):
@@ -110,18 +110,21 @@ def _compared(before: Any, after: Any, path: str, examples: float) -> Iterator[C
             yield from _compared(there[0], there[1], f"{path}[{place}]", examples)
     elif before is not None or after is not None:
         equal = type(before) is type(after) or (_is_number(before) and _is_number(after))
-        yield Compared(path, before, after, EQUAL if equal and before == after else DIFFERENT)
+        yield ComparedValue(path, before, after, EQUAL if equal and before == after else DIFFERENT)
 
 
-def _of_tables(before: Mapping[str, Any], after: Mapping[str, Any], path: str, examples: float) -> Iterator[Compared]:
-    intervals = {key: found for key in before if (found := _interval(before, key, path, examples)) is not None}
-    decided: dict[str, Compared] = {}
+def _of_tables(
+    before: Mapping[str, Any], after: Mapping[str, Any], path: str, examples: float
+) -> Iterator[ComparedValue]:
+    looked_up = {key: _interval(before, key, path, examples) for key in before}
+    intervals = {key: interval for key, interval in looked_up.items() if interval is not None}
+    decided: dict[str, ComparedValue] = {}
     for key, interval in intervals.items():
         place, old, new = f"{path}.{key}".lstrip("."), before[key], after.get(key)
         # A number that was changed alone may lie outside its own interval.
         inside = _is_number(new) and interval.low <= min(old, new) and max(old, new) <= interval.high
         outcome = EQUAL if _is_number(new) and new == old else WITHIN if inside else DIFFERENT
-        decided[key] = Compared(place, old, new, outcome, (interval.low, interval.high))
+        decided[key] = ComparedValue(place, old, new, outcome, (interval.low, interval.high))
     leaders = {part: decided[key] for key, interval in intervals.items() for part in interval.parts}
     for key in [*before, *(key for key in after if key not in before)]:
         if key == "seconds" or key.endswith("_seconds"):
@@ -132,11 +135,15 @@ def _of_tables(before: Mapping[str, Any], after: Mapping[str, Any], path: str, e
         for one in _compared(before.get(key), after.get(key), f"{path}.{key}".lstrip("."), examples):
             leader = leaders.get(key)
             moved = one.outcome == DIFFERENT and leader is not None and leader.outcome == WITHIN
-            yield Compared(one.path, one.before, one.after, WITHIN, of=leader.path) if moved and leader else one
+            yield (
+                ComparedValue(one.path, one.before, one.after, WITHIN, moved_with=leader.path)
+                if moved and leader
+                else one
+            )
 
 
 def _interval(table: Mapping[str, Any], key: str, path: str, examples: float) -> _Interval | None:
-    """Return the interval of a number, from what stands beside it; None: there is none."""
+    """Return the interval of a number, from the keys beside it; None: there is none."""
     value = table[key]
     if not _is_number(value):
         return None

@@ -19,7 +19,7 @@ from flfw.runs import run
 from flfw.storage.checkpoint import is_trained
 from flfw.storage.sealed import sealed, write_whole
 from flfw.verification import changes
-from flfw.verification.comparison import DIFFERENT, EQUAL, NOT_COMPARED, WITHIN, Compared, compare, farthest
+from flfw.verification.comparison import DIFFERENT, EQUAL, NOT_COMPARED, WITHIN, ComparedValue, compare, farthest
 
 _SHOWN = 40  # lines of each kind on the terminal
 _NOTHING = "Nothing differs in code, environment, data and hardware: every number should repeat bit for bit."
@@ -65,7 +65,7 @@ def experiment_of(config: Mapping[str, Any], folder: Path) -> Experiment:
 
 
 def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
-    """Repeat a run or an audit, print what repeats, and write ``verify.json`` into the new folder.
+    """Repeat a run or an audit, print the values that do not repeat, and write ``verify.json`` into the new folder.
 
     Args:
         folder: folder of the run or audit.
@@ -142,16 +142,15 @@ def _of_source(source: Path, asked: Experiment) -> Experiment:
 
 
 def _differing(differs: Mapping[str, Sequence[str]]) -> list[str]:
-    lines = [f"{kind} differs: {line}" for kind, found in differs.items() for line in found]
-    return lines or [_NOTHING]
+    return [f"{kind} differs: {line}" for kind, lines in differs.items() for line in lines] or [_NOTHING]
 
 
-def _verdict(compared: Sequence[Compared]) -> str:
+def _verdict(compared: Sequence[ComparedValue]) -> str:
     outcomes = {one.outcome for one in compared}
     return next(outcome for outcome in (DIFFERENT, WITHIN, EQUAL) if outcome in outcomes or outcome == EQUAL)
 
 
-def _lines(compared: Sequence[Compared], verdict: str, *, same: bool) -> list[str]:
+def _lines(compared: Sequence[ComparedValue], verdict: str, *, same: bool) -> list[str]:
     """Return the comparison for the terminal."""
     groups = {outcome: [one for one in compared if one.outcome == outcome] for outcome in (EQUAL, WITHIN, DIFFERENT)}
     lines = [f"{len(groups[EQUAL])} values repeat bit for bit"]
@@ -161,8 +160,8 @@ def _lines(compared: Sequence[Compared], verdict: str, *, same: bool) -> list[st
             lines += [f"  {_line(one)}" for one in groups[outcome][:_SHOWN]]
             more = len(groups[outcome]) - _SHOWN
             lines += [f"  and {more} more, in verify.json"] if more > 0 else []
-    if (found := farthest(compared)) is not None:
-        lines.append(f"largest relative difference of two numbers: {found[1]:.2g}, at {found[0].path}")
+    if (last := farthest(compared)) is not None:
+        lines.append(f"largest relative difference of two numbers: {last[1]:.2g}, at {last[0].path}")
     lines.append(f"not compared: {'; '.join(NOT_COMPARED)}")
     if same and verdict != EQUAL:
         lines.append("Nothing else differs, so the result was changed, or its code is not deterministic.")
@@ -170,8 +169,8 @@ def _lines(compared: Sequence[Compared], verdict: str, *, same: bool) -> list[st
     return [*lines, f"The result {words[verdict]}."]
 
 
-def _line(one: Compared) -> str:
-    by = f", with {one.of}" if one.of else ""
+def _line(one: ComparedValue) -> str:
+    by = f", with {one.moved_with}" if one.moved_with else ""
     inside = f", 95 % interval {one.interval[0]:.6g} to {one.interval[1]:.6g}" if one.interval else by
     none = ", no interval is stated" if one.outcome == DIFFERENT and not one.interval else ""
     return f"{one.path}: {_short(one.before)}, now {_short(one.after)}{inside}{none}"
@@ -183,7 +182,7 @@ def _short(value: Any) -> str:
 
 
 def _write(
-    repeated: Path, folder: Path, differs: Mapping[str, Sequence[str]], compared: Sequence[Compared], verdict: str
+    repeated: Path, folder: Path, differs: Mapping[str, Sequence[str]], compared: Sequence[ComparedValue], verdict: str
 ) -> None:
     moved = [one for one in compared if one.outcome != EQUAL]
     content = {

@@ -61,16 +61,16 @@ def _table(jobs: Sequence[MainJob]) -> str:
     lines += [f"| attack | after round | {' | '.join(f'seed {job.seed}' for job in jobs)} | over the seeds |"]
     lines += [f"|---|---|{'---|' * len(jobs)}---|"]
     for place in dict.fromkeys(_place(entry) for job in jobs for entry in job.entries):
-        found = [next((entry for entry in job.entries if _place(entry) == place), None) for job in jobs]
-        cells = ["–" if entry is None else _cell(entry) for entry in found]
-        lines.append(f"| {place[0]}, {place[1]} | {place[2]} | {' | '.join(cells)} | {_range(found)} |")
+        results = [next((entry for entry in job.entries if _place(entry) == place), None) for job in jobs]
+        cells = ["–" if entry is None else _cell(entry) for entry in results]
+        lines.append(f"| {place[0]}, {place[1]} | {place[2]} | {' | '.join(cells)} | {_range(results)} |")
     accuracies = " | ".join(f"{job.accuracy:.3f}" for job in jobs)
     lines.append(f"| accuracy after training | 10 | {accuracies} | {_span([job.accuracy for job in jobs])} |")
     return "\n".join([*lines, ""])
 
 
 def _place(entry: MainJobEntry) -> tuple[str, str, int]:
-    return entry.attack, "told of the method" if entry.told else "static", entry.round
+    return entry.attack, "told of the method" if entry.adaptive else "static", entry.round
 
 
 def _cell(entry: MainJobEntry) -> str:
@@ -79,8 +79,8 @@ def _cell(entry: MainJobEntry) -> str:
     return f"{entry.recovered} of {entry.images} ({low} to {high} %){decibels}, {entry.verdict}"
 
 
-def _range(found: Sequence[MainJobEntry | None]) -> str:
-    counts = [entry.recovered for entry in found if entry is not None]
+def _range(results: Sequence[MainJobEntry | None]) -> str:
+    counts = [entry.recovered for entry in results if entry is not None]
     return f"{counts[0]}" if min(counts) == max(counts) else f"{min(counts)} to {max(counts)}"
 
 

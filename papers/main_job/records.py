@@ -27,7 +27,7 @@ class MainJobEntry:
 
     Attributes:
         attack: its name.
-        told: whether the attacker knew all processing of the data (adaptive), or not (static).
+        adaptive: whether the attacker knew all processing of the data, or not (static).
         round: the attacked round; 0 is before training.
         images: number of attacked images.
         recovered: number of recovered ones.
@@ -37,7 +37,7 @@ class MainJobEntry:
     """
 
     attack: str
-    told: bool
+    adaptive: bool
     round: int
     images: int
     recovered: int
@@ -130,7 +130,7 @@ def _entry(entry: Mapping[str, Any]) -> MainJobEntry:
     low, high = entry["share_interval"]
     return MainJobEntry(
         attack=entry["attack"],
-        told=bool(entry["adaptive"]),
+        adaptive=bool(entry["adaptive"]),
         round=entry["round"],
         images=entry["images"],
         recovered=round(entry["share_recovered"] * entry["images"]),

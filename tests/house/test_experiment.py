@@ -391,8 +391,8 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         (
             ["--table", "hyperfl.1", "--estimate"],
             "Expected one of --resume, --estimate, --show-split, --table or --cell, --from, --purge, --matrix or "
-            "--seeds, --compare, --figures, --pdf FOLDER, got --estimate and --table or --cell; each does a thing of "
-            "its own.",
+            "--seeds, --compare, --figures, --verify, --pdf FOLDER, got --estimate and --table or --cell; each does a "
+            "thing of its own.",
         ),
         (["--list", "nobody"], "Expected a name among {everything}; got --list nobody."),
     ],

@@ -26,7 +26,7 @@ def finished(folder: Path, **changes: Any) -> Path:
     """A folder with the result of a main job, as far as it is read."""
     config = asdict(without_auto(replace(Experiment(), **{"seed": 3, **changes})))
     common = {"attack": "ig", "adaptive": False, "images": 8, "failures": 0}
-    found = {"psnr": {"mean": 16.4}, "share_recovered": 0.25, "share_interval": [0.03, 0.65], "verdict": "leaks"}
+    leaking = {"psnr": {"mean": 16.4}, "share_recovered": 0.25, "share_interval": [0.03, 0.65], "verdict": "leaks"}
     none = {"psnr": None, "share_recovered": 0.0, "share_interval": [0.0, 0.369], "verdict": "inconclusive"}
     sitting = {"ended": "2026-11-27T23:30:00-02:00", "machine": {"torch": {"instructions": "AVX2"}}}
     result = {
@@ -34,7 +34,7 @@ def finished(folder: Path, **changes: Any) -> Path:
         "provenance": {"code": "c" * 16, "sittings": [sitting]},
         "environment": {"hardware": "a chip, 2 cores, no GPU", "torch": "2.0"},
         "final": {"acc_local": 0.91},
-        "audit": [{**common, "round": 0, **found}, {**common, "round": 10, **none}],
+        "audit": [{**common, "round": 0, **leaking}, {**common, "round": 10, **none}],
     }
     folder.mkdir()
     (folder / "result.json").write_text(json.dumps(result))

@@ -90,8 +90,8 @@ def test_a_hooks_environment_names_no_other_repository(tmp_path: Path, monkeypat
         (folder / "a.py").write_text(folder.name)
         heads.append(commit(folder))
     monkeypatch.setenv("GIT_DIR", str(theirs / ".git"))
-    found = revision.__wrapped__(ours / "a.py")
-    assert found is not None and found["commit"] == heads[0] != heads[1]
+    noted = revision.__wrapped__(ours / "a.py")
+    assert noted is not None and noted["commit"] == heads[0] != heads[1]
 
 
 # --- code from outside --------------------------------------------------------------------------------------------
@@ -212,8 +212,8 @@ def test_a_result_of_an_earlier_version_has_a_report_without_sittings(tmp_path: 
 
 
 def test_licence_and_citation_are_as_the_card_says_or_unknown(tmp_path: Path) -> None:
-    own = {"dataset": outside_parts.CARD_NAME, "split": outside_parts.SPLIT_NAME}
-    for name, changes in {"digits": {}, "own": own}.items():
+    outside = {"dataset": outside_parts.CARD_NAME, "split": outside_parts.SPLIT_NAME}
+    for name, changes in {"digits": {}, "own": outside}.items():
         folder = run.run(tiny(attack=("none",), out=tmp_path / name, **changes))
         stated = json.loads((folder / "result.json").read_text())["provenance"]["data"]
         card = describe(stated["name"])
@@ -235,10 +235,10 @@ def test_another_list_of_packages_gets_another_name(tmp_path: Path) -> None:
 
 
 def test_a_machine_is_described_in_full() -> None:
-    found = machine()
-    assert 1 <= found["cores"] <= found["cores_of_machine"] and found["memory_bytes"] > 10**8
-    assert found["threads"]["torch"] == 1 and found["torch"]["version"].startswith(version("torch").partition("+")[0])
-    assert "openblas" in str(found["blas"]) or "mkl" in str(found["blas"]) or "blis" in str(found["blas"])
+    here = machine()
+    assert 1 <= here["cores"] <= here["cores_of_machine"] and here["memory_bytes"] > 10**8
+    assert here["threads"]["torch"] == 1 and here["torch"]["version"].startswith(version("torch").partition("+")[0])
+    assert "openblas" in str(here["blas"]) or "mkl" in str(here["blas"]) or "blis" in str(here["blas"])
 
 
 def test_secrets_behind_flags_of_flowers_processes_are_hidden() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flfw.verification.comparison import DIFFERENT, EQUAL, WITHIN, Compared, compare, farthest
+from flfw.verification.comparison import DIFFERENT, EQUAL, WITHIN, ComparedValue, compare, farthest
 
 
 def outcomes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
@@ -103,7 +103,7 @@ def test_all_else_must_be_equal(before: dict[str, Any], after: dict[str, Any], p
 
 def test_a_moved_end_names_the_number_that_it_moved_with() -> None:
     before, after = ({"mean": m, "low": 1.0, "high": 3.0 + m} for m in (2.0, 2.5))
-    assert Compared("high", 5.0, 5.5, WITHIN, of="mean") in compare(before, after)
+    assert ComparedValue("high", 5.0, 5.5, WITHIN, moved_with="mean") in compare(before, after)
 
 
 def test_a_number_outside_its_own_interval_was_changed() -> None:
@@ -113,8 +113,8 @@ def test_a_number_outside_its_own_interval_was_changed() -> None:
 
 def test_the_farthest_number_is_the_one_with_the_largest_relative_difference() -> None:
     before = {"a": 100.0, "b": 1.0, "c": "x", "d": 0.0, "e": None}
-    found = farthest(compare(before, {**before, "a": 101.0, "b": 1.5, "c": "y", "e": 3.0}))
-    assert found is not None and found[0].path == "b" and found[1] == pytest.approx(1 / 3)
-    found = farthest(compare(before, {**before, "d": 1e-9}))
-    assert found is not None and found[1] == 1.0
+    last = farthest(compare(before, {**before, "a": 101.0, "b": 1.5, "c": "y", "e": 3.0}))
+    assert last is not None and last[0].path == "b" and last[1] == pytest.approx(1 / 3)
+    last = farthest(compare(before, {**before, "d": 1e-9}))
+    assert last is not None and last[1] == 1.0
     assert farthest(compare(before, {**before, "c": "y"})) is None

@@ -9,8 +9,8 @@ from flfw.report.template.first_page import FIRST_PAGE
 from flfw.report.template.glossary import EXPLAINED, GLOSSARY
 from flfw.report.template.membership import MEMBERSHIP, TELLING
 from flfw.report.template.privacy import PRIVACY
-from flfw.report.template.provenance import SITTINGS
 from flfw.report.template.run import LIMITS, TRAINING
+from flfw.report.template.sittings import SITTINGS
 from flfw.report.template.style import SCRIPT, STYLE
 from flfw.report.template.sums import SUMS
 from flfw.report.template.words import HEADLINE, WORDS
