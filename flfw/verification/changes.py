@@ -137,7 +137,24 @@ def changed_hardware(result: Mapping[str, Any]) -> list[str]:
     if not noted:
         before = (result.get("environment") or {}).get("hardware")
         return [f"{before}, now {now['hardware']}"] if before != now["hardware"] else []
-    return list(_unlike(noted, now, ""))
+    # A process has loaded more or fewer of these libraries; their versions are among the packages.
+    pools = [_pools(one.get("blas") or []) for one in (noted, now)]
+    apart = [api for api in pools[0] if api in pools[1] and not pools[0][api] & pools[1][api]]
+    words = [f"{api}: {_listed(pools[0][api])}, now {_listed(pools[1][api])}" for api in sorted(apart)]
+    before, after = ({key: value for key, value in one.items() if key != "blas"} for one in (noted, now))
+    return [*_unlike(before, after, ""), *words]
+
+
+def _pools(libraries: Sequence[Mapping[str, Any]]) -> dict[str, set[tuple[Any, Any]]]:
+    """Collect the processors and numbers of threads of the loaded libraries of each kind."""
+    pools: dict[str, set[tuple[Any, Any]]] = {}
+    for one in libraries:
+        pools.setdefault(str(one.get("internal_api")), set()).add((one.get("architecture"), one.get("num_threads")))
+    return pools
+
+
+def _listed(pool: set[tuple[Any, Any]]) -> str:
+    return " or ".join(sorted(f"{chip}, threads {threads}" for chip, threads in pool))
 
 
 def _unlike(before: Any, after: Any, path: str) -> Iterator[str]:

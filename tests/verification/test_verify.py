@@ -15,9 +15,11 @@ import pytest
 import torch
 
 import sim
+from flfw.provenance.machine import machine
 from flfw.recording.retention import purge
 from flfw.runs import run
 from flfw.storage.checkpoint import Checkpoints
+from flfw.verification.changes import changed_hardware
 from tests.support.paths import ROOT
 from tests.support.small_runs import tiny
 
@@ -147,6 +149,19 @@ def test_other_packages_and_data_are_said_before(
     assert "environment differs: packages: numpy 0." in printed and "data differs: digits: digest d, now " in printed
     assert "hardware differs: threads torch: 7, now 1" in printed and "code differs: sources c, now " in printed
     assert "so the result was changed" not in printed
+
+
+def test_libraries_that_a_process_has_not_loaded_make_no_other_machine() -> None:
+    def result(*libraries: tuple[str, str, int]) -> dict[str, Any]:
+        keys = ("internal_api", "architecture", "num_threads")
+        noted = {**machine(), "blas": [dict(zip(keys, one, strict=True)) for one in libraries]}
+        return {"provenance": {"sittings": [{"machine": noted}]}}
+
+    assert changed_hardware(result()) == changed_hardware(result(("blis", "Zen", 1))) == []
+    api, chip, threads = (machine()["blas"][0][key] for key in ("internal_api", "architecture", "num_threads"))
+    assert changed_hardware(result((api, chip, threads), (api, "Old", 7))) == []
+    (line,) = changed_hardware(result((api, "Old", 7)))
+    assert line.startswith(f"{api}: Old, threads 7, now ")
 
 
 SHIELD = """
