@@ -7,13 +7,15 @@ Each function draws only the rows it is given. It leaves matplotlib's global sta
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from itertools import cycle
-from math import isfinite, nan
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from matplotlib import rc_context
+from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
@@ -25,6 +27,9 @@ from flfw.errors import BadInput
 from flfw.report.figures import spread
 
 Format = Literal["svg", "png", "pdf"]
+Columns = Literal["one", "two"]
+_WIDTHS: Mapping[Columns, float] = {"one": 3.35, "two": 6.9}  # of a page with two columns, in inches
+_WIDTH: ContextVar[float | None] = ContextVar("width", default=None)
 Rows = Sequence[Mapping[str, Any]]
 """A table: rows with the same columns; None where there is no number."""
 
@@ -64,6 +69,7 @@ _MOST_MARKED = 12  # longest line with a mark on each point; longer lines have a
 _MOST_NUMBERED = 40  # most clients that are drawn with their numbers
 _HALO = [withStroke(linewidth=1.5, foreground="white")]  # around a number that lies over another client's mark
 _COLUMNS = 3
+_BAND = 0.18
 _AFTER: Mapping[str, Any] = {}
 _BEFORE: Mapping[str, Any] = {"linestyle": (0, (4, 2)), "markerfacecolor": "white"}
 _LEADER = {"arrowstyle": "-", "linewidth": 0.7, "relpos": (0.0, 0.5), "shrinkA": 1, "shrinkB": 4}
@@ -170,8 +176,23 @@ def rendered(figure: Figure, form: Format) -> bytes:
     return file.getvalue()
 
 
+@contextmanager
+def wide_as(columns: Columns | None) -> Iterator[None]:
+    """Make figures as wide as one or two columns of a page; None: each as wide as it is best seen alone."""
+    token = _WIDTH.set(None if columns is None else _WIDTHS[columns])
+    try:
+        yield
+    finally:
+        _WIDTH.reset(token)
+
+
 def blank(width: float, height: float, title: str) -> Figure:
-    """Return an empty figure with a title; the size is in inches."""
+    """Return an empty figure with a title; the size is in inches, unless `wide_as` says another width."""
+    wanted = _WIDTH.get()
+    if wanted is not None:
+        width, height = wanted, height * max(0.75, min(1.0, wanted / width))
+        if wanted <= _WIDTHS["one"]:
+            rcParams.update({"font.size": 7, "axes.titlesize": 7, "lines.markersize": 3.5})  # until the style ends
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold", wrap=True)
@@ -187,11 +208,30 @@ def _by_round(axes: Axes) -> None:
 def _curve(
     axes: Axes, rows: Rows, column: str, name: str, ink: str, mark: str, style: Mapping[str, Any] = _AFTER
 ) -> list[End]:
-    """Draw a line, and return its end if it has a point."""
-    points = [(row["round"], nan if row[column] is None else row[column]) for row in rows]
+    """Draw a line with gaps at rounds without a number, and a band where there are ends; return its end, if any."""
+    known = [row for row in rows if row[column] is not None]
+    points = [(row["round"], row[column]) for row in known]
     every = -(-len(points) // _MOST_MARKED)
-    axes.plot(*zip(*points, strict=True), color=ink, marker=mark, markevery=every, clip_on=False, zorder=3, **style)
+    for part in _unbroken(known):
+        line = [(row["round"], row[column]) for row in part]
+        shown: Any = every if len(part) > 1 else 1
+        axes.plot(*zip(*line, strict=True), color=ink, marker=mark, markevery=shown, clip_on=False, zorder=3, **style)
+        ends = [[row.get(f"{column}{end}") for row in part] for end in ("_low", "_high")]
+        if all(value is not None for end in ends for value in end):
+            axes.fill_between([x for x, _ in line], *ends, color=ink, alpha=_BAND, linewidth=0)
     return [End(x, y, name, ink) for x, y in points if isfinite(y)][-1:]
+
+
+def _unbroken(rows: Rows) -> Iterator[Rows]:
+    """Yield the parts of a line between which a round was not measured."""
+    part: list[Mapping[str, Any]] = []
+    for row in rows:
+        if part and row["round"] != part[-1]["round"] + 1:
+            yield part
+            part = []
+        part.append(row)
+    if part:
+        yield part
 
 
 def name_ends(axes: Axes, ends: Sequence[End]) -> None:

@@ -3,6 +3,11 @@
     training    mean training loss, and accuracy before and after local training, by round, of all runs together
     measures    further measures of the first run's method, by round
     embeddings  t-SNE of the private embeddings of the first run's clients, marked by the classes they hold most of
+    leakage     what each attack recovered of each run, with intervals
+    rounds      the same by audited round
+    curves      the same by batch, local steps or clients in a sum
+    frontier    accuracy against leakage of all runs; hollow: another run leaks significantly less at no lower accuracy
+    membership  statistics of membership
 
 and, only by name (``--only``), since they need certain runs or are slow:
 
@@ -35,13 +40,25 @@ from flfw.papers import charts, comparisons, drawing, features, gains, grids
 from flfw.papers.comparisons import kind
 from flfw.papers.drawing import Rows
 from flfw.papers.embeddings import embeddings, perplexity
+from flfw.papers.leakage import charts as leakage_charts
+from flfw.papers.leakage import numbers
+from flfw.papers.leakage.caption import snippet
+from flfw.papers.leakage.groups import RunGroup, expanded, grouped, names
 from flfw.papers.norms import norms
 from flfw.storage.sealed import write_whole
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
 
 USUAL = ("training", "measures", "embeddings")
-NAMES = (*USUAL, "privacy", "compression", "norms", "gains", "features", "grid")
+OF_LEAKS = {
+    "leakage": "what each attack recovered",
+    "rounds": "leakage by round",
+    "curves": "leakage by batch, local steps or clients in a sum",
+    "frontier": "accuracy against leakage",
+    "membership": "who was trained on",
+}
+"""Figures of leakage, and what each shows."""
+NAMES = (*USUAL, *OF_LEAKS, "privacy", "compression", "norms", "gains", "features", "grid")
 
 
 # --- from runs to files ---
@@ -50,52 +67,74 @@ NAMES = (*USUAL, "privacy", "compression", "norms", "gains", "features", "grid")
 def write(
     folders: Sequence[Path],
     out: Path | None = None,
-    form: drawing.Format = "svg",
+    forms: Sequence[drawing.Format] = ("svg",),
     only: Iterable[str] = (),
     data_root: Path | None = None,
     choice: grids.GridChoice | None = None,
+    columns: drawing.Columns | None = None,
 ) -> list[Path]:
-    """Draw finished runs, and return the files: each figure, followed by its numbers.
+    """Draw finished runs, and return the files: each figure, followed by its numbers and the LaTeX to include it.
 
     Args:
-        folders: folders of the runs; a figure of one run shows the first.
-        out: folder to write to; None: ``figures`` in the first run's folder. Files of an earlier call are replaced.
-        form: file format of the figures.
-        only: names of figures, see `NAMES`. If empty, the `USUAL` ones are drawn. Of these, figures for which the first
-            run has no numbers are left out; a line on stderr gives the reason.
+        folders: folders of runs, of matrices or of several seeds; a figure of one run shows the first.
+        out: folder to write to; None: ``figures`` in the first folder. Files of an earlier call are replaced.
+        forms: file formats of the figures.
+        only: names of figures, see `NAMES`. If empty, the `USUAL` ones are drawn, and of `OF_LEAKS` those for which the
+            runs have numbers. Of the usual, figures for which the first run has no numbers are left out; a line on
+            stderr gives the reason.
         data_root: present folder of the data; None: the folder that the run used.
         choice: images of a grid; None: see `flfw.papers.grids.GridChoice`.
+        columns: columns of a page that a figure is as wide as; None: each as it is best seen alone.
 
     Raises:
         BadInput: a run is not finished, was not trained or has other data than the first, or there are no numbers for
             a figure in ``only``.
     """
-    runs, only, choice = _runs(folders), tuple(only), choice or grids.GridChoice()
+    runs, only, choice = _runs(expanded(folders)), tuple(only), choice or grids.GridChoice()
     require(choice == grids.GridChoice() or "grid" in only, "options of a grid with --only grid", only=_words(only))
-    out = out or runs[0].folder / "figures"
+    unknown = [name for name in only if name not in NAMES]
+    require(not unknown, f"figures among {', '.join(NAMES)}", only=_words(unknown))
+    out = out or folders[0] / "figures"
     require(out.is_dir() or not out.exists(), "a folder for the figures", out=out)
     made: dict[str, tuple[Rows, Figure]] = {}
-    for name in only or USUAL:
+    groups = grouped(runs)
+    for name in only or (*USUAL, *OF_LEAKS):
         try:
-            made[name] = _made(name, runs, data_root, choice)
+            with drawing.wide_as(columns):
+                made[name] = _made(name, groups, data_root, choice)
         except BadInput as error:
             if only or name == "training":
                 raise
-            print(f"left out: {name}: {error}", file=sys.stderr)
+            if name in USUAL:
+                print(f"left out: {name}: {error}", file=sys.stderr)
     drawing.make_folder(out)
     files = {}
     for name, (rows, figure) in made.items():
-        files[out / f"{name}.{form}"] = drawing.rendered(figure, form)
+        for form in forms:
+            files[out / f"{name}.{form}"] = drawing.rendered(figure, form)
         files[out / f"{name}.csv"] = _csv(rows)
+        title = _in_words(figure)
+        files[out / f"{name}.tex"] = snippet(name, groups, title, forms, columns or "two").encode()
     for path, content in files.items():
         write_whole(path, content)
     return list(files)
 
 
-def _made(name: str, runs: Sequence[Finished], data_root: Path | None, choice: grids.GridChoice) -> tuple[Rows, Figure]:
+def _in_words(figure: Figure) -> str:
+    """Return the title of a figure, for a caption."""
+    return (figure.get_suptitle() or "").replace("\n", " ").rstrip(".")
+
+
+def _made(
+    name: str, groups: Sequence[RunGroup], data_root: Path | None, choice: grids.GridChoice
+) -> tuple[Rows, Figure]:
+    runs = [run for group in groups for run in group.runs]
     first = runs[0]
+    if name in OF_LEAKS:
+        rows = getattr(numbers, name)(groups)
+        return rows, getattr(leakage_charts, name)(rows, f"{_title(runs)}: {OF_LEAKS[name]}")
     if name == "training":
-        rows = training(runs)
+        rows = training(groups)
         return rows, drawing.training(rows, _title(runs))
     if name == "measures":
         rows = measures(first)
@@ -146,15 +185,8 @@ def _title(runs: Sequence[Finished]) -> str:
     return f"{' and '.join(kinds)} on {data.title(str(runs[0].result['config'].get('dataset')))}"
 
 
-def _names(runs: Sequence[Finished]) -> list[str]:
-    """Return different names for the runs: their kinds, or else the shortest ends of their paths that differ."""
-    places = [one.folder.resolve().parts for one in runs]
-    ends = ([str(Path(*place[-depth:])) for place in places] for depth in range(1, max(map(len, places)) + 1))
-    return next(names for names in (list(map(kind, runs)), *ends) if len(set(names)) == len(names))
-
-
 def _by_name(runs: Sequence[Finished]) -> dict[str, Finished]:
-    return dict(zip(_names(runs), runs, strict=True))
+    return dict(zip(names(runs), runs, strict=True))
 
 
 def _words(items: Iterable[object]) -> str:
@@ -164,15 +196,38 @@ def _words(items: Iterable[object]) -> str:
 # --- the numbers ---
 
 
-def training(runs: Sequence[Finished]) -> Rows:
+def training(groups: Sequence[RunGroup]) -> Rows:
     """Return a row per run and round: ``run``, ``round``, ``loss``, ``acc_global``, ``acc_local``.
+
+    Of several seeds they are means over those rounds that all of them have; where any run has several, columns with
+    ``_low`` and ``_high`` give the least and the largest of the seeds.
 
     Raises:
         BadInput: a run was not trained, or is damaged.
     """
-    keys = ("loss", "acc_global", "acc_local")
-    named = zip(_names(runs), runs, strict=True)
-    return [{"run": name, **row} for name, one in named for row in _rounds(one, lambda row: {k: row[k] for k in keys})]
+    pooled = any(len(group.runs) > 1 for group in groups)
+    rows: list[dict[str, Any]] = []
+    for group in groups:
+        each = [
+            {row["round"]: row for row in _rounds(run, lambda row: {k: row[k] for k in _CURVES})} for run in group.runs
+        ]
+        for at in (at for at in each[0] if all(at in other for other in each)):
+            values = {key: [other[at][key] for other in each] for key in _CURVES}
+            rows.append({"run": group.name, "round": at, **{key: _mean(given) for key, given in values.items()}})
+            if pooled:
+                several = len(each) > 1
+                for key, given in values.items():
+                    low, high = (None, None) if None in given or not several else (min(given), max(given))
+                    rows[-1] |= {f"{key}_low": low, f"{key}_high": high}
+    return rows
+
+
+_CURVES = ("loss", "acc_global", "acc_local")
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) == len(values) else None
 
 
 def measures(one: Finished) -> Rows:
@@ -214,9 +269,12 @@ def _do(arguments: list[str]) -> int:
     parser = Parser(prog="python -m flfw.papers.figures", description="Draw finished runs for a paper.")
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders; what shows one run shows the first")
     parser.add_argument("--out", type=Path, help="folder to write; default: figures in the first run's")
-    parser.add_argument("--format", choices=get_args(drawing.Format), default="svg", help="of the figures")
+    parser.add_argument("--format", nargs="+", choices=get_args(drawing.Format), default=["svg"], help="of the figures")
     parser.add_argument(
-        "--only", nargs="+", choices=NAMES, default=[], help="default: those of the first three there are"
+        "--width", choices=get_args(drawing.Columns), help="columns of a page; default: as best seen alone"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=NAMES, default=[], help="default: the first eight, as far as there are numbers"
     )
     parser.add_argument("--data-root", type=Path, help="folder of the data sets; default: where the run found them")
     grid = parser.add_argument_group("grid", "default: the first attack, round and place that all runs have")
@@ -228,7 +286,7 @@ def _do(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     listed = (tuple(each) for each in (asked.attack, asked.round, asked.vantage, asked.source))
     choice = grids.GridChoice(*listed, columns=asked.columns)
-    written = write(asked.runs, asked.out, asked.format, asked.only, asked.data_root, choice)
+    written = write(asked.runs, asked.out, asked.format, asked.only, asked.data_root, choice, asked.width)
     print("\n".join(map(str, written)))
     return 0
 

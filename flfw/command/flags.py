@@ -34,6 +34,9 @@ TASKS = {
     "list": "list",
     "verify": "verify",
     "pdf": "report",
+    "only": "figures",
+    "format": "figures",
+    "width": "figures",
 }
 """Flags of ``sim.py`` that are tasks of their own, each with the subcommand of ``flfw`` that does it."""
 

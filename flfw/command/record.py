@@ -32,6 +32,12 @@ class Command:
     """Print two or more finished runs beside each other, image for image where they share them, and stop."""
     figures: tuple[Path, ...] = ()
     """Draw finished runs for a paper, into --out or the first one's figures/, with the numbers as CSV, and stop."""
+    only: tuple[str, ...] = ()
+    """Of --figures: only these, such as training, leakage, rounds, curves, frontier, membership or grid."""
+    format: tuple[Literal["svg", "png", "pdf"], ...] = ()
+    """Of --figures: one or several file formats; svg by default."""
+    width: Literal["alone", "one", "two"] = "alone"
+    """Of --figures: as wide as one or two columns of a page, or as best seen alone."""
     from_: Annotated[Path | None, tyro.conf.arg(name="from")] = None
     """Attack what an earlier run recorded; writes into --out, or beside it as audit-N."""
     purge: Path | None = None
@@ -87,6 +93,7 @@ def _refuse_without_value(command: Command, arguments: list[str], program: str) 
     behind = {"--seeds": command.seeds, "--matrix": command.matrix, "--compare": command.compare}
     behind |= {"--figures": command.figures, "--table": command.table, "--cell": command.cell}
     behind |= {"--set": command.experiment.set, "--curve": command.experiment.curve}
+    behind |= {"--only": command.only, "--format": command.format}
     behind |= {"--track": command.experiment.track}
     for word in arguments:
         flag = word.partition("=")[0]
@@ -104,6 +111,8 @@ def refuse_two_tasks(command: Command) -> None:
     """
     if command.scale == "full" and not (command.table or command.cell):
         raise BadInput("Expected --table or --cell with --scale full, got neither; a run of its own has --rounds.")
+    if (command.only or command.format or command.width != "alone") and not command.figures:
+        raise BadInput("Expected --figures with --only, --format or --width, got none; name the runs to draw.")
     asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
     asked |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
     asked |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}

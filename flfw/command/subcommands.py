@@ -56,10 +56,11 @@ SUBCOMMANDS = {
     "compare": Subcommand("finished runs beside each other", "runs/A runs/B", "compare", "RUN RUN ...", 2, takes=()),
     "figures": Subcommand(
         "figures of finished runs for a paper",
-        "runs/A runs/B --out figures",
+        "runs/A runs/B --only leakage rounds --format pdf",
         "figures",
         "RUN ...",
         1,
+        also=("only", "format", "width"),
         takes=("out", "data-root"),
     ),
     "table": Subcommand(

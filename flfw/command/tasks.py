@@ -68,7 +68,9 @@ def figures(command: Command) -> list[Path]:
     """Draw finished runs for a paper; return the paths of the files."""
     from flfw.papers.figures import write
 
-    return write(command.figures, command.experiment.out, data_root=command.experiment.data_root)
+    width, asked = None if command.width == "alone" else command.width, command.experiment
+    forms = command.format or ("svg",)
+    return write(command.figures, asked.out, forms, command.only, asked.data_root, columns=width)
 
 
 def several(command: Command) -> int:

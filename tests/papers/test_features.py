@@ -37,8 +37,8 @@ def copied(finished: Path, tmp_path: Path) -> Path:
 
 def test_each_example_is_there_twice_real_and_generated(finished: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
-    written = figures.write([finished], tmp_path / "out", "svg", ["features"])
-    assert [path.name for path in written] == ["features.svg", "features.csv"]
+    written = figures.write([finished], tmp_path / "out", ["svg"], ["features"])
+    assert [path.name for path in written] == ["features.svg", "features.csv", "features.tex"]
     assert {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()} == before  # nothing is touched
     rows = features.features(finished, examples=20)
     assert list(rows[0]) == ["client", "kind", "label", "x", "y"]

@@ -62,7 +62,7 @@ def test_the_csv_holds_what_result_json_says(tmp_path: Path) -> None:
     other = [{"round": 1, "loss": 1, "acc_global": 0.25, "acc_local": 0.5, "extra": {}}]
     one, two = written(tmp_path / "one"), written(tmp_path / "two", other, method="fedavg", defence="prune")
     files = figures.write([one, two])
-    names = ["training.svg", "training.csv", "measures.svg", "measures.csv"]
+    names = [f"{name}.{end}" for name in ("training", "measures") for end in ("svg", "csv", "tex")]
     assert [path.relative_to(one / "figures").name for path in files] == names
     read = [tuple(row.values()) for row in table(one / "figures" / "training.csv")]
     assert [(name, int(r), *(float(x) if x else None for x in numbers)) for name, r, *numbers in read] == [
@@ -143,7 +143,7 @@ def test_a_run_that_kept_its_state_gives_all_three(
     assert sim.main(["--figures", str(finished), "--out", str(tmp_path / "out")]) == 0
     message = capsys.readouterr()
     assert message.out.splitlines() == [
-        str(tmp_path / "out" / f"{n}.{s}") for n in figures.USUAL for s in ("svg", "csv")
+        str(tmp_path / "out" / f"{n}.{s}") for n in figures.USUAL for s in ("svg", "csv", "tex")
     ]
     assert message.err == ""
     result = json.loads((finished / "result.json").read_text())

@@ -194,8 +194,8 @@ def test_the_command_writes_picture_and_numbers(tmp_path: Path, capsys: pytest.C
         out = tmp_path / form
         flags = ["--only", "grid", "--columns", "2", "--round", "last", "--format", form, "--out", str(out)]
         assert figures.main([str(one), str(two), *flags]) == 0
-        assert capsys.readouterr().out.splitlines() == [str(out / f"grid.{form}"), str(out / "grid.csv")]
-        again = figures.write([one, two], tmp_path / "again", form, ["grid"], None, GridChoice(columns=2))
+        assert capsys.readouterr().out.splitlines() == [str(out / f"grid.{e}") for e in (form, "csv", "tex")]
+        again = figures.write([one, two], tmp_path / "again", [form], ["grid"], None, GridChoice(columns=2))
         assert [path.read_bytes() for path in again] == [(out / path.name).read_bytes() for path in again]
     rows = table(tmp_path / "png" / "grid.csv")
     names = ("fedavg", "fedavg with prune")
