@@ -35,6 +35,7 @@ from matplotlib.figure import Figure
 
 from flfw import data
 from flfw.errors import BadInput, require
+from flfw.matrix.ranking_page import listed
 from flfw.matrix.rows import Finished, read
 from flfw.papers import charts, comparisons, drawing, features, gains, grids
 from flfw.papers.comparisons import kind
@@ -182,7 +183,7 @@ def _runs(folders: Sequence[Path]) -> list[Finished]:
 
 def _title(runs: Sequence[Finished]) -> str:
     kinds = list(dict.fromkeys(map(kind, runs)))
-    return f"{' and '.join(kinds)} on {data.title(str(runs[0].result['config'].get('dataset')))}"
+    return f"{listed(kinds)} on {data.title(str(runs[0].result['config'].get('dataset')))}"
 
 
 def _by_name(runs: Sequence[Finished]) -> dict[str, Finished]:

@@ -21,7 +21,7 @@ from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.ranking_page import listed, sentences
 from flfw.matrix.rows import AttackSetting, Finished, MatrixRow, read
 from flfw.matrix.significance import ranked
-from flfw.matrix.together import across
+from flfw.matrix.together import across, common_places
 from flfw.report.formats import below, decimals
 from flfw.report.questions import seen_by, where_told
 from flfw.rng import numpy_generator
@@ -138,7 +138,8 @@ def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
 
 def _ranking(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     """Return a table of the runs under all attacks together, and what may be said of their order."""
-    ranking = ranked({name: across([run], by_seed=False) for name, run in zip(names, runs, strict=True)})
+    places = common_places([run] for run in runs)
+    ranking = ranked({name: across([run], False, places) for name, run in zip(names, runs, strict=True)})
     if len(ranking.standings) < 2:
         return []
     rows = [

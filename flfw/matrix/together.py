@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import NamedTuple, TypeAlias
 
 from flfw.matrix.rows import AttackSetting, Finished
 
 Victim: TypeAlias = tuple[object, ...]
+Place: TypeAlias = tuple[str, str, int]
+"""Vantage, source and round of an attack."""
 _SAME_DRAW = ("split", "clients", "seed", "victim_batch")
 
 
@@ -27,7 +29,7 @@ Outcomes: TypeAlias = Mapping[Victim, VictimOutcome]
 
 
 def strongest(runs: Iterable[Finished], settings: Iterable[AttackSetting]) -> dict[Victim, VictimOutcome]:
-    """Return for each attacked example of some runs the result of all attacks at one place together.
+    """Return for each attacked example of some runs the result of all attacks of one vantage at all rounds together.
 
     Args:
         runs: runs of different seeds.
@@ -36,7 +38,7 @@ def strongest(runs: Iterable[Finished], settings: Iterable[AttackSetting]) -> di
     counted = set(settings)
     results: dict[Victim, VictimOutcome] = {}
     for row in (row for run in runs for row in run.rows if row.setting in counted):
-        where = (row.setting.vantage, row.setting.source, row.setting.round)
+        where = (row.setting.vantage, row.setting.source)
         # Equal label and position prove that the same slot held the same example.
         key = (*where, row.seed, row.place, row.label, row.example)
         results[key] = together(results.get(key), VictimOutcome(row.recovered, row.counted, row.seed, row.message))
@@ -51,7 +53,14 @@ def together(before: VictimOutcome | None, now: VictimOutcome) -> VictimOutcome:
     return now._replace(recovered=before.recovered or now.recovered, closeness=max(known, default=None))
 
 
-def across(runs: Iterable[Finished], by_seed: bool) -> dict[Victim, VictimOutcome]:
+def common_places(sides: Iterable[Iterable[Finished]]) -> set[Place]:
+    """Return the vantages, sources and rounds at which all sides were attacked; at others one has more chances."""
+    each = [{_place(row.setting) for run in runs for row in run.rows} for runs in sides]
+    attacked = [places for places in each if places]
+    return set.intersection(*attacked) if attacked else set()
+
+
+def across(runs: Iterable[Finished], by_seed: bool, places: Set[Place]) -> dict[Victim, VictimOutcome]:
     """Return the same of any runs, whose seeds and clients need not be those of the runs they are compared with.
 
     The position in the training part identifies an example of the same data. Results of earlier versions lack it; there
@@ -60,15 +69,20 @@ def across(runs: Iterable[Finished], by_seed: bool) -> dict[Victim, VictimOutcom
     Args:
         runs: the runs.
         by_seed: whether an example under two seeds counts as two, as where seeds are pooled.
+        places: vantages, sources and rounds that count.
     """
     results: dict[Victim, VictimOutcome] = {}
     for run in runs:
         config, held = run.result["config"], (run.result.get("provenance") or {}).get("data") or {}
         data = held.get("digest"), config.get("dataset")
         draw = tuple(config.get(key) for key in _SAME_DRAW)
-        for row in run.rows:
-            where = (row.setting.vantage, row.setting.source, row.setting.round)
+        for row in (row for row in run.rows if _place(row.setting) in places):
             which = (row.example,) if row.example else (row.place, *draw)
+            where = (row.setting.vantage, row.setting.source)
             key = (*where, *data, row.label, *which, *([row.seed] if by_seed else []))
             results[key] = together(results.get(key), VictimOutcome(row.recovered, row.counted, row.seed, row.message))
     return results
+
+
+def _place(setting: AttackSetting) -> Place:
+    return setting.vantage, setting.source, setting.round

@@ -10,7 +10,7 @@ from flfw.errors import BadInput
 from flfw.matrix.columns import ACCURACIES
 from flfw.matrix.findings import Leak
 from flfw.matrix.significance import Ranking, ranked
-from flfw.matrix.together import across
+from flfw.matrix.together import across, common_places
 from flfw.papers.drawing import Rows
 from flfw.papers.leakage.groups import RunGroup
 from flfw.report.findings import number
@@ -111,7 +111,7 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
     that cannot be told apart stays on it. The accuracies are compared by their means alone.
 
     Raises:
-        BadInput: a run was not attacked, or there is no accuracy that all have.
+        BadInput: a run was not attacked, no round was in all, or there is no accuracy that all have.
     """
     _require_audits(groups)
     usable = [kind for kind in ACCURACIES if all(group.combination.accuracies(kind) for group in groups)]
@@ -150,7 +150,10 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
 def ranking(groups: Sequence[RunGroup]) -> Ranking:
     """Rank the runs over their common examples; where seeds are pooled, an example under two seeds counts as two."""
     by_seed = any(len(group.runs) > 1 for group in groups)
-    return ranked({group.name: across(group.runs, by_seed) for group in groups})
+    places = common_places(group.runs for group in groups)
+    if not places:
+        raise BadInput(f"Expected runs attacked at a common round and vantage, got none of {_listed(groups)}.")
+    return ranked({group.name: across(group.runs, by_seed, places) for group in groups})
 
 
 def _leak(leak: Leak) -> dict[str, Any]:

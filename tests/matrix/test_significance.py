@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from flfw.matrix.rows import read
 from flfw.matrix.significance import ALPHA, holm, letters, ranked
-from flfw.matrix.together import Outcomes, VictimOutcome, across, strongest
+from flfw.matrix.together import Outcomes, VictimOutcome, across, common_places, strongest
 from flfw.rng import numpy_generator
 from tests.support.matrix_runs import entry, row, written
 
@@ -27,6 +27,9 @@ def constant(found: bool, db: float, count: int) -> Outcomes:
 
 def apart(*pairs: str) -> list[frozenset[str]]:
     return [frozenset(pair) for pair in pairs]
+
+
+FIRST = {("server", "probe", 0)}
 
 
 # --- letters and correction ---
@@ -136,14 +139,12 @@ def test_a_difference_is_found_and_what_does_not_differ_stays_together() -> None
 # --- from runs ---
 
 
-def test_all_attacks_on_an_example_count_together_and_rounds_apart(tmp_path: Path) -> None:
+def test_all_attacks_on_an_example_count_together_at_all_rounds(tmp_path: Path) -> None:
     told = entry(attack="dlg", adaptation="written")
     rows = [row(0, 12.0), row(1, None), row(0, 25.0, attack="dlg"), row(1, 15.0, attack="dlg"), row(0, 9.0, round=3)]
     run = read(written(tmp_path / "run", [entry(), entry(attack="dlg"), entry(round=3), told], rows))
     seen = strongest([run], [setting for setting, _ in run.entries])
-    assert [(key[2], key[-1], o.recovered, o.closeness) for key, o in seen.items()] == [
-        (0, "100", True, 25.0), (0, "101", False, 15.0), (3, "100", False, 9.0)
-    ]  # fmt: skip
+    assert [(key[-1], o.recovered, o.closeness) for key, o in seen.items()] == [("100", True, 25.0), ("101", False, 15)]
     alone = strongest([run], [setting for setting, _ in run.entries if setting.attack == "ig" and setting.round == 0])
     assert [o.closeness for o in alone.values()] == [12.0, 14.0]  # the failed one as its best guess
 
@@ -151,8 +152,19 @@ def test_all_attacks_on_an_example_count_together_and_rounds_apart(tmp_path: Pat
 def test_across_runs_the_position_or_else_the_draw_tells_the_example(tmp_path: Path) -> None:
     one = read(written(tmp_path / "one", [entry()], [row(0, 30.0), row(1, 9.0)]))
     moved = read(written(tmp_path / "two", [entry()], [row(1, 21.0, client=5, label=0, index=100)], seed=4))
-    assert set(across([moved], by_seed=False)) < set(across([one], by_seed=False))
-    assert not set(across([moved], by_seed=True)) & set(across([one], by_seed=True))
+    assert set(across([moved], False, FIRST)) < set(across([one], False, FIRST))
+    assert not set(across([moved], True, FIRST)) & set(across([one], True, FIRST))
     old, older = (read(written(tmp_path / name, [entry()], [row(0, 30.0, index="")], seed=seed)) for name, seed in
                   (("a", 0), ("b", 1)))  # fmt: skip
-    assert not set(across([old], by_seed=False)) & set(across([older], by_seed=False))
+    assert not set(across([old], False, FIRST)) & set(across([older], False, FIRST))
+
+
+def test_only_rounds_that_all_attacked_count(tmp_path: Path) -> None:
+    """Else a run that was attacked more often would leak more."""
+    often = read(written(tmp_path / "a", [entry(), entry(round=3)], [row(0, 9.0), row(0, 40.0, round=3)]))
+    once, other = (
+        read(written(tmp_path / n, [entry(round=r)], [row(0, 9.0, round=r)])) for n, r in (("b", 0), ("c", 5))
+    )
+    assert common_places([[often], [once]]) == FIRST and common_places([[often], [other]]) == set()
+    assert [o.closeness for o in across([often], False, FIRST).values()] == [9.0]
+    assert common_places([[read(written(tmp_path / "none", [], []))], [once]]) == FIRST
