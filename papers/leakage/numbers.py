@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from flfw.curves import Point
+from flfw.curves import GROUP
 from flfw.errors import BadInput
 from flfw.matrix.columns import ACCURACIES
 from flfw.matrix.findings import Leak
@@ -44,6 +44,8 @@ def rounds(groups: Sequence[RunGroup]) -> Rows:
 def curves(groups: Sequence[RunGroup]) -> Rows:
     """Return a row for each run, seed, attack and point of a curve by batch, local steps or clients in a sum.
 
+    ``at`` is the size; where batch and steps grow together, their product.
+
     Raises:
         BadInput: no run has such a curve.
     """
@@ -51,8 +53,8 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
     for group in groups:
         for run in group.runs:
             for entry in (e for e in run.result.get("audit") or [] if e.get("curve")):
-                point = Point(entry["curve"], entry["batch"], entry["steps"])
-                at = entry.get("group") or point.value
+                curve, batch, steps = entry["curve"], int(entry["batch"]), int(entry["steps"])
+                at = {GROUP: entry.get("group"), "batch": batch, "steps": steps}.get(curve, batch * steps)
                 low, high = entry.get("share_interval") or (None, None)
                 psnr = entry.get("psnr") or {}
                 rows.append(
@@ -62,8 +64,10 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
                         "attack": entry["attack"],
                         "told": bool(entry.get("adaptation")),
                         "round": entry["round"],
-                        "curve": entry["curve"],
+                        "curve": curve,
                         "at": at,
+                        "batch": batch,
+                        "steps": steps,
                         "images": entry.get("images"),
                         "share": number(entry.get("share_recovered")),
                         "share_low": low,

@@ -79,6 +79,19 @@ def test_the_folder_of_a_matrix_stands_for_its_complete_runs(tmp_path: Path) -> 
     assert figures.write([tmp_path / "m"], only=["leakage"])[0] == tmp_path / "m" / "figures" / "leakage.svg"
 
 
+def test_points_of_a_curve_stand_at_their_sizes(tmp_path: Path) -> None:
+    sizes: list[tuple[str, int, int, int | None]] = [("batch", 4, 1, None), ("ladder", 4, 5, None), ("group", 8, 1, 2)]
+    psnr = {"mean": 12.0, "low": 11.0, "high": 14.0}
+    points = [
+        entry(curve=c, batch=b, steps=s, group=g, share_recovered=0.25, share_interval=[0.1, 0.5], psnr=psnr)
+        for c, b, s, g in sizes
+    ]
+    rows = numbers.curves(grouped([read(written(tmp_path / "run", [entry(), *points], []))]))
+    assert [(one["curve"], one["at"]) for one in rows] == [("batch", 4), ("ladder", 20), ("group", 2)]
+    assert [rows[0][key] for key in ("share_low", "share", "share_high", "psnr")] == [0.1, 0.25, 0.5, 12.0]
+    assert len(charts.curves(rows, "t").axes) == 2
+
+
 def test_only_a_significantly_smaller_leak_at_no_lower_accuracy_beats_a_run(tmp_path: Path) -> None:
     leaky = attacked(tmp_path / "leaky", close(30.0, 12), 0.8)
     tight = attacked(tmp_path / "tight", close(9.0, 12), 0.8, lr=0.1)
