@@ -60,7 +60,7 @@ def write_pdfs(folders: Sequence[Path]) -> list[Path]:
         BadInput: there is a folder without a page, or no browser: then nothing is printed.
         RunFailed: the browser printed nothing.
     """
-    program, pages = browser(), [_page_of(folder) for folder in folders]
+    pages, program = [_page_of(folder) for folder in folders], browser()
     return [_write(program, page) for page in pages]
 
 
