@@ -31,7 +31,7 @@ from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
 from flfw.report.formats import above, below, capital, decimals, digits, flags, percent, percent_above, plain, sentence
 from flfw.report.opinion import UNASKED, opinion_facts
-from flfw.report.page_facts import beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
+from flfw.report.page_facts import Scope, beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
 from flfw.report.questions import decisive, membership_first, questions, seen_by, where_told
 from flfw.report.ranking import (
     answers,
@@ -130,11 +130,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         membership=membership,
         told=decisive(membership),
         questions=questions(settings, membership, asked.unit, result.get("sums")),
-        decided=decision(settings, membership, result, asked.unit),
-        asks=asks(settings, membership, result, asked),
-        untested=untested(settings, membership, result, asked),
-        opinion=opinion_facts(settings, membership, result.get("inference") or [], asked.unit),
-        unasked=UNASKED,
+        **_first_page(settings, membership, result, asked),
         **grants(worst),
         worst=worst,
         elsewhere=elsewhere,
@@ -155,6 +151,19 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         files=files_of(folder),
     )
     return page.encode(errors="backslashreplace")  # half a surrogate pair, in a damaged result.json
+
+
+def _first_page(
+    settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any], asked: Scope
+) -> dict[str, Any]:
+    """Return the values of the page for who must decide."""
+    return {
+        "decided": decision(settings, membership, result, asked.unit),
+        "asks": asks(settings, membership, result, asked),
+        "untested": untested(settings, membership, result, asked),
+        "opinion": opinion_facts(settings, membership, result.get("inference") or [], asked.unit),
+        "unasked": UNASKED,
+    }
 
 
 @cache
