@@ -20,7 +20,7 @@ from flfw.terminal.parser import Parser
 
 
 def main(arguments: Sequence[str], program: str = "flfw data") -> int:
-    """Do what is asked; return the exit code: 0 done, 1 a file is not the published one, 2 bad input."""
+    """Carry out an action; return the exit code: 0 done, 1 a file is not the published one, 2 bad input."""
     words = list(arguments)
     if words[:1] == ["split"]:
         from flfw.command.help import asked, page

@@ -38,10 +38,10 @@ def pretrained() -> tuple[str, ...]:
 def fields(kind: Kind, name: str) -> Fields | None:
     """Return the hyper-parameters of one of the project's own plug-ins; None: its file does not tell."""
     module = f"{kind.package}.{name}"
-    found = {
+    records = {
         place for node in _tree(module).body if isinstance(node, ast.ClassDef) and (place := _settings(module, node))
     }
-    return _fields(*found.pop()) if len(found) == 1 else None
+    return _fields(*records.pop()) if len(records) == 1 else None
 
 
 def type_of(annotation: str) -> Any:
@@ -63,24 +63,24 @@ def _settings(module: str, node: ast.ClassDef) -> tuple[str, str] | None:
         if named and isinstance(line, ast.Assign | ast.AnnAssign) and line.value:
             return _located(module, line.value)
     for place in _bases(module, node):
-        if (found := _class(*place)) and (settings := _settings(place[0], found)):
+        if (parent := _class(*place)) and (settings := _settings(place[0], parent)):
             return settings
     return None
 
 
 def _fields(module: str, name: str) -> Fields | None:
     """Return the fields of a dataclass with those that it inherits; None: a class that it derives from is unknown."""
-    node, found = _class(module, name), {}
+    node, known = _class(module, name), {}
     if node is None:
         return None
     for place in reversed(list(_bases(module, node))):
         inherited = _fields(*place)
         if inherited is None:
             return None
-        found |= inherited
-    own = [line for line in node.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)]
-    mine = {line.target.id: ast.unparse(line.annotation) for line in own if isinstance(line.target, ast.Name)}
-    return found | {field: kind for field, kind in mine.items() if not kind.startswith("ClassVar")}
+        known |= inherited
+    lines = [line for line in node.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)]
+    mine = {line.target.id: ast.unparse(line.annotation) for line in lines if isinstance(line.target, ast.Name)}
+    return known | {field: kind for field, kind in mine.items() if not kind.startswith("ClassVar")}
 
 
 def _bases(module: str, node: ast.ClassDef) -> Iterator[tuple[str, str]]:

@@ -135,24 +135,24 @@ GROUPS = (
 def flags() -> dict[str, Flag]:
     """Return all flags by name, in the order of their records: the tasks first."""
     words = {name: text for record in reversed(Command.__mro__ + Experiment.__mro__) for name, text in _texts(record)}
-    found = {}
+    by_name = {}
     for record, default in ((Command, Command(Experiment())), (Experiment, Experiment())):
         hints = get_type_hints(record, include_extras=False)
         for field in dataclasses.fields(record):
             if field.name != "experiment":
                 name = field.name.strip("_").replace("_", "-")
-                found[name] = _flag(name, words[field.name], hints[field.name], getattr(default, field.name))
-    return found
+                by_name[name] = _flag(name, words[field.name], hints[field.name], getattr(default, field.name))
+    return by_name
 
 
 def grouped() -> Iterator[tuple[Group, list[Flag], list[Flag]]]:
     """Yield each group with its common flags and its others; each flag that is no task of its own is in one group."""
     named = {name for group in GROUPS for name in (*group.common, *group.more)}
     for group in GROUPS:
-        own = (field.name.strip("_").replace("_", "-") for field in dataclasses.fields(group.record))
+        its_fields = (field.name.strip("_").replace("_", "-") for field in dataclasses.fields(group.record))
         deploys = DeploymentSettings if group.record is ExecutionSettings else group.record
         more = (field.name.replace("_", "-") for field in dataclasses.fields(deploys))
-        others = [n for n in dict.fromkeys([*group.more, *own, *more]) if n in flags() and n not in TASKS]
+        others = [n for n in dict.fromkeys([*group.more, *its_fields, *more]) if n in flags() and n not in TASKS]
         others = [n for n in others if n in group.more or n not in named]
         yield group, [flags()[name] for name in group.common], [flags()[name] for name in others]
 

@@ -26,29 +26,29 @@ def of_subcommand(name: str, one: Subcommand, words: Sequence[str]) -> str:
         one: the subcommand.
         words: its command line, which may ask for all of the help.
     """
-    program, about = f"flfw {name}", f"{one.words[0].upper()}{one.words[1:]}."
+    program, purpose = f"flfw {name}", f"{one.words[0].upper()}{one.words[1:]}."
     if one.takes is None:
-        return page(program, words, about, one.values, one.also)
+        return page(program, words, purpose, one.values, one.also)
     shown = [flag for flag in flags().values() if one.knows(flag.name)]
-    lines = [_usage(program, one.values, bool(shown)), "", *wrapped(about)]
+    lines = [_usage(program, one.values, bool(shown)), "", *wrapped(purpose)]
     lines += ["", "Flags:"] * bool(shown)
     for flag in shown:
         lines += _described(flag, ALL in words, program)
     return "\n".join([*lines, "", *wrapped(f"example: {program} {one.example}")])
 
 
-def page(program: str, words: Sequence[str], about: str, values: str = "", tasks: Sequence[str] = ()) -> str:
+def page(program: str, words: Sequence[str], purpose: str, values: str = "", tasks: Sequence[str] = ()) -> str:
     """Return the help of a command that takes the flags of a run.
 
     Args:
         program: name of the command.
         words: its command line, which may ask for all of the help.
-        about: purpose of the command.
+        purpose: its purpose, a sentence.
         values: form of the words before its flags.
         tasks: names of flags that are tasks of their own.
     """
     whole = ALL in words
-    lines = [_usage(program, values, True), "", *wrapped(about)]
+    lines = [_usage(program, values, True), "", *wrapped(purpose)]
     for group, common, others in grouped():
         lines += ["", f"{group.title}:"]
         for flag in [*common, *others] if whole else common:
@@ -102,8 +102,8 @@ def _described(flag: Flag, whole: bool, program: str) -> list[str]:
 
 def of_simulation(words: Sequence[str]) -> str:
     """Return the help of ``sim.py``."""
-    about = (
+    purpose = (
         "Run a federated method, audit what it leaks, and write a report. Without any flag: HyperFL on the embedded "
         "digits, ten clients, audited; a few minutes on two cores."
     )
-    return page("sim.py", words, about, tasks=tuple(TASKS))
+    return page("sim.py", words, purpose, tasks=tuple(TASKS))

@@ -12,7 +12,7 @@ from flfw.terminal.exit_code import exit_code
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what a subcommand asks for; return the exit code: 0 done, 1 failed, 2 bad input."""
+    """Run a subcommand; return the exit code: 0 done, 1 failed, 2 bad input."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     name, rest = (words[0], words[1:]) if words else ("--help", [])
     program = f"flfw {name}"

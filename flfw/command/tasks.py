@@ -81,7 +81,7 @@ def several(command: Command) -> int:
 
 
 def purged(folder: Path) -> str:
-    """Remove clients' data from a finished run; return what was removed."""
+    """Remove clients' data from a finished run; return the names of the removed files."""
     from flfw.recording.retention import purge, results_in
     from flfw.report.report import write_report
     from flfw.runs.results import read_earlier
@@ -97,7 +97,7 @@ def purged(folder: Path) -> str:
 
 
 def table(command: Command) -> int:
-    """Reproduce a table or some of its cells; return the exit code."""
+    """Measure a table or some of its cells; return the exit code."""
     from flfw.papers.interface.tables import measured
 
     result = measured(command.table, command.cell, command.scale, command.experiment)

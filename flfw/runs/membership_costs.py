@@ -40,7 +40,7 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
     """Measure the seconds of all attacks on membership: in the controls, and for the clients in the audited rounds.
 
     What belongs to a round alone, such as the gradients of public examples, is done once for all of its clients. The
-    game of an attacker who is told what hides the data is counted beside that of one who is not.
+    game of an attacker who is told of the defence is counted beside that of one who is not.
 
     Args:
         resolved: the experiment.
@@ -66,14 +66,18 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
     local = granted and replace(granted, batch_size=experiment.batch_size)
     games = _games(resolved, counts, steps, held)
     remaining = len(games) * _CALLS
-    for attack, told, targets in games:
+    for attack, knowledge, targets in games:
 
         def seconds(
-            tried: int, local: LocalSteps | None, held: int, attack: MembershipAttack = attack, told: _Told = told
+            tried: int,
+            local: LocalSteps | None,
+            held: int,
+            attack: MembershipAttack = attack,
+            knowledge: _Told = knowledge,
         ) -> float:
             few = Examples(candidates.samples[:tried], candidates.labels[:tried])
-            seen = (replace(one, mechanism=told.operator),)
-            granted = {"adaptive": told.adaptive, "replaced": told.replaced}
+            seen = (replace(one, mechanism=knows.operator),)
+            granted = {"adaptive": knows.adaptive, "replaced": knows.replaced}
             view = MembershipView(0, seen, few, public, model, local=local, examples=held, **granted)
             started = time.monotonic()
             with suppress(NotApplicable):
@@ -95,7 +99,7 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
 
 @dataclass(frozen=True)
 class _Told:
-    """Knowledge of an attacker about what hides the data.
+    """Knowledge of an attacker about the mechanism that hides the data.
 
     Attributes:
         operator: mechanism behind the messages; None: none is granted.
@@ -111,9 +115,9 @@ class _Told:
 def _games(
     resolved: Resolved, counts: Sequence[int], steps: int, held: int
 ) -> list[tuple[MembershipAttack, _Told, list[int]]]:
-    """Return the games of each attack, with the candidates of each target: untold, and told of what hides the data.
+    """Return the games of each attack, with the candidates of each target: untold, and told of the defence.
 
-    Clients with the defence and those without differ in what an attacker is told.
+    Clients with the defence and those without differ in an attacker's knowledge.
     """
     games = []
     for attack in resolved.membership.values():
@@ -121,14 +125,14 @@ def _games(
         for defended in (True, False):
             clients = resolved.experiment.defended_partitions
             targets = [count for client, count in enumerate(counts) if (client in clients) == defended]
-            told = _told(resolved, attack, steps, held, defended)
-            if targets and told.adaptive:
-                games.append((attack, told, targets))
+            knowledge = _told(resolved, attack, steps, held, defended)
+            if targets and knowledge.adaptive:
+                games.append((attack, knowledge, targets))
     return games
 
 
 def _told(resolved: Resolved, attack: MembershipAttack, steps: int, held: int, defended: bool) -> _Told:
-    """Return what an informed attacker is told of a client, as `flfw.audit.membership_views.Informed` grants it."""
+    """Return an informed attacker's knowledge of a client; see `flfw.audit.membership_views.Informed`."""
     experiment = resolved.experiment
     ticket = Ticket("target", 1, "", min(experiment.batch_size, held), steps, "membership")
     hides = hiding(resolved, ticket, "server", defended)

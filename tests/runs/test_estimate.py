@@ -276,8 +276,8 @@ def test_a_process_knows_how_old_it_is() -> None:
         "import time; time.sleep(1); from flfw.runs.timing import since_start_s as s; print(s(), time.process_time())"
     )
     began = time.monotonic()
-    age, own = map(float, subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split())
-    assert 1 + own - 0.1 < age < time.monotonic() - began + 0.1
+    age, used_s = map(float, subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True).split())
+    assert 1 + used_s - 0.1 < age < time.monotonic() - began + 0.1
 
 
 @pytest.mark.parametrize(
