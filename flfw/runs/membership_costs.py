@@ -73,7 +73,7 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
             local: LocalSteps | None,
             held: int,
             attack: MembershipAttack = attack,
-            knowledge: _Told = knowledge,
+            knows: _Told = knowledge,
         ) -> float:
             few = Examples(candidates.samples[:tried], candidates.labels[:tried])
             seen = (replace(one, mechanism=knows.operator),)
