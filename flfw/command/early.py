@@ -130,15 +130,17 @@ def _check_assignments(experiment: Experiment) -> None:
 
 
 def _check_field(records: Iterable[tuple[Kind, str]], field: str, text: str, target: str) -> None:
-    known: declared.Fields = {}
+    """Refuse a field that none of the plug-ins has; the error is the first one's, which the run would find first."""
+    all_fields: list[declared.Fields] = []
     for kind, name in records:
         fields = declared.fields(kind, name) if ":" not in name else None
         if fields is None:
             return
-        known |= fields
-    if field not in known:
-        raise plugins.unknown_field(target.rpartition(".")[0] or short_name(next(iter(records))[1]), known, target)
-    if (kind := declared.type_of(known[field])) is not None:
+        all_fields.append(fields)
+    types = {name: annotation for fields in reversed(all_fields) for name, annotation in fields.items()}
+    if field not in types:
+        raise plugins.unknown_field(target.rpartition(".")[0] or next(iter(records))[1], all_fields[0], target)
+    if (kind := declared.type_of(types[field])) is not None:
         converted(text, kind, target)
 
 

@@ -338,7 +338,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         (
             ["--set", "hyperfl.clap=1"],
             "Expected a field of hyperfl among optimiser, momentum, weight_decay, embedding, hidden, head_init, "
-            "classifier_lr, classifier_epochs, clip, step, upload, keep_theta, upload_error; got hyperfl.clap.",
+            "classifier_lr, classifier_epochs, clip, step, upload, keep_theta, upload_error; got hyperfl.clap; did you mean clip?",
         ),
         (["--set", "dominant.clip=1"], "Expected a field of dominant among train, test, disjoint; got dominant.clip."),
         (
@@ -382,7 +382,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
             ["--normalise", "imagenet"],
             "Expected colour images for normalise=imagenet, got inputs of 1x28x28; leave --normalise out.",
         ),
-        (["--table", "hyperfl.9"], "Expected a table among {tables}; got --table hyperfl.9."),
+        (["--table", "hyperfl.9"], "Expected a table among {tables}; got --table hyperfl.9; did you mean hyperfl.5?"),
         (
             ["--cell", "hyperfl.1/HyperFLL"],
             "Expected a cell among hyperfl.1/Local-only, hyperfl.1/FedAvg, hyperfl.1/pFedHN, hyperfl.1/DP-FedAvg, "
