@@ -382,7 +382,10 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
             ["--normalise", "imagenet"],
             "Expected colour images for normalise=imagenet, got inputs of 1x28x28; leave --normalise out.",
         ),
-        (["--table", "hyperfl.9"], "Expected a table among {tables}; got --table hyperfl.9; did you mean hyperfl.5?"),
+        (
+            ["--table", "hyperfl.9"],
+            "Expected a table among {tables}; got --table hyperfl.9; did you mean hyperfl.5?",
+        ),
         (
             ["--cell", "hyperfl.1/HyperFLL"],
             "Expected a cell among hyperfl.1/Local-only, hyperfl.1/FedAvg, hyperfl.1/pFedHN, hyperfl.1/DP-FedAvg, "
