@@ -338,7 +338,8 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         (
             ["--set", "hyperfl.clap=1"],
             "Expected a field of hyperfl among optimiser, momentum, weight_decay, embedding, hidden, head_init, "
-            "classifier_lr, classifier_epochs, clip, step, upload, keep_theta, upload_error; got hyperfl.clap; did you mean clip?",
+            "classifier_lr, classifier_epochs, clip, step, upload, keep_theta, upload_error; got hyperfl.clap; did you "
+            "mean clip?",
         ),
         (["--set", "dominant.clip=1"], "Expected a field of dominant among train, test, disjoint; got dominant.clip."),
         (

@@ -1,0 +1,166 @@
+"""The wheel in a fresh environment, used from outside the checkout, as somebody does who only has the package."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from tests.support.paths import ROOT
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+NOTEBOOKS = sorted((ROOT / "examples" / "notebooks").glob("*.ipynb"))
+# A notebook's kernel comes with Jupyter, not with the package.
+JUPYTER = ("ipykernel", "nbclient")
+
+
+class Installed:
+    """Environment with the wheel in it, and a folder that has nothing to do with the checkout."""
+
+    def __init__(self, place: Path, folder: Path) -> None:
+        self.bin, self.folder = place / "bin", folder
+        kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+        self._environment = kept | {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+
+    def __call__(self, *command: str, expected: int = 0) -> str:
+        """Run a program of the environment; returns what it printed."""
+        whole = [str(self.bin / command[0]), *command[1:]]
+        done = subprocess.run(
+            whole, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == expected, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout + done.stderr
+
+
+def _uv() -> Path:
+    beside = Path(sys.executable).with_name("uv")
+    found = beside if beside.exists() else shutil.which("uv")
+    if not found:
+        pytest.skip("uv is not installed: make .venv/.installed installs it")
+    return Path(found)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("wheel")
+    subprocess.run([_uv(), "build", "--quiet", "--wheel", "--out-dir", out, ROOT], check=True)
+    (built,) = out.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    place, folder = tmp_path_factory.mktemp("fresh") / "venv", tmp_path_factory.mktemp("elsewhere")
+    uv = _uv()
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, place], check=True)
+    pins = ["--constraint", ROOT / "requirements.txt"]
+    command = [uv, "pip", "install", "--quiet", "--python", place, *pins, f"{wheel}[dicom]", *JUPYTER]
+    subprocess.run(command, check=True)
+    yield Installed(place, folder)
+    shutil.rmtree(place)  # six gigabytes
+
+
+def test_the_wheel_has_one_package(wheel: Path) -> None:
+    tops = {name.partition("/")[0] for name in zipfile.ZipFile(wheel).namelist()}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"flfw"}
+
+
+def test_the_default_install_resolves_to_the_line_over_grpc(wheel: Path, tmp_path: Path) -> None:
+    wanted = tmp_path / "wanted.in"
+    wanted.write_text(f"flfw @ {wheel.as_uri()}\n")
+    command = [_uv(), "pip", "compile", "--quiet", "--no-header", "--no-annotate", wanted]
+    pins = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    names = {pin.partition("==")[0] for pin in pins}
+    assert [pin for pin in pins if pin.startswith("flwr==1.39.")]
+    assert {"opacus", "lpips", "cryptography", "timm", "torch", "ray", "pandas", "torchvision"} <= names
+
+
+@pytest.mark.parametrize("name", ["attacks", "clients", "strategies", "papers", "sim"])
+def test_nothing_else_is_at_the_top(installed: Installed, name: str) -> None:
+    assert "ModuleNotFoundError" in installed("python", "-c", f"import {name}", expected=1)
+    if name != "sim":
+        installed("python", "-c", f"import flfw.{name}")
+
+
+def test_an_installed_app_has_the_checkouts_code(installed: Installed) -> None:
+    from flfw.storage.provenance import code_hash
+
+    line = "from flfw.storage.provenance import code_hash; print(code_hash())"
+    assert installed("python", "-c", line).strip() == code_hash()
+
+
+def test_the_main_job_runs(installed: Installed) -> None:
+    said = installed("flfw", "run", "--out", "main")
+    assert said.splitlines()[-1].endswith("report.html")
+    result = json.loads((installed.folder / "main" / "result.json").read_text())
+    assert result["config"]["engine"] == "ray" and len(result["rounds"]) == 10
+    assert result["audit"] and result["final"]["acc_local"] > 0.5
+    assert (installed.folder / "main" / "report.html").stat().st_size > 10_000
+
+
+def _table(path: Path, task: str) -> None:
+    """Write 120 rows of two numbers and a category, with a class or an amount that depends on them."""
+    rng = random.Random(0)
+    rows = []
+    for _ in range(120):
+        age, ward, score = rng.randint(20, 90), rng.choice(["north", "south", "east"]), rng.random()
+        amount = round(10 * age + 200 * score + (50 if ward == "north" else 0), 2)
+        rows.append([age, ward, round(score, 3), amount if task == "regression" else "yes" if amount > 650 else "no"])
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([["age", "ward", "score", "outcome"], *rows])
+
+
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_a_table_is_rehearsed(installed: Installed, task: str) -> None:
+    _table(installed.folder / f"{task}.csv", task)
+    dataset = f"csv:{installed.folder / task}.csv@outcome"
+    installed("flfw", "rehearse", "--dataset", dataset, "--method", "fedavg", "--out", task)
+    result = json.loads((installed.folder / task / "result.json").read_text())
+    assert result["audit"] and all(entry["verdict"] for entry in result["audit"])
+
+
+def test_photos_of_mixed_sizes_are_rehearsed(installed: Installed) -> None:
+    rng = random.Random(1)
+    for label in ("cats", "dogs"):
+        (installed.folder / "photos" / label).mkdir(parents=True)
+        for number in range(30):
+            size = rng.randint(40, 90), rng.randint(40, 90)
+            image = Image.frombytes("RGB", size, rng.randbytes(size[0] * size[1] * 3))
+            (image.convert("L") if number % 3 else image).save(installed.folder / "photos" / label / f"{number}.png")
+    asked = (
+        "--dataset",
+        "folder:photos",
+        "--resize",
+        "32",
+        "--net",
+        "lenet",
+        "--method",
+        "fedavg",
+        "--out",
+        "of-photos",
+    )
+    installed("flfw", "rehearse", *asked)
+    assert json.loads((installed.folder / "of-photos" / "result.json").read_text())["audit"]
+
+
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_runs(installed: Installed, notebook: Path) -> None:
+    folder = installed.folder / notebook.stem
+    folder.mkdir()
+    shutil.copy(notebook, folder)
+    installed("jupyter", "execute", "--timeout=900", str(folder / notebook.name))
+
+
+def test_there_are_three_notebooks() -> None:
+    assert len(NOTEBOOKS) >= 3
