@@ -119,7 +119,8 @@ def test_other_names_are_refused(word: str) -> None:
 
 
 def test_it_is_said_where_data_sets_are() -> None:
-    places = r"folder:PATH, text:FILE, hf:NAME, site:CxHxW:CLASSES or package.module:CARD"
+    places = r"folder:PATH, csv:FILE@TARGET, parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES or "
+    places += r"package.module:CARD"
     with pytest.raises(BadInput, match=rf"{places}; got dataset=sites:x\."):
         data.describe("sites:x")
 
