@@ -116,8 +116,7 @@ def _own_labels(experiment: Experiment, data_root: str) -> str:
     """
     if not data.is_at_sites(experiment.dataset):
         return ""
-    form = form_of(experiment, None)
-    return data.here(experiment.dataset, Path(data_root) if data_root else None, form).labels
+    return data.here(experiment.dataset, Path(data_root) if data_root else None, form_of(experiment, None)).labels
 
 
 @client.train()

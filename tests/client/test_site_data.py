@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import apps, data, nets
-from flfw.data.readers import images
+from flfw.data.pictures import images
 from flfw.data.splits import partition
 from flfw.dp.ledger import Ledger
 from flfw.dp.settlement import settle

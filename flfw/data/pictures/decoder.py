@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flfw.data.pictures import dicom
+from flfw.data.pictures import dicom, images
 from flfw.data.pictures.form import PictureForm
-from flfw.data.readers import images
 from flfw.errors import BadInput
 
 if TYPE_CHECKING:

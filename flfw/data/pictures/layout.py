@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data.files import patients
+from flfw.data.pictures import images
 from flfw.data.pictures.dicom import is_dicom
+from flfw.data.pictures.images import Example
 from flfw.data.pictures.survey import survey
-from flfw.data.readers import images
-from flfw.data.readers.images import Example
 from flfw.errors import BadInput
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

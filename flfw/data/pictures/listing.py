@@ -14,9 +14,9 @@ from flfw.data.files.dataset import Arrays
 from flfw.data.pictures.damage import in_words, refusal
 from flfw.data.pictures.decoder import decode
 from flfw.data.pictures.form import PictureForm
+from flfw.data.pictures.images import Example
 from flfw.data.pictures.layout import groups, parts
 from flfw.data.pictures.survey import Survey, survey
-from flfw.data.readers.images import Example
 from flfw.errors import BadInput
 
 

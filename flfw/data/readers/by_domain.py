@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flfw.data.files.dataset import Arrays
-from flfw.data.readers.images import Example, decode_labelled
+from flfw.data.pictures.images import Example, decode_labelled
 from flfw.errors import BadInput
 from flfw.rng import numpy_generator
 

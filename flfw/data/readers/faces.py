@@ -9,7 +9,7 @@ import numpy as np
 
 from flfw.data.files.dataset import Arrays, DatasetCard
 from flfw.data.files.remote import torchvision_set
-from flfw.data.readers.images import center_square, decode_labelled
+from flfw.data.pictures.images import center_square, decode_labelled
 from flfw.errors import BadInput
 from flfw.rng import numpy_generator
 

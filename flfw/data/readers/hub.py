@@ -16,7 +16,7 @@ import numpy as np
 
 from flfw.data.files import cache
 from flfw.data.files.dataset import Arrays, DatasetCard
-from flfw.data.readers import images
+from flfw.data.pictures import images
 from flfw.errors import BadInput
 
 if TYPE_CHECKING:
