@@ -393,7 +393,7 @@ def test_a_server_that_is_about_to_end_is_waited_for(small: Experiment) -> None:
         (
             "--estimate",
             "Expected one of --resume, --estimate, --show-split, --table or --cell, --from, --purge, --matrix or "
-            "--seeds, --compare, --figures, --pdf FOLDER, got --resume and --estimate; ",
+            "--seeds, --compare, --figures, --verify, --pdf FOLDER, got --resume and --estimate; ",
         ),
         ("--lr 0.5", "Expected lr=0.01 as in "),
     ],
