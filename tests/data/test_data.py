@@ -57,7 +57,7 @@ def toy(**changes):
 def register(tmp_path, monkeypatch):
     """Makes a card the data set ``toy``, with a ``toy.bin`` in the data root ``tmp_path``."""
     (tmp_path / "toy.bin").touch()
-    return lambda card: monkeypatch.setitem(data._CARDS, "toy", card)
+    return lambda card: monkeypatch.setitem(data.catalogue._CARDS, "toy", card)
 
 
 def test_names_and_cards():
@@ -175,7 +175,7 @@ def test_missing_files_are_named_with_the_way_out(tmp_path, monkeypatch):
 
 
 def test_a_set_that_is_got_by_hand_says_how(tmp_path, monkeypatch):
-    monkeypatch.setitem(data._CARDS, "toy", toy())
+    monkeypatch.setitem(data.catalogue._CARDS, "toy", toy())
     with pytest.raises(BadInput, match=r"with toy\.bin, .* get the files with a pencil \(source: made up\)"):
         load("toy", tmp_path)
     fetch("toy", tmp_path)  # nothing that could be done
@@ -189,7 +189,7 @@ def test_fetch_gets_what_is_missing_into_the_data_root(tmp_path, monkeypatch):
         asked.append(root)
         (root / "toy.bin").touch()
 
-    monkeypatch.setitem(data._CARDS, "toy", toy(fetch=get))
+    monkeypatch.setitem(data.catalogue._CARDS, "toy", toy(fetch=get))
     monkeypatch.setenv("FLFW_DATA", str(tmp_path))
     fetch("toy")
     fetch("toy")

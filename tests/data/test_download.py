@@ -350,7 +350,7 @@ def toy(server, monkeypatch):
     server.content = published.read_bytes()
     file = "datasets/data/digits.csv.gz"
     card = {**vars(DIGITS), "package": None, "fetch": remotes(Remote(server.url, file))}
-    monkeypatch.setitem(data._CARDS, "toy", data.DatasetCard(**card))
+    monkeypatch.setitem(data.catalogue._CARDS, "toy", data.DatasetCard(**card))
     return file
 
 

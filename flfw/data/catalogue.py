@@ -1,0 +1,164 @@
+"""Cards of the data sets by name: the published ones, those of a family, and a user's own."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from flfw.data import text
+from flfw.data.files import patients
+from flfw.data.files.dataset import DatasetCard
+from flfw.data.generated import images, logistic
+from flfw.data.pictures.form import PictureForm
+from flfw.data.readers import (
+    adult,
+    at_site,
+    cifar,
+    cinic,
+    digit5,
+    domainnet,
+    embedded,
+    faces,
+    folder,
+    hub,
+    mnist,
+    numerals,
+    office,
+    table,
+    tiny_imagenet,
+)
+from flfw.data.tables import names as tables
+from flfw.data.tables import site_tables
+from flfw.data.tables.names import is_table
+from flfw.errors import BadInput, unknown
+from flfw.imports import imported
+
+_CARDS = {
+    "adult": adult.ADULT,
+    "cancer": embedded.CANCER,
+    "cifar10": cifar.CIFAR10,
+    "cinic10": cinic.CINIC10,
+    "digits": embedded.DIGITS,
+    "emnist": mnist.EMNIST,
+    "fmnist": mnist.FASHION_MNIST,
+    "lfw": faces.LFW,
+    "mnist": mnist.MNIST,
+    "mnist_m": numerals.MNIST_M,
+    "svhn": numerals.SVHN,
+    "synthetic_digits": numerals.SYNTHETIC_DIGITS,
+    "tiny_imagenet": tiny_imagenet.TINY_IMAGENET,
+    "usps": numerals.USPS,
+}
+
+_FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
+    "celeba": faces.celeba,
+    "digit5": digit5.digit5,
+    "domainnet": domainnet.domainnet,
+    "office_caltech": office.office_caltech,
+    "synthetic": logistic.synthetic,
+    "synthetic_images": images.synthetic_images,
+}
+"""Sets with parts, chosen by a word behind a colon, ``digit5:usps,mnist``: name -> card for that word ("": all)."""
+
+_PICTURES: dict[str, Callable[[str, PictureForm], DatasetCard]] = {"folder": folder.folder, "site": at_site.site}
+
+_ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {
+    "csv": table.csv,
+    "hf": hub.hub,
+    "parquet": table.parquet,
+    "text": text.text,
+}
+"""Sets that are not published here, ``folder:PATH``: prefix -> card of the set that the word behind the colon names."""
+
+PREFIXES = frozenset((*_FAMILIES, *_ANYBODYS, *_PICTURES))
+"""Words before a colon that name no module."""
+
+
+def names() -> tuple[str, ...]:
+    """Return the names of the data sets."""
+    return tuple(sorted([*_CARDS, *_FAMILIES]))
+
+
+def describe(name: str, form: PictureForm | None = None) -> DatasetCard:
+    """Return the card of a data set; the error for an unknown name lists the known ones.
+
+    A card with ``look`` describes data that only sites have: it is made from the name, and no file is opened. A form
+    counts for a user's own pictures (``folder:``, ``site:``), and for no other data.
+    """
+    prefix, _, word = name.partition(":")
+    if described := _PICTURES.get(prefix):
+        return described(word, form or PictureForm(skip_damaged=True))  # whoever reads the pictures has a form
+    if makes := (_FAMILIES | _ANYBODYS).get(prefix):
+        return makes(word)
+    if word and ("." in prefix or importlib.util.find_spec(prefix)):
+        return _outside(name)
+    if name not in _CARDS:
+        others = "folder:PATH, csv:FILE@TARGET, parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES"
+        others += " or package.module:CARD"
+        raise unknown(f"a data set among {', '.join(names())}, {others}", "dataset", name, [*names(), *PREFIXES])
+    return _CARDS[name]
+
+
+def _outside(name: str) -> DatasetCard:
+    """Return the card that a user's own module has, for ``package.module:CARD``."""
+    card = imported(name, "dataset")
+    if not isinstance(card, DatasetCard):
+        raise BadInput(f"Expected dataset={name} to be a DatasetCard, got {card!r}.")
+    return card
+
+
+def is_at_sites(name: str) -> bool:
+    """Return whether each site of a federation has its own data (``site:...``); no file is opened."""
+    return name.partition(":")[0] == "site"
+
+
+def is_of_pictures(name: str) -> bool:
+    """Return whether a data set may be made of a user's own image files, to which a `PictureForm` applies."""
+    return name.partition(":")[0] in _PICTURES
+
+
+def has_public_constants(name: str) -> bool:
+    """Return whether a data set's own normalisation constants are known to everybody.
+
+    Those of a user's own images are computed from the very images, so that each of them changes all inputs; likewise
+    the scales and categories of a table, unless the plan of its columns says that they are public.
+    """
+    if is_table(name):
+        plan = describe(name).columns
+        return plan is not None and plan.public
+    return name.partition(":")[0] not in ("folder", "hf")
+
+
+def configured(name: str, assignments: Sequence[str]) -> str:
+    """Return a table's name with the values of ``--set csv.FIELD=VALUE``, a plan's with its digest, others as given."""
+    return tables.configured(site_tables.named(name), assignments)
+
+
+def absolute(name: str) -> str:
+    """Return the name with its path made absolute, as client processes have other working folders."""
+    if is_table(name) or is_at_sites(name):
+        return configured(name, ())
+    prefix, _, word = name.partition(":")
+    if prefix == "text":
+        path, length = text.located(word)
+        return f"text:{Path(path).expanduser().absolute()}@{length}"
+    if prefix == "folder" and word:
+        place, ending = patients.parsed(word)
+        path = str(Path(place).expanduser().absolute())
+        slash = "/" if patients.parsed(path)[1] else ""  # a folder of this name, without the ending
+        return f"folder:{path}{slash}{ending}"
+    place, at, column = word.partition("@")
+    if place and prefix == "hf" and Path(place).exists():
+        return f"{prefix}:{Path(place).expanduser().absolute()}{at}{column}"
+    return name
+
+
+def title(name: str) -> str:
+    """Return the short name of a data set: the last part of a path, the whole name on the Hub."""
+    if is_table(name):
+        return tables.TableName.parse(name).path.stem
+    prefix, _, word = name.partition(":")
+    if prefix == "text":
+        return Path(text.located(word)[0]).stem
+    return Path(word).name if prefix == "folder" else word.partition("@")[0] if prefix == "hf" else name
