@@ -19,7 +19,7 @@ import tyro
 
 import flfw
 from flfw.errors import require
-from flfw.experiment import Experiment
+from flfw.experiment import Experiment, Scalar
 from flfw.rehearse.plan import plan
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.flags import parsed
@@ -73,7 +73,7 @@ def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[st
     """
     from flfw.messages.sharing import matches
 
-    refused = policy.refuses_run({**asked.to_run_config(), "dataset": _as_asked_for(asked.dataset)})
+    refused = policy.refuses_run(_as_asked_for(asked))
     kept = [name for name in sends if not matches(name, policy.uploads)]
     sentences = [f"The policy refuses these settings: {refused}."] if refused else []
     if kept:
@@ -82,19 +82,22 @@ def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[st
     return sentences
 
 
-def _as_asked_for(dataset: str) -> str:
-    """Return the name by which a server asks for the site's own data, such as the images of ``folder:PATH``."""
+def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
+    """Return the settings with which a server asks for the site's own data, such as the images of ``folder:PATH``."""
     from flfw import data
     from flfw.data.tables.names import TableName
     from flfw.data.tables.site_tables import name_of
+    from flfw.task import form_of
 
-    if data.is_table(dataset):
-        plan = data.describe(data.absolute(dataset)).columns
-        return dataset if plan is None or TableName.parse(dataset).plan is None else name_of(plan)
-    if not dataset.startswith(("folder:", "hf:")):
-        return dataset
-    card = data.describe(data.absolute(dataset))
-    return f"site:{'x'.join(map(str, card.shape))}:{card.classes}"
+    config = asked.to_run_config()
+    if data.is_table(asked.dataset):
+        plan = data.describe(data.absolute(asked.dataset)).columns
+        known = plan is not None and TableName.parse(asked.dataset).plan is not None
+        return {**config, "dataset": name_of(plan)} if known else config
+    if not asked.dataset.startswith(("folder:", "hf:")):
+        return config
+    card = data.describe(data.absolute(asked.dataset), form_of(asked, None))
+    return {**config, "dataset": f"site:{'x'.join(map(str, card.shape))}:{card.classes}", "resize": ""}
 
 
 def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[str]:
@@ -111,7 +114,7 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
     from flfw.dp.site_ledger import MessageEntry, rounds_within
     from flfw.resolve import resolve
 
-    named = {**experiment.to_run_config(), "dataset": _as_asked_for(experiment.dataset)}
+    named = _as_asked_for(experiment)
     if (budget := policy.budget) is None or replace(policy, run=None).refuses_run(named):
         return []
     try:

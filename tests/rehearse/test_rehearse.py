@@ -219,23 +219,24 @@ def test_what_does_not_fit_is_refused_in_a_line(
 def test_data_that_only_sites_have_are_the_images_in_this_sites_data_root(chosen: Path) -> None:
     settings = {"data_root": chosen, "net": "auto", "batch_size": 4, "local_epochs": 1}
     given = planned(chosen, **settings, dataset="site:1x8x8:4").experiment
-    assert (given.dataset, given.side, given.normalise, given.split, given.net) == (
+    assert (given.dataset, given.resize, given.fit, given.colour, given.normalise, given.split, given.net) == (
         f"folder:{chosen}",
-        8,
+        "8x8",
+        "stretch",
+        "grey",
         "half",
         "iid",
         "lenet",
     )
+    oblong = planned(chosen, **settings, dataset="site:3x8x9:4").experiment
+    assert (oblong.resize, oblong.colour) == ("8x9", "rgb")
 
 
 @pytest.mark.parametrize(
     ("dataset", "message"),
     [
-        ("site:1x8x8:5", "Expected 1 channels and 5 classes in folder:{own}, got channels=1, classes=4."),
-        (
-            "site:1x8x9:4",
-            "Expected square images to rehearse with, or --dataset folder:PATH, got dataset=site:1x8x9:4.",
-        ),
+        ("site:1x8x8:5", "Expected 5 classes in folder:{own}, got classes=4."),
+        ("site:8:4", "Expected images to rehearse with, or --dataset folder:PATH, got dataset=site:8:4."),
     ],
 )
 def test_data_that_are_not_as_the_sites_have_them_are_refused(chosen: Path, dataset: str, message: str) -> None:
