@@ -92,8 +92,9 @@ def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
     config = asked.to_run_config()
     if data.is_table(asked.dataset):
         plan = data.describe(data.absolute(asked.dataset)).columns
-        known = plan is not None and TableName.parse(asked.dataset).plan is not None
-        return {**config, "dataset": name_of(plan)} if known else config
+        if plan is None or TableName.parse(asked.dataset).plan is None:
+            return config
+        return {**config, "dataset": name_of(plan)}
     if not asked.dataset.startswith(("folder:", "hf:")):
         return config
     card = data.describe(data.absolute(asked.dataset), form_of(asked, None))

@@ -13,7 +13,7 @@ from flfw.matrix.markdown import markdown
 from flfw.matrix.record import read_matrix
 from flfw.storage.sealed import write_whole
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.parents[1] / "docs" / "attacked_defences.md"
 DATASETS = ("mnist", "cifar10")
 AXES = (

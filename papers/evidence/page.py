@@ -16,7 +16,7 @@ from flfw.papers.preset import presets
 from flfw.papers.published import Cell
 from flfw.storage.sealed import write_whole
 
-PAGE = Path(__file__).parents[2] / "docs" / "evidence.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence.md"
 VARIANTS = ("authors", "ours")
 
 _OPENING = """# Evidence at the papers' scale

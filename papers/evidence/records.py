@@ -19,7 +19,7 @@ from flfw.storage.sealed import write_whole
 
 _NOT_FINITE = ("inf", "-inf", "nan")
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parent
 """Folder with a folder of records for each table."""
 
 
