@@ -62,10 +62,10 @@ def stored(recordings: Path, compression: str, folder: Path) -> dict[str, float]
         written = time.process_time()
         base = tape.read(folder, known[digest], compression)
         again = time.process_time()
-        found = tape.read(folder, entry, compression, base)
+        restored = tape.read(folder, entry, compression, base)
         read_s += time.process_time() - again
         write_s += written - started
-        if any(found[name].numpy().tobytes() != value.tobytes() for name, value in sent.items()):
+        if any(restored[name].numpy().tobytes() != value.tobytes() for name, value in sent.items()):
             raise BadInput(f"Expected the recorded bytes from compression={compression}, got others.")
         (folder / entry["file"]).unlink()
     return {"bytes": total, "write_s": round(write_s, 2), "read_s": round(read_s, 2)}

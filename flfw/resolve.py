@@ -267,8 +267,8 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         # client processes get no auto: reading a large folder again takes long
         return experiment if methods else with_weights(experiment, _method(experiment).train)
     dataset = data.absolute(experiment.dataset)
-    own = data.is_of_pictures(dataset)
-    require(own or not experiment.resize, "folder:PATH with --resize; other sets have --side", dataset=dataset)
+    pictures = data.is_of_pictures(dataset)
+    require(pictures or not experiment.resize, "folder:PATH with --resize; other sets have --side", dataset=dataset)
     card = data.describe(dataset, form_of(experiment, experiment.side or None))
     net = (_method(experiment).net or card.net) if experiment.net == "auto" else experiment.net
     split = card.split if experiment.split == "auto" else experiment.split

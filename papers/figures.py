@@ -37,15 +37,14 @@ from flfw import data
 from flfw.errors import BadInput, require
 from flfw.matrix.ranking_page import listed
 from flfw.matrix.rows import Finished, read
-from flfw.papers import charts, comparisons, drawing, features, gains, grids
+from flfw.papers import charts, comparisons, drawing, features, gains, grids, leakage_charts
+from flfw.papers import leakage_numbers as numbers
+from flfw.papers.captions import snippet
 from flfw.papers.comparisons import kind
 from flfw.papers.drawing import Rows
 from flfw.papers.embeddings import embeddings, perplexity
-from flfw.papers.leakage import charts as leakage_charts
-from flfw.papers.leakage import numbers
-from flfw.papers.leakage.caption import snippet
-from flfw.papers.leakage.groups import RunGroup, expanded, grouped, names
 from flfw.papers.norms import norms
+from flfw.papers.run_groups import RunGroup, expanded, grouped, names
 from flfw.storage.sealed import write_whole
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser

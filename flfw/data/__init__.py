@@ -160,8 +160,8 @@ def load(name: str, data_root: Path | None = None, side: int | None = None, form
     paths = _present(name, card, root)
     # A user's own images may differ in size, unless they were read without resizing.
     as_published = side is None or (card.root is None and card.shape[1:] == (side, side))
-    own = (form,) if is_of_pictures(name) else ()
-    key = cache.digest(name, card.classes, "as published" if as_published else side, cache.fingerprint(paths), *own)
+    forms = (form,) if is_of_pictures(name) else ()
+    key = cache.digest(name, card.classes, "as published" if as_published else side, cache.fingerprint(paths), *forms)
     folder = cache.user_cache() / "pixels" / f"{name.partition(':')[0]}-{key}"
     if not folder.exists():
         pixels.convert(name, card, root, None if as_published else side, folder)

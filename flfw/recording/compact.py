@@ -86,14 +86,14 @@ def restored(data: bytes, size: int, received: Arrays) -> dict[str, np.ndarray]:
     except (SafetensorError, KeyError, ValueError, TypeError, Misfit) as error:
         raise ValueError(f"no compact file: {error}") from error
     coded = {f"{_KEY}:{number}:": one for number, one in enumerate(described)}
-    found = {name: value for name, value in stored.items() if not name.startswith(tuple(coded))} if coded else stored
-    needed = sum(value.nbytes for value in found.values()) + 4 * sum(_numbers(one, size) for one in described)
+    tensors = {name: value for name, value in stored.items() if not name.startswith(tuple(coded))} if coded else stored
+    needed = sum(value.nbytes for value in tensors.values()) + 4 * sum(_numbers(one, size) for one in described)
     if needed > size:
         raise ValueError(f"tensors of {needed} bytes, and {size} were written")
     for prefix, one in coded.items():
         parts = {name.removeprefix(prefix): value for name, value in stored.items() if name.startswith(prefix)}
-        found[one["name"]] = _decoded(one, parts, found, received)
-    return found
+        tensors[one["name"]] = _decoded(one, parts, tensors, received)
+    return tensors
 
 
 def _is_coded(value: np.ndarray) -> bool:
@@ -169,7 +169,7 @@ def _numbers(one: _Coded, size: int) -> int:
     return prod(shape)
 
 
-def _decoded(one: _Coded, parts: Arrays, found: Arrays, received: Arrays) -> np.ndarray:
+def _decoded(one: _Coded, parts: Arrays, tensors: Arrays, received: Arrays) -> np.ndarray:
     shape, name = tuple(one["shape"]), one["name"]
     rows, numbers = (shape[0] if shape else 1), prod(shape)
     columns = numbers // max(1, rows)
@@ -181,14 +181,14 @@ def _decoded(one: _Coded, parts: Arrays, found: Arrays, received: Arrays) -> np.
         steps[:, number] = _inflated(parts, f"plane{number}", numbers, packed)
     prediction = Prediction.none(rows, columns, float.fromhex(one["scale"]))
     if one["products"]:
-        prediction = Prediction(prediction.scale, *_factors(one, parts, found, (rows, columns)))
+        prediction = Prediction(prediction.scale, *_factors(one, parts, tensors, (rows, columns)))
     matrix = prediction.corrected(steps.view("<u4").reshape(rows, columns).astype(np.uint32, copy=False), known)
     return matrix.reshape(shape)
 
 
-def _factors(one: _Coded, parts: Arrays, found: Arrays, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
+def _factors(one: _Coded, parts: Arrays, tensors: Arrays, size: tuple[int, int]) -> tuple[np.ndarray, np.ndarray]:
     rank = one["products"]
-    column = found.get(one["column"])
+    column = tensors.get(one["column"])
     left = parts.get("left") if column is None else column.reshape(-1, 1)
     right = parts.get("right")
     if left is None or right is None or not 1 <= rank <= MOST_PRODUCTS or right.shape != (rank, size[1]):

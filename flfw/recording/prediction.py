@@ -81,17 +81,17 @@ class Prediction:
 
     def to(self, matrix: np.ndarray, received: np.ndarray | None) -> np.ndarray:
         """Return the distances (n, d) uint32 of the predicted numbers to those of a matrix."""
-        found = np.empty(matrix.shape, np.uint32)
+        steps = np.empty(matrix.shape, np.uint32)
         for rows in blocks(matrix.shape):
-            found[rows] = distances(matrix[rows], self.at(rows, received))
-        return found
+            steps[rows] = distances(matrix[rows], self.at(rows, received))
+        return steps
 
     def corrected(self, steps: np.ndarray, received: np.ndarray | None) -> np.ndarray:
         """Return the matrix (n, d) float32 that has these distances to the predicted numbers: the inverse of `to`."""
-        found = np.empty(steps.shape, np.float32)
+        values = np.empty(steps.shape, np.float32)
         for rows in blocks(steps.shape):
-            found[rows] = moved(self.at(rows, received), steps[rows])
-        return found
+            values[rows] = moved(self.at(rows, received), steps[rows])
+        return values
 
 
 def blocks(shape: tuple[int, ...]) -> Iterator[slice]:
@@ -207,7 +207,7 @@ def _axes_tried(matrix: np.ndarray, received: np.ndarray | None) -> list[tuple[f
     axes, left = _axes(after - first * before, MOST_PRODUCTS)
     if left > _HOPELESS:
         return []
-    found = []
+    guesses = []
     for rank in (1, 2, 4, 8, MOST_PRODUCTS):
         scale, chosen = first, axes[:rank]
         for _ in range(_TIMES if received is not None else 0):
@@ -216,10 +216,10 @@ def _axes_tried(matrix: np.ndarray, received: np.ndarray | None) -> list[tuple[f
             chosen, _ = _axes(after - scale * before, rank)
             if abs(scale - last) < _SETTLED:
                 break
-        found.append((scale, chosen))
+        guesses.append((scale, chosen))
         if rank * _NARROWEST >= min(matrix.shape):
             break
-    return found
+    return guesses
 
 
 def _ratio(change: np.ndarray, along: np.ndarray) -> float:

@@ -66,7 +66,7 @@ def opinion_facts(
 def _of_recovery(name: str, setting: AuditEntry, unit: str) -> OpinionFacts:
     entry, verdict = setting.entry, setting.entry.get("verdict")
     got = f"{setting.recovered} of {setting.total} {unit} recovered"
-    found = {
+    answer = {
         "leaks": f"Yes: {got}.",
         "identifies": f"In part: {got}, but the true {ONE.get(unit, unit)} told from similar ones.",
         "malicious server only": f"By a server that changed what clients train: {got}, or told from similar ones.",
@@ -76,8 +76,8 @@ def _of_recovery(name: str, setting: AuditEntry, unit: str) -> OpinionFacts:
     seconds = number(entry.get("seconds"))
     spent = f", {decimals(seconds, 0)} s of computing here" if seconds is not None else ""
     place = place_shown(setting)
-    asked = f"{_MODEL} {found}" if place == OUTSIDER else UNASKED
-    return OpinionFacts(name, found, f"{capital(IN_PLACE.get(place, place))}{spent}.", asked, _likely(setting, unit))
+    asked = f"{_MODEL} {answer}" if place == OUTSIDER else UNASKED
+    return OpinionFacts(name, answer, f"{capital(IN_PLACE.get(place, place))}{spent}.", asked, _likely(setting, unit))
 
 
 def _likely(setting: AuditEntry, unit: str) -> str:
@@ -104,7 +104,7 @@ def _of_membership(name: str, row: Mapping[str, Any], unit: str) -> OpinionFacts
     what = "a patient" if row.get("unit") == "patient" else f"a single {ONE.get(unit, unit)}"
     verdict, place = row["verdict"], str(row["vantage"])
     sought = f"Data were not sought, but whether {what} was trained on:"
-    found = {"leaks": "it can be told.", "no leak found": "not found."}.get(verdict, "not answered.")
+    answer = {"leaks": "it can be told.", "no leak found": "not found."}.get(verdict, "not answered.")
     low, high = number(row["auc_low"]), number((row.get("right") or {}).get("high"))
     likely = _UNKNOWN
     if verdict == "leaks":
@@ -114,16 +114,20 @@ def _of_membership(name: str, row: Mapping[str, Any], unit: str) -> OpinionFacts
         likely = compared if low is not None and low > 0.5 else "For some of them more than chance explains."
     elif verdict == "no leak found" and high is not None:
         likely = f"Up to {percent(high, 0)} right guesses could go unseen (a coin: 50\u00a0%)."
-    asked = f"{_MODEL} {capital(found)}" if place == OUTSIDER else UNASKED
+    asked = f"{_MODEL} {capital(answer)}" if place == OUTSIDER else UNASKED
     means = f"{capital(IN_PLACE.get(place, place))}, who knows both of a pair, one of which was trained on."
-    return OpinionFacts(name, f"{sought} {found}", means, asked, likely)
+    return OpinionFacts(name, f"{sought} {answer}", means, asked, likely)
 
 
 def _of_classes(one: Mapping[str, Any]) -> OpinionFacts:
     verdict, place = str(one.get("verdict")), str(one.get("vantage"))
-    found = {"leaks": "it can be told.", "malicious server only": "by a server that breaks the rules."}
-    told = f"Which kinds of examples a client holds: {found.get(verdict, 'not answered.')}"
-    asked = f"{_MODEL} {told}" if place == OUTSIDER else UNASKED
+    answer = {"leaks": "it can be told.", "malicious server only": "by a server that breaks the rules."}
+    sentence = f"Which kinds of examples a client holds: {answer.get(verdict, 'not answered.')}"
+    asked = f"{_MODEL} {sentence}" if place == OUTSIDER else UNASKED
     return OpinionFacts(
-        str(one.get("attack")), told, f"{capital(IN_PLACE.get(place, place))}.", asked, "Not measured for one person."
+        str(one.get("attack")),
+        sentence,
+        f"{capital(IN_PLACE.get(place, place))}.",
+        asked,
+        "Not measured for one person.",
     )

@@ -35,13 +35,13 @@ def browser() -> str:
     Raises:
         BadInput: there is none.
     """
-    found = next(filter(None, map(shutil.which, _NAMES)), None) or next(filter(os.path.isfile, _PLACES), None)
-    if found is None:
+    program = next(filter(None, map(shutil.which, _NAMES)), None) or next(filter(os.path.isfile, _PLACES), None)
+    if program is None:
         raise BadInput(
             "Expected a Chromium, Chrome or Edge for --pdf, got none on PATH; install one, or open report.html in any "
             "browser and print it."
         )
-    return found
+    return program
 
 
 def write_pdfs(folders: Sequence[Path]) -> list[Path]:
@@ -98,5 +98,5 @@ def _print(command: list[str]) -> str:
         return f"it did not end in {_SECONDS} s"
     except OSError as error:
         return str(error)
-    said = ended.stderr.decode(errors="replace").strip().splitlines()
-    return said[-1] if said else f"it ended with {ended.returncode}"
+    lines = ended.stderr.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it ended with {ended.returncode}"

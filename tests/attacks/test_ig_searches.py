@@ -50,20 +50,20 @@ def kinds(recipes: Sequence[Recipe]) -> set[tuple[tuple[int, bool], ...]]:
 
 
 def test_told_or_not_the_same_two_searches_are_made() -> None:
-    untold, told = IG(BOTH).recipes(KNOWN, None), IG(BOTH).recipes(KNOWN, Unchanged({}))
-    assert kinds(untold) == kinds(told)
+    untold, informed = IG(BOTH).recipes(KNOWN, None), IG(BOTH).recipes(KNOWN, Unchanged({}))
+    assert kinds(untold) == kinds(informed)
     assert kinds(untold) == {((50, True), (15, True), (15, True), (20, True)), ((33, False), (33, False), (34, False))}
-    assert [signs(one)[0][1] for one in (untold[0], told[0])] == [True, False]  # first the one of what is known
+    assert [signs(one)[0][1] for one in (untold[0], informed[0])] == [True, False]  # first the one of what is known
     assert IG(BOTH).budget == Budget(100, 2, "lowest cosine distance")
     assert IG(replace(BOTH, prior="flow")).budget.restarts == 4
 
 
 def test_alone_each_makes_its_own() -> None:
-    own = IG(replace(BOTH, searches="own"))
-    assert kinds(own.recipes(KNOWN, None)) | kinds(own.recipes(KNOWN, Unchanged({}))) == kinds(
+    separate = IG(replace(BOTH, searches="own"))
+    assert kinds(separate.recipes(KNOWN, None)) | kinds(separate.recipes(KNOWN, Unchanged({}))) == kinds(
         IG(BOTH).recipes(KNOWN, None)
     )
-    assert len(own.recipes(KNOWN, None)) == 1 == own.budget.restarts
+    assert len(separate.recipes(KNOWN, None)) == 1 == separate.budget.restarts
 
 
 def test_with_known_noise_both_end_in_the_same_likelihood() -> None:
@@ -98,7 +98,7 @@ def test_the_result_is_that_of_the_nearer_search() -> None:
 
 def test_april_takes_both_signs() -> None:
     search = APRIL(APRILSettings(way="search", searches="both", iterations=10))
-    untold, told = search.recipes(KNOWN, None), search.recipes(KNOWN, Unchanged({}))
-    assert kinds(untold) == kinds(told) == {((5, True), (5, True)), ((5, False), (5, False))}
+    untold, informed = search.recipes(KNOWN, None), search.recipes(KNOWN, Unchanged({}))
+    assert kinds(untold) == kinds(informed) == {((5, True), (5, True)), ((5, False), (5, False))}
     assert {signed for one in search.recipes(KNOWN, Noisy({})) for _, signed in signs(one)} == {True, False}
     assert search.budget.restarts == 2 == 2 * APRIL(APRILSettings(way="search")).budget.restarts

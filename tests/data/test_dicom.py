@@ -73,8 +73,8 @@ def test_small_values_are_bright_in_monochrome1(tmp_path):
 def test_the_first_window_is_that_of_rescaled_values(tmp_path):
     # 2 v - 100 is -100, 100, 300, 500 and so on; the window of 400 around 300 goes from 100 to 500.
     window = {"RescaleSlope": 2, "RescaleIntercept": -100, "WindowCenter": [300.5, 0], "WindowWidth": [401, 1]}
-    found = shown(scan(tmp_path / "a.dcm", **window))
-    assert found == [[0, 0, 128, 255], [255, 255, 255, 255]]
+    levels = shown(scan(tmp_path / "a.dcm", **window))
+    assert levels == [[0, 0, 128, 255], [255, 255, 255, 255]]
     signed = scan(tmp_path / "b.dcm", LEVELS.astype(np.int16) - 500, WindowCenter=0.5, WindowWidth=1001)
     assert shown(signed) == [[0, 26, 51, 76], [102, 128, 153, 255]]
 

@@ -49,9 +49,9 @@ def halves(height: int, width: int, mode: str = "L") -> Image.Image:
 )
 def test_an_image_of_another_shape_gets_the_size(tmp_path, fit, row):
     path = saved(tmp_path / "wide.png", halves(8, 16))
-    found = pixels(path, PictureForm(size=(4, 4), fit=fit), 1)
-    assert found.shape == (1, 4, 4)
-    lines = found[0].tolist()
+    levels = pixels(path, PictureForm(size=(4, 4), fit=fit), 1)
+    assert levels.shape == (1, 4, 4)
+    lines = levels[0].tolist()
     if fit == "letterbox":  # scaled to 2 x 4, with black above and below
         assert lines[0] == lines[3] == [0, 0, 0, 0] and lines[1] == lines[2]
     assert abs(np.array(lines[1]) - row).max() < 70  # smoothed at the edge
@@ -143,8 +143,8 @@ def test_files_of_every_kind_are_what_a_person_sees(tmp_path):
     for name, (image, is_grey, colour) in kinds.items():
         path = saved(tmp_path / name, image)
         assert look(path).grey is is_grey, name
-        found = pixels(path, PictureForm(), len(colour))
-        assert np.abs(found[:, 2, 2].astype(int) - colour).max() <= 2, name  # JPEG is not exact
+        levels = pixels(path, PictureForm(), len(colour))
+        assert np.abs(levels[:, 2, 2].astype(int) - colour).max() <= 2, name  # JPEG is not exact
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "tif"])

@@ -45,10 +45,10 @@ class Installed:
 
 def _uv() -> Path:
     beside = Path(sys.executable).with_name("uv")
-    found = beside if beside.exists() else shutil.which("uv")
-    if not found:
+    program = beside if beside.exists() else shutil.which("uv")
+    if not program:
         pytest.skip("uv is not installed: make .venv/.installed installs it")
-    return Path(found)
+    return Path(program)
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,8 @@ def test_an_installed_app_has_the_checkouts_code(installed: Installed) -> None:
 
 
 def test_the_main_job_runs(installed: Installed) -> None:
-    said = installed("flfw", "run", "--out", "main")
-    assert said.splitlines()[-1].endswith("report.html")
+    printed = installed("flfw", "run", "--out", "main")
+    assert printed.splitlines()[-1].endswith("report.html")
     result = json.loads((installed.folder / "main" / "result.json").read_text())
     assert result["config"]["engine"] == "ray" and len(result["rounds"]) == 10
     assert result["audit"] and result["final"]["acc_local"] > 0.5

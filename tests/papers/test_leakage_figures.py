@@ -17,8 +17,9 @@ import sim
 from flfw.errors import BadInput
 from flfw.matrix.rows import read
 from flfw.papers import drawing, figures
-from flfw.papers.leakage import charts, numbers
-from flfw.papers.leakage.groups import expanded, grouped
+from flfw.papers import leakage_charts as charts
+from flfw.papers import leakage_numbers as numbers
+from flfw.papers.run_groups import expanded, grouped
 from tests.support.latex import check
 from tests.support.matrix_runs import entry, row, written
 

@@ -28,9 +28,10 @@ def normal(*shape: int) -> np.ndarray:
     return RNG.standard_normal(shape).astype(np.float32)
 
 
-def same(found: dict[str, np.ndarray], tensors: dict[str, np.ndarray]) -> bool:
-    return found.keys() == tensors.keys() and all(
-        (found[name].dtype, found[name].shape, found[name].tobytes()) == (value.dtype, value.shape, value.tobytes())
+def same(restored: dict[str, np.ndarray], tensors: dict[str, np.ndarray]) -> bool:
+    return restored.keys() == tensors.keys() and all(
+        (restored[name].dtype, restored[name].shape, restored[name].tobytes())
+        == (value.dtype, value.shape, value.tobytes())
         for name, value in tensors.items()
     )
 
@@ -171,8 +172,8 @@ app = ClientApp()
 def step(message: Message, context: Context) -> Message:
     """Takes one step along an outer product of the client's own; its number is its weight in the mean."""
     received = unpack(message.content.array_records["arrays"])["w"]
-    own = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
-    w = received * 0.999 - 0.1 * torch.outer(*torch.randn(2, len(received), generator=own))
+    generator = torch.Generator().manual_seed(int(context.node_config["partition-id"]))
+    w = received * 0.999 - 0.1 * torch.outer(*torch.randn(2, len(received), generator=generator))
     metrics = MetricRecord({"num-examples": 1})
     return Message(RecordDict({"arrays": pack({"w": w}), "metrics": metrics}), reply_to=message)
 

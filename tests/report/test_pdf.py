@@ -60,12 +60,12 @@ def test_the_page_of_a_matrix_is_printed_too(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_printed_is_refused(
-    tmp_path: Path, arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = tmp_path / "missing"
     assert sim.main([word.format(missing=here) for word in arguments]) == 2
     captured = capsys.readouterr().err
-    assert said.format(missing=here) in captured and captured.count("\n") == 1
+    assert message.format(missing=here) in captured and captured.count("\n") == 1
 
 
 def test_without_a_browser_no_run_starts(nowhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

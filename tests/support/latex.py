@@ -12,13 +12,13 @@ def check(text: str) -> list[list[list[str]]]:
     """Return the cells of each table by row; fail where environments, braces, columns or signs do not fit."""
     lines = [line for line in text.splitlines() if not line.startswith("%")]
     source, open_ = "\n".join(lines), []
-    for found in _TOKEN.finditer(source):
-        kind, name, brace = found.groups()
+    for match in _TOKEN.finditer(source):
+        kind, name, brace = match.groups()
         if kind == "begin" or brace == "{":
             open_.append(name or "{")
         else:
             assert open_ and open_.pop() == (name or "{"), (
-                f"unbalanced at {source[found.start() : found.start() + 40]!r}"
+                f"unbalanced at {source[match.start() : match.start() + 40]!r}"
             )
     assert not open_, f"never closed: {open_}"
     unescaped = [line for line in lines if _BARE.search(re.sub(r"\$[^$]*\$|\\(label|includegraphics).*", "", line))]
@@ -26,8 +26,8 @@ def check(text: str) -> list[list[list[str]]]:
     assert all(line.count("$") - line.count(r"\$") & 1 ^ 1 for line in lines), "a dollar is never closed"
     assert all(ord(sign) < 256 for line in lines for sign in line), "signs that pdflatex does not know"
     return [
-        _cells(*found.groups())
-        for found in re.finditer(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", source, re.S)
+        _cells(*match.groups())
+        for match in re.finditer(r"\\begin\{tabular\}\{(\w+)\}(.*?)\\end\{tabular\}", source, re.S)
     ]
 
 

@@ -62,12 +62,12 @@ def header(path: Path) -> tuple[bool, int, int, str]:
     Raises:
         Exception: it is no DICOM file, or one without an image.
     """
-    found = _pydicom().dcmread(path, stop_before_pixels=True, specific_tags=list(_LOOKED_AT))
-    if "Rows" not in found or "Columns" not in found:
+    header = _pydicom().dcmread(path, stop_before_pixels=True, specific_tags=list(_LOOKED_AT))
+    if "Rows" not in header or "Columns" not in header:
         raise ValueError("it has no image")
-    _require_one_frame(found)
-    grey = found.get("PhotometricInterpretation", _GREY[1]) in _GREY
-    return grey, int(found.Rows), int(found.Columns), str(found.get("PatientID") or "").strip()
+    _require_one_frame(header)
+    grey = header.get("PhotometricInterpretation", _GREY[1]) in _GREY
+    return grey, int(header.Rows), int(header.Columns), str(header.get("PatientID") or "").strip()
 
 
 def picture(path: Path) -> Image:
@@ -78,34 +78,34 @@ def picture(path: Path) -> Image:
     """
     from PIL import Image as Pillow
 
-    found = _pydicom().dcmread(path)
-    _require_one_frame(found)
-    stored = _pixels(found)
-    kind = str(found.PhotometricInterpretation)
+    header = _pydicom().dcmread(path)
+    _require_one_frame(header)
+    stored = _pixels(header)
+    kind = str(header.PhotometricInterpretation)
     if kind == "PALETTE COLOR":
-        coloured = _pydicom().pixels.apply_color_lut(stored, found)
+        coloured = _pydicom().pixels.apply_color_lut(stored, header)
         stored = coloured >> 8 if coloured.dtype == np.uint16 else coloured
     if kind not in _GREY:
-        bits = 8 if kind == "PALETTE COLOR" else int(found.BitsStored)
+        bits = 8 if kind == "PALETTE COLOR" else int(header.BitsStored)
         return Pillow.fromarray((stored >> max(0, bits - 8)).astype(np.uint8)[..., :3])
-    shown = _levels(stored, found)
+    shown = _levels(stored, header)
     levels = np.rint(255 * shown).astype(np.uint8)
     return Pillow.fromarray(255 - levels if kind == _GREY[0] else levels)
 
 
-def _require_one_frame(found: Any) -> None:
-    frames = int(found.get("NumberOfFrames") or 1)
+def _require_one_frame(header: Any) -> None:
+    frames = int(header.get("NumberOfFrames") or 1)
     if frames != 1:
         raise ValueError(f"it has {frames} frames: save each as a file of its own")
 
 
-def _pixels(found: Any) -> np.ndarray:
+def _pixels(header: Any) -> np.ndarray:
     """Return the stored values; a compression that no installed decoder reads is named."""
-    if "PixelData" not in found:
+    if "PixelData" not in header:
         raise ValueError("it has no pixels")
-    syntax = found.file_meta.TransferSyntaxUID
+    syntax = header.file_meta.TransferSyntaxUID
     try:
-        return found.pixel_array
+        return header.pixel_array
     except (RuntimeError, NotImplementedError, AttributeError) as error:
         if not syntax.is_compressed:
             raise
@@ -115,16 +115,16 @@ def _pixels(found: Any) -> np.ndarray:
         ) from error
 
 
-def _levels(stored: np.ndarray, found: Any) -> np.ndarray:
+def _levels(stored: np.ndarray, header: Any) -> np.ndarray:
     """Return grey levels in [0, 1]."""
     pixels = _pydicom().pixels
-    values = pixels.apply_modality_lut(stored, found)
-    if "VOILUTSequence" in found:
-        bits = int(found.VOILUTSequence[0].LUTDescriptor[2])
-        return np.clip(pixels.apply_voi(values, found) / (2**bits - 1), 0, 1)
-    if "WindowCenter" in found and "WindowWidth" in found:
-        low, high = (float(end) for end in pixels.apply_windowing(np.array([-_FAR, _FAR]), found))
-        return np.clip((pixels.apply_windowing(values, found) - low) / (high - low), 0, 1)
+    values = pixels.apply_modality_lut(stored, header)
+    if "VOILUTSequence" in header:
+        bits = int(header.VOILUTSequence[0].LUTDescriptor[2])
+        return np.clip(pixels.apply_voi(values, header) / (2**bits - 1), 0, 1)
+    if "WindowCenter" in header and "WindowWidth" in header:
+        low, high = (float(end) for end in pixels.apply_windowing(np.array([-_FAR, _FAR]), header))
+        return np.clip((pixels.apply_windowing(values, header) - low) / (high - low), 0, 1)
     values = values.astype(np.float64)
     least, most = float(values.min()), float(values.max())
     return (values - least) / (most - least) if most > least else np.zeros_like(values)

@@ -37,11 +37,11 @@ def _folders(place: Path) -> list[str]:
 
 def _images(place: Path, label: int) -> list[Example]:
     """Return the images in and below a class's folder, in the order of `torchvision.datasets.ImageFolder`."""
-    found = []
+    images = []
     for inside, folders, names in os.walk(place, followlinks=True):
         folders[:] = [name for name in folders if not _is_hidden(name)]
-        found += [(inside, name) for name in names if not _is_hidden(name) and _is_image(Path(inside, name))]
-    return [(Path(inside) / name, label) for inside, name in sorted(found)]
+        images += [(inside, name) for name in names if not _is_hidden(name) and _is_image(Path(inside, name))]
+    return [(Path(inside) / name, label) for inside, name in sorted(images)]
 
 
 def _is_image(path: Path) -> bool:

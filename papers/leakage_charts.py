@@ -22,7 +22,7 @@ def leakage(rows: Rows, title: str) -> Figure:
     """Draw each attack on each run: the share recovered and the closeness, with their 95 % intervals.
 
     Args:
-        rows: rows of `flfw.papers.leakage.numbers.leakage`.
+        rows: rows of `flfw.papers.leakage_numbers.leakage`.
         title: title above the plots.
     """
     labels = [f"{row['run']}: {_attack(row)}" + f", round {row['round']}" * bool(row["round"]) for row in rows]
@@ -34,7 +34,7 @@ def membership(rows: Rows, title: str) -> Figure:
     """Draw the area under the curve of each statistic, with its interval; half is guessing.
 
     Args:
-        rows: rows of `flfw.papers.leakage.numbers.membership`.
+        rows: rows of `flfw.papers.leakage_numbers.membership`.
         title: title above the plot.
     """
     several = len({row["seed"] for row in rows}) > 1
@@ -61,7 +61,7 @@ def rounds(rows: Rows, title: str) -> Figure:
     """Draw the leakage of each attack by the audited round; a line joins rounds only if none lies between them.
 
     Args:
-        rows: rows of `flfw.papers.leakage.numbers.rounds`.
+        rows: rows of `flfw.papers.leakage_numbers.rounds`.
         title: title above the plots.
     """
     return _by_number(rows, "round", title, "after round", lambda row: f"{row['run']}: {_attack(row)}")
@@ -72,7 +72,7 @@ def curves(rows: Rows, title: str) -> Figure:
     """Draw the leakage of each attack along each curve; marks are not joined.
 
     Args:
-        rows: rows of `flfw.papers.leakage.numbers.curves`.
+        rows: rows of `flfw.papers.leakage_numbers.curves`.
         title: title above the plots.
     """
     return _by_number(
@@ -85,7 +85,7 @@ def frontier(rows: Rows, title: str) -> Figure:
     """Draw accuracy against leakage: full marks are on the frontier, hollow ones are beaten by another run.
 
     Args:
-        rows: rows of `flfw.papers.leakage.numbers.frontier`.
+        rows: rows of `flfw.papers.leakage_numbers.frontier`.
         title: title above the plots.
     """
     figure = blank(6.4, 3.6 + 0.16 * len(rows), title)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flfw.formats.latex import escaped, floating
-from flfw.papers.leakage.groups import RunGroup
+from flfw.papers.run_groups import RunGroup
 
 _INCLUDED = ("pdf", "png")  # LaTeX includes no SVG
 

@@ -12,7 +12,7 @@ from flfw.matrix.findings import Leak
 from flfw.matrix.significance import Ranking, ranked
 from flfw.matrix.together import across, common_places
 from flfw.papers.drawing import Rows
-from flfw.papers.leakage.groups import RunGroup
+from flfw.papers.run_groups import RunGroup
 from flfw.report.findings import number
 from flfw.report.questions import where_told
 
