@@ -53,10 +53,10 @@ def asks(
         scope: scope of the audit by reconstruction.
     """
     config = result.get("config") or {}
-    statistic = decisive(membership)
+    row = decisive(membership)
     return [
-        *_protection(settings, statistic, config),
-        *_missing_tests(settings, statistic),
+        *_protection(settings, row, config),
+        *_missing_tests(settings, row),
         *_size(settings, config),
         *_sums(settings, membership, result),
         *_bound(result.get("privacy") or [], config),
@@ -66,14 +66,14 @@ def asks(
 
 
 def _protection(
-    settings: Sequence[AuditEntry], statistic: Mapping[str, Any] | None, config: Mapping[str, Any]
+    settings: Sequence[AuditEntry], row: Mapping[str, Any] | None, config: Mapping[str, Any]
 ) -> Iterator[Ask]:
     shown = _shown(settings)
     entry = shown.entry if shown else {}
     if entry.get("verdict") == "malicious server only" or config.get("tampered_by"):
         by = entry.get("tampered_by") or config.get("tampered_by")
         yield Ask("How do clients notice a server that changes what they train?", f"Attack {by} did so in this run.")
-    leaking = [one for one in (entry, statistic or {}) if one.get("verdict") in POSITIVE]
+    leaking = [one for one in (entry, row or {}) if one.get("verdict") in POSITIVE]
     if leaking:
         hidden = leaking[0].get("hidden_by") or leaking[0].get("defence")
         if hidden in _NONE:
@@ -96,7 +96,7 @@ def _protector(hidden: Any, config: Mapping[str, Any]) -> str:
     return f"method {hidden}" if hidden == config.get("method") else f"defence {hidden}"
 
 
-def _missing_tests(settings: Sequence[AuditEntry], statistic: Mapping[str, Any] | None) -> Iterator[Ask]:
+def _missing_tests(settings: Sequence[AuditEntry], row: Mapping[str, Any] | None) -> Iterator[Ask]:
     worst, _ = answers(settings)
     verdict = worst.entry.get("verdict") if worst else None
     if worst is None:
@@ -104,12 +104,10 @@ def _missing_tests(settings: Sequence[AuditEntry], statistic: Mapping[str, Any] 
     elif verdict in ("inconclusive", "static only", "attack broken"):
         how = _STRONGER.get("static" if verdict == "static only" else worst.cause, "with a stronger attack (--attack)")
         yield Ask(f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer: “{verdict}”.")
-    if statistic is None:
+    if row is None:
         yield Ask("Will it be tested who can be told to have taken part?", "It was not here (--attack membership).")
-    elif statistic["verdict"] not in ("leaks", "no leak found"):
-        more = (
-            "with more pairs (--membership-pairs)" if statistic.get("cause") == "few" else "so that it gives an answer"
-        )
+    elif row["verdict"] not in ("leaks", "no leak found"):
+        more = "with more pairs (--membership-pairs)" if row.get("cause") == "few" else "so that it gives an answer"
         yield Ask(f"Can the test of who took part be repeated {more}?", "It was inconclusive here.")
 
 

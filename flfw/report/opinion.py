@@ -122,11 +122,11 @@ def _of_membership(name: str, row: Mapping[str, Any], unit: str) -> OpinionFacts
 def _of_classes(one: Mapping[str, Any]) -> OpinionFacts:
     verdict, place = str(one.get("verdict")), str(one.get("vantage"))
     answer = {"leaks": "it can be told.", "malicious server only": "by a server that breaks the rules."}
-    sentence = f"Which kinds of examples a client holds: {answer.get(verdict, 'not answered.')}"
-    asked = f"{_MODEL} {sentence}" if place == OUTSIDER else UNASKED
+    kinds = f"Which kinds of examples a client holds: {answer.get(verdict, 'not answered.')}"
+    asked = f"{_MODEL} {kinds}" if place == OUTSIDER else UNASKED
     return OpinionFacts(
         str(one.get("attack")),
-        sentence,
+        kinds,
         f"{capital(IN_PLACE.get(place, place))}.",
         asked,
         "Not measured for one person.",

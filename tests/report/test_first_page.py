@@ -16,7 +16,7 @@ from flfw.report.page_facts import scope, unit_of
 from flfw.report.report import write_report
 from flfw.report.untested import untested
 from tests.report.test_report import Page, first_page, read
-from tests.support.reported_runs import a_full_run, a_run, full_entry, informed_entry, judged
+from tests.support.reported_runs import a_full_run, a_run, full_entry, judged, member_row
 
 JARGON = r"\b(dB|PSNR|AUC|TPR|FPR|SSIM|LPIPS|RMSD|(?<!--)vantage|victim|floor|ladder|rung|probe|logits?|gradients?)\b"
 CLAIM = {
@@ -75,10 +75,10 @@ def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
     """A result that found nothing beside one that is not known is not known, and a leak comes before both."""
     found_none, few = judged("no leak found", "nothing"), judged("inconclusive", "few", round=2)
     assert decided(tmp_path, found_none, few).level is Level.UNKNOWN
-    both = decided(tmp_path, found_none, membership=[informed_entry("whitened", "inconclusive")])
+    both = decided(tmp_path, found_none, membership=[member_row("whitened", "inconclusive")])
     assert both.level is Level.UNKNOWN and both.headline.startswith("It is not known whether anybody can tell which")
     assert any(text.startswith("No leak was found: ") for text in both.meaning)
-    leak = decided(tmp_path, found_none, membership=[informed_entry("whitened", "leaks")])
+    leak = decided(tmp_path, found_none, membership=[member_row("whitened", "leaks")])
     assert leak.level is Level.LEAKS and "leaks who took part" in leak.headline
     for entry in (found_none, few, judged("static only", "static"), judged("attack broken", "control")):
         words = " ".join((decided(tmp_path, entry).headline, *decided(tmp_path, entry).meaning))
@@ -96,16 +96,16 @@ def test_a_leak_on_a_curve_is_the_verdict(tmp_path: Path) -> None:
     [
         ([], {}, Level.UNTESTED, NOT_AUDITED),
         ([], {"privacy": [CLAIM]}, Level.UNTESTED, NOT_AUDITED),
-        ([informed_entry("whitened", "leaks")], {}, Level.LEAKS, "leaks who took part: samples that were trained on"),
+        ([member_row("whitened", "leaks")], {}, Level.LEAKS, "leaks who took part: samples that were trained on"),
         (
-            [informed_entry("whitened", "leaks", unit="patient")],
+            [member_row("whitened", "leaks", unit="patient")],
             {},
             Level.LEAKS,
             "leaks who took part: patients that were",
         ),
-        ([informed_entry("whitened", "no leak found")], {}, Level.NOT_FOUND, "That is no proof of it."),
+        ([member_row("whitened", "no leak found")], {}, Level.NOT_FOUND, "That is no proof of it."),
         (
-            [informed_entry("whitened", "inconclusive")],
+            [member_row("whitened", "inconclusive")],
             {},
             Level.UNKNOWN,
             "It is not known whether anybody can tell which",
@@ -124,10 +124,8 @@ def test_runs_without_an_attack_that_recovers_have_a_verdict_of_their_own(
 
 
 def test_a_leak_of_membership_by_its_tail_alone_does_not_boast_of_its_mean() -> None:
-    assert (
-        "in 67\N{NO-BREAK SPACE}% of comparisons" in presence([informed_entry("whitened", "leaks")], "images").meaning
-    )
-    tail = presence([informed_entry("whitened", "leaks", auc=0.5, auc_low=0.48)], "images")
+    assert "in 67\N{NO-BREAK SPACE}% of comparisons" in presence([member_row("whitened", "leaks")], "images").meaning
+    tail = presence([member_row("whitened", "leaks", auc=0.5, auc_low=0.48)], "images")
     assert "comparisons" not in tail.meaning and "more than chance is sure" in tail.meaning
     assert small_rounds(None).level is Level.UNTESTED
 
@@ -161,14 +159,14 @@ HIDDEN = {"defence": "dcs2", "hidden_by": "dcs2"}
         ([{}], [], {}, "Clients had no defence where this run found its leak", "What replaces"),
         ([HIDDEN], [], {}, "What replaces or strengthens defence dcs2?", "Clients had no defence"),
         ([{"hidden_by": "fedavg"}], [], {}, "What replaces or strengthens method fedavg?", "defence fedavg"),
-        ([], [informed_entry("cosine", "leaks")], {}, "Which protection will be switched on", "Will it be tested who"),
+        ([], [member_row("cosine", "leaks")], {}, "Which protection will be switched on", "Will it be tested who"),
         ([judged("no leak found", "nothing")], [], {}, "Is there a bound that holds", "Which protection will be"),
         ([judged("static only", "static")], [], {}, "with an attack that knows what hides the data", "switched on"),
         ([judged("inconclusive", "few")], [], {}, "with more messages (--images)", "with a stronger attack"),
         ([judged("inconclusive", "easy")], [], {}, "with a stronger attack (--attack)", "--images"),
         (
             [],
-            [informed_entry("cosine", "inconclusive")],
+            [member_row("cosine", "inconclusive")],
             {},
             "with more pairs (--membership-pairs)",
             "--attack membership",
@@ -240,9 +238,9 @@ def test_what_was_not_tested_is_what_was_not(tmp_path: Path) -> None:
     assert "Other observers: a server that breaks the rules." in everywhere and "finished model" not in everywhere
     follows = items({}, config={"tampered_by": "loki"})
     assert "a server that follows the rules" in follows and "breaks the rules" not in follows
-    one = items(membership=[informed_entry("cosine", "leaks")])
+    one = items(membership=[member_row("cosine", "leaks")])
     assert "a person with several samples" in one and "(membership)" not in one and "Other rounds" not in one
-    assert "several" not in items(membership=[informed_entry("cosine", "leaks", unit="patient")])
+    assert "several" not in items(membership=[member_row("cosine", "leaks", unit="patient")])
     assert "kinds of examples" not in items(inference=[CLASSES]) and "kinds of examples" in server
 
 
@@ -256,7 +254,7 @@ def test_facts_beside_the_opinion_are_of_the_most_serious_result(tmp_path: Path)
         ],
         pictures=False,
     )
-    ig, other, membership, classes = opinion_facts(settings, [informed_entry("cosine", "leaks")], [CLASSES], "images")
+    ig, other, membership, classes = opinion_facts(settings, [member_row("cosine", "leaks")], [CLASSES], "images")
     assert ig == OpinionFacts(
         "ig",
         "Yes: 2 of 3 images recovered.",
@@ -304,7 +302,7 @@ def test_likelihood_is_known_only_where_the_test_answers(
 
 @pytest.mark.parametrize("tabular", [False, True])
 def test_the_first_page_needs_no_knowledge_of_the_field(tmp_path: Path, tabular: bool) -> None:
-    run = a_full_run(tmp_path / "run", tabular=tabular, membership=[informed_entry("cosine", "leaks")], privacy=[CLAIM])
+    run = a_full_run(tmp_path / "run", tabular=tabular, membership=[member_row("cosine", "leaks")], privacy=[CLAIM])
     page = read(run)
     text = first_page(page)[page.text.index("Limits") :]
     assert not re.search(JARGON, text), re.search(JARGON, text)

@@ -13,7 +13,7 @@ from flfw.report.questions import ONLY_SUMS, decisive, membership_line, question
 from flfw.report.report import write_report
 from tests.report.test_report import Page
 from tests.support.reported_runs import a_run, entry, nothing
-from tests.support.reported_runs import told as row
+from tests.support.reported_runs import member_row as row
 
 
 def read(folder: Path, *rows: dict[str, Any], **changes: Any) -> Page:

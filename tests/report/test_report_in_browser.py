@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flfw.report.report import write_report
-from tests.support.reported_runs import a_full_run, a_run, full_entry, informed_entry, judged
+from tests.support.reported_runs import a_full_run, a_run, full_entry, judged, member_row
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 WIDTHS = (1280, 390)
@@ -40,7 +40,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         "membership": a_run(
             folder / "membership",
             attacks=(),
-            membership=[informed_entry(f"statistic_{n}", "leaks" if n == 3 else "inconclusive") for n in range(31)],
+            membership=[member_row(f"statistic_{n}", "leaks" if n == 3 else "inconclusive") for n in range(31)],
         ),
         "judged": a_run(folder / "judged", entries=[full_entry("ig", 0, False, **judged("inconclusive", "few"))]),
     }

@@ -101,7 +101,7 @@ def nothing(**changes: Any) -> dict[str, Any]:
     return {"share_recovered": 0.0, "share_interval": [0.0, 0.708], "verdict": "no leak found", **changes}
 
 
-def informed_entry(statistic: str, verdict: str, **changes: Any) -> dict[str, Any]:
+def member_row(statistic: str, verdict: str, **changes: Any) -> dict[str, Any]:
     """One statistic of membership, as ``result.json`` has it."""
     leaks = verdict == "leaks"
     guessed = {"guesses": 3000, "right": 2001 if leaks else 1497, "low": 0.64, "high": 0.69, "p": 1e-9}
