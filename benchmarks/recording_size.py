@@ -33,7 +33,7 @@ _Exchange = tuple[str, dict[str, np.ndarray], dict[str, np.ndarray]]
 
 
 def exchanges(folder: Path) -> Iterator[_Exchange]:
-    """Yield the digest of what a client received, these tensors, and those that it sent, of each recorded exchange."""
+    """Yield of each recorded exchange the digest of the received tensors, these tensors, and the sent ones."""
     for line in Recordings(folder).lines:
         received = tape.read(folder, line["sent_to_client"], line["compression"])
         sent = tape.read(folder, line["sent_by_client"], line["compression"], received)
@@ -50,12 +50,12 @@ def stored(recordings: Path, compression: str, folder: Path) -> dict[str, float]
     total, write_s, read_s = 0, 0.0, 0.0
     for number, (digest, received, sent) in enumerate(exchanges(recordings)):
         started = time.process_time()
-        after = tape.Plain.of(sent).encoded(compression, received)
+        after = tape.PlainTensors.of(sent).encoded(compression, received)
         entry = after.entry(f"round-0000/client-{number:03d}-000{after.suffix}")
         tape.write(folder / entry["file"], after.data)
         total += len(after.data)
         if digest not in known:
-            file, before = tape.received_file(tape.Plain.of(received), compression)
+            file, before = tape.received_file(tape.PlainTensors.of(received), compression)
             known[digest] = before.entry(file)
             tape.write(folder / file, before.data)
             total += len(before.data)

@@ -215,9 +215,9 @@ def training(groups: Sequence[RunGroup]) -> Rows:
             values = {key: [other[at][key] for other in each] for key in _CURVES}
             rows.append({"run": group.name, "round": at, **{key: _mean(given) for key, given in values.items()}})
             if pooled:
-                several = len(each) > 1
+                pooled_runs = len(each) > 1
                 for key, given in values.items():
-                    low, high = (None, None) if None in given or not several else (min(given), max(given))
+                    low, high = (None, None) if None in given or not pooled_runs else (min(given), max(given))
                     rows[-1] |= {f"{key}_low": low, f"{key}_high": high}
     return rows
 

@@ -37,14 +37,14 @@ def membership(rows: Rows, title: str) -> Figure:
         rows: rows of `flfw.papers.leakage_numbers.membership`.
         title: title above the plot.
     """
-    several = len({row["seed"] for row in rows}) > 1
+    pooled = len({row["seed"] for row in rows}) > 1
     labels = [
         ", ".join(
             [
                 f"{row['run']}: {row['statistic']}",
                 *["told"] * row["told"],
                 row["read"],
-                *[f"seed {row['seed']}"] * several,
+                *[f"seed {row['seed']}"] * pooled,
             ]
         )
         for row in rows

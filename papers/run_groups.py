@@ -49,14 +49,14 @@ def expanded(folders: Sequence[Path]) -> list[Path]:
     Raises:
         BadInput: its matrix.json is damaged.
     """
-    found: list[Path] = []
+    runs: list[Path] = []
     for folder in folders:
         if (folder / MATRIX).is_file():
             cells = read_matrix(folder / MATRIX)["cells"]
-            found += [folder / cell["folder"] for cell in cells if cell["state"] == "complete" and "folder" in cell]
+            runs += [folder / cell["folder"] for cell in cells if cell["state"] == "complete" and "folder" in cell]
         else:
-            found.append(folder)
-    return found
+            runs.append(folder)
+    return runs
 
 
 def grouped(runs: Sequence[Finished]) -> list[RunGroup]:
@@ -77,4 +77,4 @@ def names(runs: Sequence[Finished]) -> list[str]:
     """Return different names for runs: their kinds, or else the shortest ends of their paths that differ."""
     places = [one.folder.resolve().parts for one in runs]
     ends = ([str(Path(*place[-depth:])) for place in places] for depth in range(1, max(map(len, places)) + 1))
-    return next(found for found in (list(map(kind, runs)), *ends) if len(set(found)) == len(found))
+    return next(labels for labels in (list(map(kind, runs)), *ends) if len(set(labels)) == len(labels))

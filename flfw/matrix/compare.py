@@ -131,13 +131,13 @@ def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
         header = [title, "", "verdict", "recovered", "PSNR", "failed", f"difference from {names[settings[0][0]]}, dB"]
         parts.append(_aligned(header, [[*row, _NONE] if len(row) < len(header) else row for row in rows]))
     if not kinds:
-        told = any(run.result.get("membership") for run in runs)
-        return [] if told else ["leakage: none of them was attacked"]
+        answered = any(run.result.get("membership") for run in runs)
+        return [] if answered else ["leakage: none of them was attacked"]
     return [*parts, *(["only in one run: " + "; ".join(alone)] if alone else [])]
 
 
 def _ranking(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
-    """Return a table of the runs under all attacks together, and what may be said of their order."""
+    """Return a table of the runs under all attacks together, and sentences on their order."""
     places = common_places([run] for run in runs)
     ranking = ranked({name: across([run], False, places) for name, run in zip(names, runs, strict=True)})
     if len(ranking.standings) < 2:
@@ -153,10 +153,10 @@ def _ranking(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     ]
     ordered = len(ranking.most) < len(ranking.standings)
     words = [f"{listed(ranking.most)} leak{'s' * (len(ranking.most) == 1)} most"] if ordered else []
-    said = [*(f"{sentence}." for sentence in words), *sentences(ranking)]
+    words_below = [*(f"{sentence}." for sentence in words), *sentences(ranking)]
     note = "Runs with a common letter do not differ at 5 %, over all pairs (McNemar, Wilcoxon; Holm's correction)."
     drawn = _aligned(["all attacks together", "recovered by any", "closest, dB", "letter"], rows)
-    return ["\n".join([drawn, note, *said])]
+    return ["\n".join([drawn, note, *words_below])]
 
 
 def _memberships(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
@@ -164,12 +164,12 @@ def _memberships(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     rows: dict[tuple[str, ...], list[list[str]]] = {}
     for run, name in zip(runs, names, strict=True):
         for one in run.result.get("membership") or []:
-            told = f", told of {one.get('hidden_by') or one['defence']}" if one.get("adaptation") else ""
-            which = (str(one["attack"]), f"{one['statistic']}{told}", seen_by(one), where_told(one))
+            knowledge = f", told of {one.get('hidden_by') or one['defence']}" if one.get("adaptation") else ""
+            which = (str(one["attack"]), f"{one['statistic']}{knowledge}", seen_by(one), where_told(one))
             area, low, high = (decimals(one[key], 3) for key in ("auc", "auc_low", "auc_high"))
             least = below(one["epsilon_low"]) if one["epsilon_low"] else _NONE
-            found = [name, str(one["verdict"]), f"{area} ({low} to {high})", str(one["pairs"]), least]
-            rows.setdefault(which, []).append(found)
+            cells = [name, str(one["verdict"]), f"{area} ({low} to {high})", str(one["pairs"]), least]
+            rows.setdefault(which, []).append(cells)
     if not rows:
         return []
     lines = [

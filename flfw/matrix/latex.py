@@ -51,7 +51,7 @@ def _ranking(record: Mapping[str, Any], where: str) -> tuple[str, str]:
 
 
 def _tests(record: Mapping[str, Any]) -> list[str]:
-    """Return the notes below the ranking: what was tested, over how many examples, and what is bold."""
+    """Return the notes below the ranking: the test, the number of examples, and the meaning of bold figures."""
     ranking = record["ranking"]
     tests, standings = ranking["tests"], ranking["standings"]
     counts = sorted({each["images"] for each in standings})

@@ -15,7 +15,7 @@ from flfw.matrix.columns import ACCURACIES, claimed, shown_accuracy
 from flfw.matrix.findings import Combination, Comparison
 from flfw.matrix.picture import PlotMark, Scatter, draw
 from flfw.matrix.ranking_page import listed, section
-from flfw.matrix.significance import Ranking
+from flfw.matrix.significance import CombinationRanking
 from flfw.report.ranking import POSITIVE
 from flfw.report.template.style import STYLE
 
@@ -24,7 +24,7 @@ def render(
     record: Mapping[str, Any],
     combinations: Sequence[Combination],
     compared: Sequence[Comparison],
-    ranking: Ranking,
+    ranking: CombinationRanking,
 ) -> str:
     """Render the page: one file that loads no other file and needs no script."""
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)

@@ -11,16 +11,16 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from flfw.matrix.findings import Combination
-from flfw.matrix.significance import ALPHA, PairTest, Ranking, ranked
+from flfw.matrix.significance import ALPHA, PairTest, CombinationRanking, ranked
 from flfw.matrix.together import strongest
 
 
-def ranking(combinations: Iterable[Combination]) -> Ranking:
+def ranking(combinations: Iterable[Combination]) -> CombinationRanking:
     """Rank combinations by the results of all their attacks together."""
     return ranked({one.name: strongest(one.runs, (leak.setting for leak in one.leaks)) for one in combinations})
 
 
-def in_json(one: Ranking) -> dict[str, Any]:
+def in_json(one: CombinationRanking) -> dict[str, Any]:
     """Return a ranking as matrix.json holds it."""
     return {
         "alpha": ALPHA,
@@ -44,8 +44,8 @@ def in_json(one: Ranking) -> dict[str, Any]:
     }
 
 
-def sentences(one: Ranking) -> list[str]:
-    """Return what may be said of a ranking: groups without a difference, pairs that were not compared, power."""
+def sentences(one: CombinationRanking) -> list[str]:
+    """Return sentences on a ranking: groups without a difference, pairs that were not compared, power."""
     lines = [f"These {len(group)} do not differ at 5 %: {listed(group)}." for group in one.alike]
     missing = _not_compared(one)
     lines += [f"Not compared, for they have no common example: {'; '.join(missing)}."] if missing else []
@@ -66,14 +66,14 @@ def listed(names: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
-def _not_compared(one: Ranking) -> list[str]:
+def _not_compared(one: CombinationRanking) -> list[str]:
     compared = {frozenset((test.first, test.second)) for test in one.tests}
     names = [each.name for each in one.standings]
     pairs = [(a, b) for i, a in enumerate(names) for b in names[i + 1 :] if frozenset((a, b)) not in compared]
     return [f"{a} with {b}" for a, b in pairs]
 
 
-def section(one: Ranking, attacks: Sequence[str], things: str) -> Markup:
+def section(one: CombinationRanking, attacks: Sequence[str], things: str) -> Markup:
     """Render the section; without two combinations it is empty.
 
     Args:
@@ -85,9 +85,9 @@ def section(one: Ranking, attacks: Sequence[str], things: str) -> Markup:
         return Markup("")
     jinja = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     jinja.filters.update(num=lambda value: f"{value:.1f}".replace("-", "−"), pct=lambda value: f"{100 * value:.0f}")
-    found: list[PairTest] = [test for test in one.tests if test.significant]
+    significant: list[PairTest] = [test for test in one.tests if test.significant]
     text = jinja.from_string(_SECTION).render(
-        ranking=one, found=found, sentences=sentences(one), attacks=listed(attacks), things=things
+        ranking=one, significant=significant, sentences=sentences(one), attacks=listed(attacks), things=things
     )
     return Markup(text)
 

@@ -27,7 +27,7 @@ _EXACT = 13  # messages up to which all flips are counted where there are ties; 
 
 @final
 @dataclass(frozen=True)
-class Standing:
+class CombinationStanding:
     """Leakage of a combination under all attacks together.
 
     Attributes:
@@ -80,7 +80,7 @@ class PairTest:
 
 @final
 @dataclass(frozen=True)
-class Ranking:
+class CombinationRanking:
     """Ranking of combinations, as far as it is significant.
 
     Attributes:
@@ -88,7 +88,7 @@ class Ranking:
         tests: all tests, two for each pair with common examples.
     """
 
-    standings: tuple[Standing, ...]
+    standings: tuple[CombinationStanding, ...]
     tests: tuple[PairTest, ...]
 
     def leaks_more(self, one: str, other: str) -> bool:
@@ -126,7 +126,7 @@ class Ranking:
         return needed if most < needed else 0
 
 
-def ranked(outcomes: Mapping[str, Outcomes]) -> Ranking:
+def ranked(outcomes: Mapping[str, Outcomes]) -> CombinationRanking:
     """Rank combinations by the results of all attacks together, and test each pair over its common examples.
 
     Whether an example was recovered is compared by McNemar's exact test (of batches, by flips of whole messages), the
@@ -150,7 +150,7 @@ def ranked(outcomes: Mapping[str, Outcomes]) -> Ranking:
     apart = differing | {pair for pair in map(frozenset, combinations(order, 2)) if pair not in compared}
     marks = letters(order, apart)
     standings = [_standing(name, attacked[name], closeness[name], marks[name]) for name in order]
-    return Ranking(tuple(standings), tuple(tests))
+    return CombinationRanking(tuple(standings), tuple(tests))
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -186,10 +186,10 @@ def _letter(place: int) -> str:
     return ascii_lowercase[place] if place < len(ascii_lowercase) else f"({place + 1})"
 
 
-def _standing(name: str, each: Outcomes, closeness: Interval | None, marks: str) -> Standing:
+def _standing(name: str, each: Outcomes, closeness: Interval | None, marks: str) -> CombinationStanding:
     recovered, messages = sum(one.recovered for one in each.values()), len({o.message for o in each.values()})
     share = share_interval(recovered, len(each), messages)
-    return Standing(name, len(each), recovered, share, closeness, marks)
+    return CombinationStanding(name, len(each), recovered, share, closeness, marks)
 
 
 def _closeness(each: Outcomes) -> Interval | None:
@@ -213,7 +213,7 @@ class _Raw(NamedTuple):
 def _tests(first: str, second: str, outcomes: Mapping[str, Outcomes]) -> list[_Raw]:
     ours, theirs = outcomes[first], outcomes[second]
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
-    found = []
+    tests = []
     for measure in ("recovered", "closeness"):
         values = [(getattr(a, measure), getattr(b, measure), a.message) for a, b in both]
         known = [(float(a), float(b), message) for a, b, message in values if a is not None and b is not None]
@@ -221,8 +221,8 @@ def _tests(first: str, second: str, outcomes: Mapping[str, Outcomes]) -> list[_R
             a, b, messages = map(np.array, zip(*known, strict=True))
             count = len(np.unique(messages))
             p = _of_shares(a, b, messages) if measure == "recovered" else _of_closeness(a - b, messages)
-            found.append(_Raw(first, second, measure, len(a), count, float((a - b).mean()), p))
-    return found
+            tests.append(_Raw(first, second, measure, len(a), count, float((a - b).mean()), p))
+    return tests
 
 
 def _of_shares(a: np.ndarray, b: np.ndarray, messages: np.ndarray) -> float:

@@ -54,8 +54,8 @@ def record(
     client_folder = folder / f"client-{client:03d}"
     for made in (folder, client_folder):
         made.mkdir(parents=True, exist_ok=True, mode=0o700)
-    at, before = tape.received_file(tape.Plain.of(received), compression)
-    after = tape.Plain.of({name: value.numpy() for name, value in gradient.items()}).encoded(compression, received)
+    at, before = tape.received_file(tape.PlainTensors.of(received), compression)
+    after = tape.PlainTensors.of({name: value.numpy() for name, value in gradient.items()}).encoded(compression, received)
     rung = "" if config["rung"] == "target" else f"-{config['rung']}"
     files = (
         at,

@@ -78,7 +78,7 @@ class Encoded:
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainTensors:
     """Tensors as the bytes of a safetensors file; the same tensors give the same bytes.
 
     Attributes:
@@ -90,7 +90,7 @@ class Plain:
     data: bytes
 
     @classmethod
-    def of(cls, tensors: Mapping[str, np.ndarray]) -> Plain:
+    def of(cls, tensors: Mapping[str, np.ndarray]) -> PlainTensors:
         """Encode tensors.
 
         Raises:
@@ -122,7 +122,7 @@ class Plain:
         return Encoded(data, hashlib.sha256(data).hexdigest(), size, ".compact.safetensors", self.sha256)
 
 
-def received_file(plain: Plain, compression: str) -> tuple[str, Encoded]:
+def received_file(plain: PlainTensors, compression: str) -> tuple[str, Encoded]:
     """Return name and content of the file of tensors that clients receive; the same content has the same name."""
     encoded = plain.encoded(compression)
     return f"received/{encoded.plain_sha256 or encoded.sha256}{encoded.suffix}", encoded
@@ -240,7 +240,7 @@ def _floats(tensors: Mapping[str, torch.Tensor]) -> dict[str, np.ndarray]:
 def _plain(file: str, stored: bytes, entry: Mapping[str, Any], received: Mapping[str, np.ndarray]) -> bytes:
     """Return the plain bytes of a compact file, which are those that were recorded, to the bit."""
     try:
-        plain = Plain.of(restored(stored, int(entry["bytes"]), received))
+        plain = PlainTensors.of(restored(stored, int(entry["bytes"]), received))
     except ValueError as error:
         raise Damaged(f"{file} cannot be brought back to what it was ({error})") from error
     if len(plain.data) != int(entry["bytes"]) or plain.sha256 != entry.get("plain_sha256"):

@@ -179,7 +179,7 @@ class RecordingGrid(GridAround):
             self._skip(exchange, str(error))
             return
         try:
-            sent = tape.Plain.of(_readable(answered)).encoded(self._compression, _readable(arrays))
+            sent = tape.PlainTensors.of(_readable(answered)).encoded(self._compression, _readable(arrays))
             received, new = self._received(arrays)
         except _UNREADABLE as error:
             self._skip(exchange, unreadable(answered, error))
@@ -211,7 +211,7 @@ class RecordingGrid(GridAround):
         """Return the manifest's entry of the arrays sent to a client, and their file if it is not stored yet."""
         if self._last and self._last.is_of(arrays) and self._last.entry["file"] in self._stored:
             return self._last.entry, None
-        plain, encoded = tape.Plain.of(_readable(arrays)), None
+        plain, encoded = tape.PlainTensors.of(_readable(arrays)), None
         entry = self._received_files.get(plain.sha256)
         if entry is None:
             file, encoded = tape.received_file(plain, self._compression)

@@ -202,7 +202,7 @@ def rehearse(command: RehearsalCommand) -> Path:
 
 
 def _costs(experiment: Experiment, rungs: Sequence[tuple[int, int]]) -> list[str]:
-    """Return what the ladder's searches cost, in a line; none for a rehearsal of membership alone."""
+    """Return the costs of the ladder's searches, in a line; none for a rehearsal of membership alone."""
     from flfw.resolve import resolve
 
     if not any(attack.reconstructs for attack in resolve(experiment).attacks.values()):

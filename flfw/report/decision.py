@@ -101,7 +101,7 @@ def decision(
 
 
 def recovery(settings: Sequence[AuditEntry], unit: str) -> Tested:
-    """Return what came out on recovering clients' data."""
+    """Return the result of the attacks that recover clients' data."""
     worst, elsewhere = answers(settings)
     shown = elsewhere or worst
     if shown is None:
@@ -140,13 +140,13 @@ def recovery(settings: Sequence[AuditEntry], unit: str) -> Tested:
 
 
 def place_shown(setting: AuditEntry) -> str:
-    """Return the attacker's place; who sees sums from the server's place stands where secure aggregation puts it."""
+    """Return the attacker's place; an attacker at the server who sees sums stands where secure aggregation puts it."""
     vantage = str(setting.entry.get("vantage"))
     return AGGREGATE if vantage != PEER and sees_sums(setting) else vantage
 
 
 def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> Tested:
-    """Return what came out on telling who was trained on."""
+    """Return the result of the attacks on membership."""
     row = decisive(membership)
     if row is None:
         return Tested(Level.UNTESTED, "")
@@ -168,7 +168,7 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> Tested:
 
 
 def classes(inference: Iterable[Mapping[str, Any]]) -> Tested:
-    """Return what came out on the kinds of examples that clients hold."""
+    """Return the result of the attacks on the kinds of examples that clients hold."""
     verdicts = {str(one.get("verdict")) for one in inference}
     if not verdicts:
         return Tested(Level.UNTESTED, "")

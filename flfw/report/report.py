@@ -156,7 +156,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
 def _first_page(
     settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any], asked: Scope
 ) -> dict[str, Any]:
-    """Return the values of the page for who must decide."""
+    """Return the values of the first page."""
     return {
         "decided": decision(settings, membership, result, asked.unit),
         "asks": asks(settings, membership, result, asked),

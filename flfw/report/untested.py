@@ -15,7 +15,7 @@ _ON_CLIENT = ("client_update", "client_example")
 def untested(
     settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any], scope: Scope
 ) -> list[str]:
-    """Return what was not tested, an item each, the one that matters most first.
+    """Return the questions that were not tested, an item each, the one that matters most first.
 
     Args:
         settings: settings of the audit by reconstruction.

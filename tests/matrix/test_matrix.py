@@ -119,12 +119,12 @@ def test_attacks_are_the_same_for_all_methods(tmp_path: Path) -> None:
 def test_all_combinations_meet_the_same_searches() -> None:
     """One that is told of a defence would else be searched for in another way, which may be the better one."""
     asked = replace(SMALL, set=("ig.iterations=7",))
-    several = Matrix(("fedavg",), ("none", "prune"), ("ig", "analytic", "april"), (0,))
-    equal = several.with_equal_attackers(asked)
+    matrix = Matrix(("fedavg",), ("none", "prune"), ("ig", "analytic", "april"), (0,))
+    equal = matrix.with_equal_attackers(asked)
     assert equal.set == ("ig.iterations=7", "ig.searches=both", "april.searches=both")
-    assert all(cell.experiment.set == equal.set for cell in several.cells(equal, Path("m")))
+    assert all(cell.experiment.set == equal.set for cell in matrix.cells(equal, Path("m")))
     chosen = replace(asked, set=("ig.searches=own",))
-    assert several.with_equal_attackers(chosen).set == ("ig.searches=own", "april.searches=both")
+    assert matrix.with_equal_attackers(chosen).set == ("ig.searches=own", "april.searches=both")
     alone = Matrix(("fedavg",), ("prune",), ("ig",), (0, 1))
     assert alone.with_equal_attackers(asked) == asked
     nothing = Matrix(("fedavg", "fedper"), ("none",), ("none",), (0,))

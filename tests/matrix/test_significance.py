@@ -18,11 +18,11 @@ from tests.support.matrix_runs import entry, row, written
 
 def outcomes(values: Mapping[int, tuple[bool, float | None]], batch: int = 1) -> Outcomes:
     """Results by victim, of which ``batch`` came in one message."""
-    return {(i,): VictimOutcome(found, db, 0, f"0/0/{i // batch}") for i, (found, db) in values.items()}
+    return {(i,): VictimOutcome(recovered, db, 0, f"0/0/{i // batch}") for i, (recovered, db) in values.items()}
 
 
-def constant(found: bool, db: float, count: int) -> Outcomes:
-    return outcomes(dict.fromkeys(range(count), (found, db)))
+def constant(recovered: bool, db: float, count: int) -> Outcomes:
+    return outcomes(dict.fromkeys(range(count), (recovered, db)))
 
 
 def apart(*pairs: str) -> list[frozenset[str]]:
@@ -61,13 +61,13 @@ def test_the_correction_multiplies_step_by_step() -> None:
 def test_the_tests_are_those_of_mcnemar_and_wilcoxon() -> None:
     one = outcomes({i: (i < 6, 20.0 + i) for i in range(8)})
     two = outcomes({i: (i == 7, 19.0) for i in range(8)})
-    found, close = ranked({"one": one, "two": two}).tests
+    recovery, close = ranked({"one": one, "two": two}).tests
     # Six examples only the one recovers and one only the other: 2 P(at most 1 of 7) = 2 (1 + 7) / 2^7.
-    assert (found.measure, found.images, found.difference, found.p) == ("recovered", 8, 5 / 8, pytest.approx(1 / 8))
+    assert (recovery.measure, recovery.images, recovery.difference, recovery.p) == ("recovered", 8, 5 / 8, pytest.approx(1 / 8))
     # All eight are closer: of 2^8 signs only all plus and all minus are as far from the middle.
     assert (close.measure, close.difference, close.p) == ("closeness", 4.5, pytest.approx(2 / 2**8))
-    assert (close.adjusted, found.adjusted) == (pytest.approx(4 / 2**8), pytest.approx(1 / 8))
-    assert close.significant and not found.significant
+    assert (close.adjusted, recovery.adjusted) == (pytest.approx(4 / 2**8), pytest.approx(1 / 8))
+    assert close.significant and not recovery.significant
 
 
 def test_examples_of_one_message_count_once() -> None:
@@ -128,21 +128,21 @@ def test_where_nothing_differs_a_rank_is_given_at_most_as_often_as_said() -> Non
 
 
 def test_a_difference_is_found_and_what_does_not_differ_stays_together() -> None:
-    rng, draws, found, together = numpy_generator(2, "shift"), 20, 0, 0
+    rng, draws, differences, together = numpy_generator(2, "shift"), 20, 0, 0
     for _ in range(draws):
         ranking = ranked(simulated(rng, {"weak": 0.0, "also weak": 0.0, "strong": 8.0}, 30))
-        found += ranking.most == ["strong"]
+        differences += ranking.most == ["strong"]
         together += sorted(ranking.least) == ["also weak", "weak"]
-    assert found == draws and together >= 17
+    assert differences == draws and together >= 17
 
 
 # --- from runs ---
 
 
 def test_all_attacks_on_an_example_count_together_at_all_rounds(tmp_path: Path) -> None:
-    told = entry(attack="dlg", adaptation="written")
+    informed = entry(attack="dlg", adaptation="written")
     rows = [row(0, 12.0), row(1, None), row(0, 25.0, attack="dlg"), row(1, 15.0, attack="dlg"), row(0, 9.0, round=3)]
-    run = read(written(tmp_path / "run", [entry(), entry(attack="dlg"), entry(round=3), told], rows))
+    run = read(written(tmp_path / "run", [entry(), entry(attack="dlg"), entry(round=3), informed], rows))
     seen = strongest([run], [setting for setting, _ in run.entries])
     assert [(key[-1], o.recovered, o.closeness) for key, o in seen.items()] == [("100", True, 25.0), ("101", False, 15)]
     alone = strongest([run], [setting for setting, _ in run.entries if setting.attack == "ig" and setting.round == 0])

@@ -33,7 +33,7 @@ from flfw.messages.replies import Unusable
 from flfw.messages.sharing import SharingViolation
 from flfw.messages.wire import deflate, nbytes, pack
 from flfw.nets import Tensors
-from flfw.recording.format import FORMAT, MANIFEST, Plain
+from flfw.recording.format import FORMAT, MANIFEST, PlainTensors
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve, without_auto
@@ -550,7 +550,7 @@ def test_recorded_factors_that_do_not_fit_are_left_out_by_name(tmp_path: Path) -
         ("sent_to_client", f"received/{'0' * 64}.safetensors", other),
         ("sent_by_client", file, sent),
     ):
-        data = Plain.of(tensors).encoded("none")
+        data = PlainTensors.of(tensors).encoded("none")
         (tmp_path / name).parent.mkdir()
         (tmp_path / name).write_bytes(data.data)
         line[side] = {"file": name, "sha256": data.sha256, "bytes": data.size}

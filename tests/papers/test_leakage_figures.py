@@ -99,9 +99,9 @@ def test_only_a_significantly_smaller_leak_at_no_lower_accuracy_beats_a_run(tmp_
     poor = attacked(tmp_path / "poor", close(8.0, 12), 0.3, lr=0.2)
     best = attacked(tmp_path / "best", close(30.0, 12), 0.9, lr=0.3)
     rows = numbers.frontier(grouped([read(folder) for folder in (leaky, tight, poor, best)]))
-    found = {row["run"]: (row["on_frontier"], row["beaten_by"]) for row in rows}
-    assert found["leaky"] == (False, "tight")  # less accurate than best, and leaks more than tight
-    assert found["best"] == found["tight"] == (True, "")
+    marks = {row["run"]: (row["on_frontier"], row["beaten_by"]) for row in rows}
+    assert marks["leaky"] == (False, "tight")  # less accurate than best, and leaks more than tight
+    assert marks["best"] == marks["tight"] == (True, "")
     few = [attacked(tmp_path / f"few-{db}", close(float(db), 3), 0.8, lr=float(db)) for db in (9, 30)]
     assert all(row["on_frontier"] for row in numbers.frontier(grouped([read(folder) for folder in few])))
 

@@ -21,7 +21,7 @@ from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.audit.auditor import Auditor
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.recording.format import Plain, exchange_id
+from flfw.recording.format import PlainTensors, exchange_id
 from flfw.recording.manifest import rewrite
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve, without_auto
@@ -97,7 +97,7 @@ def controls(change: Callable[[Answers], Answers]) -> Callable[[Path], None]:
 def record_answer(folder: Path, line: dict[str, Any], answer: Tensors, received: Tensors) -> None:
     """Put other tensors in the place of what a client sent, stored as the line says."""
     before, after = ({name: value.numpy() for name, value in one.items()} for one in (received, answer))
-    stored = Plain.of(after).encoded(line["compression"], before)
+    stored = PlainTensors.of(after).encoded(line["compression"], before)
     (folder / _sent(line)["file"]).write_bytes(stored.data)
     line["sent_by_client"] = stored.entry(_sent(line)["file"])
 
