@@ -11,7 +11,7 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from flfw.matrix.findings import Combination
-from flfw.matrix.significance import ALPHA, PairTest, CombinationRanking, ranked
+from flfw.matrix.significance import ALPHA, CombinationRanking, PairTest, ranked
 from flfw.matrix.together import strongest
 
 
@@ -87,7 +87,7 @@ def section(one: CombinationRanking, attacks: Sequence[str], things: str) -> Mar
     jinja.filters.update(num=lambda value: f"{value:.1f}".replace("-", "−"), pct=lambda value: f"{100 * value:.0f}")
     significant: list[PairTest] = [test for test in one.tests if test.significant]
     text = jinja.from_string(_SECTION).render(
-        ranking=one, significant=significant, sentences=sentences(one), attacks=listed(attacks), things=things
+        ranking=one, found=significant, sentences=sentences(one), attacks=listed(attacks), things=things
     )
     return Markup(text)
 

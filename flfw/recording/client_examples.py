@@ -55,7 +55,9 @@ def record(
     for made in (folder, client_folder):
         made.mkdir(parents=True, exist_ok=True, mode=0o700)
     at, before = tape.received_file(tape.PlainTensors.of(received), compression)
-    after = tape.PlainTensors.of({name: value.numpy() for name, value in gradient.items()}).encoded(compression, received)
+    after = tape.PlainTensors.of({name: value.numpy() for name, value in gradient.items()}).encoded(
+        compression, received
+    )
     rung = "" if config["rung"] == "target" else f"-{config['rung']}"
     files = (
         at,

@@ -8,7 +8,6 @@ figures in `figures.py`.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -21,10 +20,10 @@ from flfw import data
 from flfw.curves import GROUP, LADDER
 from flfw.data.tables import plan_file
 from flfw.errors import BadInput
-from flfw.experiment import Experiment
 from flfw.formats.result_file import read_result
 from flfw.report.asks import asks
 from flfw.report.attributes import attribute_tables
+from flfw.report.call import command
 from flfw.report.causes import because, of_search, plainly
 from flfw.report.decision import decision
 from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked_panels
@@ -51,18 +50,6 @@ from flfw.storage.sealed import write_whole
 
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.
 _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "noise": "noise"}
-# Keys of the configuration that are flags of sim.py; every other key is listed, not typed.
-_FLAGS = {
-    "method", "dataset", "net", "split", "side", "augment", "normalise", "clients", "sample", "rounds",
-    "sampling", "local_epochs", "batch_size", "lr", "seed", "target_epsilon", "epsilon_budget", "delta", "accountant",
-    "accounting", "patient_examples", "patient_clients", "canaries", "defended", "defence", "attack", "audit_rounds",
-    "victim_batch", "victim_steps", "images", "curve", "group", "colluding", "vantage", "adaptation", "pictures",
-    "membership_pairs",
-}  # fmt: skip
-_SAID_IF_CHANGED = {
-    "defence", "adaptation", "sampling", "target_epsilon", "epsilon_budget", "delta", "accountant", "accounting",
-    "patient_examples", "patient_clients", "canaries", "group", "colluding", "membership_pairs",
-}  # fmt: skip
 _AXES = {
     GROUP: "clients in a sum",
     "batch": "examples in the batch",
@@ -311,19 +298,3 @@ def files_of(folder: Path) -> list[tuple[str, int, int]]:
         if not path.name.startswith((".", "report.html")):
             listed.append((path.name + "/" * path.is_dir(), len(inside), sum(part.stat().st_size for part in inside)))
     return listed
-
-
-def command(config: Mapping[str, Any]) -> str:
-    """Return the call of sim.py for this configuration, one flag for each setting that has one."""
-    words = ["python", "sim.py"]
-    for key, value in config.items():
-        if key in _FLAGS and value not in (None, "", []) and not _is_usual(key, value):
-            values = [str(part) for part in value] if isinstance(value, list) else [str(value)]
-            joined = [",".join(values)] if key in ("audit_rounds", "defended") else values
-            words += ["--" + key.replace("_", "-"), *joined]
-    pairs = config.get("set") or []
-    return shlex.join([*words, "--set", *pairs] if pairs else words)
-
-
-def _is_usual(key: str, value: Any) -> bool:
-    return key in _SAID_IF_CHANGED and value == getattr(Experiment(), key)

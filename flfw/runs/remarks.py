@@ -1,13 +1,16 @@
-"""Notes of a result on what happened in training, and on what a malicious server did."""
+"""Notes of a result on the data, on training, and on what a malicious server did."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
+from flfw import data
 from flfw.audit.measures.noticed import ISOLATING, TAMPERED, noticed
 from flfw.client.broadcast_checks import zeros_at_first
+from flfw.data.tables import listing
 from flfw.experiment import Experiment
+from flfw.inversion.compute import compiler
 from flfw.pipeline import isolated_client, tampering_of
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve
@@ -16,6 +19,7 @@ from flfw.runs.final import drawn_of
 from flfw.server.central import sends_one_model
 from flfw.storage.provenance import code_hash
 from flfw.sums.isolation import isolation
+from flfw.task import Task, form_of
 
 _SILENT = (
     "Clients reported no numbers (metrics=none): there is no loss and no accuracy of theirs, and all of them count "
@@ -97,3 +101,24 @@ def _of_rounds(training: Mapping[str, Any]) -> list[str]:
 
 def _budget(experiment: Experiment) -> str:
     return f"--epsilon-budget {experiment.epsilon_budget:g}"
+
+
+def notes_on_data(experiment: Experiment, task: Task) -> list[str]:
+    """List notes on the data as they were read, and on attacks that this machine cannot compile."""
+    notes = [*listing.sentences(task.dataset.columns)]
+    published = data.describe(experiment.dataset, form_of(experiment, None)).shape
+    if experiment.attacks and experiment.attack_compile and compiler() is None:
+        notes.append(
+            "The attacks were to be compiled, but there is no C++ compiler (g++, clang++ or $CXX) on this machine: "
+            "they run uncompiled, which takes longer."
+        )
+    if task.dataset.md5_ok is False:
+        notes.append(
+            f"The files of {task.dataset.name} do not have the published md5 sums: these are not the original data, "
+            "and accuracies on them may differ from published ones."
+        )
+    if any(now < before for now, before in zip(task.dataset.shape, published, strict=True)):
+        before, now = ("x".join(map(str, shape[1:])) for shape in (published, task.dataset.shape))
+        notes.append(f"Images of {before} pixels were resized to {now}; these are what the audit calls originals.")
+    notes += task.dataset.notes
+    return notes

@@ -18,12 +18,11 @@ from flfw.audit.auditor import auditing
 from flfw.client.site import Site
 from flfw.combinations import check as check_names
 from flfw.data.splits.on_demand import looked_at, sizes
-from flfw.data.tables import listing, plan_file
+from flfw.data.tables import plan_file
 from flfw.dp.canary_audit import refuse_canaries
 from flfw.dp.settlement import settle
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
-from flfw.inversion.compute import compiler
 from flfw.method import Method
 from flfw.plugins import short_name
 from flfw.provenance import sittings
@@ -31,10 +30,11 @@ from flfw.provenance.outside import outside_of
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.runs import audit_again as recorded
 from flfw.runs import engine, joining, results
+from flfw.runs.remarks import notes_on_data
 from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
 from flfw.storage.folders import require_new
-from flfw.task import Task, form_of
+from flfw.task import Task
 from flfw.tracking.choice import check as check_trackers
 from flfw.tracking.following import tracked
 
@@ -187,7 +187,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     resolved, settled = settle(resolved, task.split)
     if resolved.attacks:
         task.check_victims(resolved.experiment)
-    return resolved, task, [*_remarks(resolved.experiment, task), *joined, *settled]
+    return resolved, task, [*notes_on_data(resolved.experiment, task), *joined, *settled]
 
 
 def _check_clients(resolved: Resolved, task: Task) -> None:
@@ -300,23 +300,3 @@ def _site(experiment: Experiment, folder: Path) -> Site:
 def _warn(notes: list[str]) -> None:
     for note in notes:
         print(f"warning: {note}", file=sys.stderr)
-
-
-def _remarks(experiment: Experiment, task: Task) -> list[str]:
-    notes = listing.sentences(task.dataset.columns)
-    published = data.describe(experiment.dataset, form_of(experiment, None)).shape
-    if experiment.attacks and experiment.attack_compile and compiler() is None:
-        notes.append(
-            "The attacks were to be compiled, but there is no C++ compiler (g++, clang++ or $CXX) on this machine: "
-            "they run uncompiled, which takes longer."
-        )
-    if task.dataset.md5_ok is False:
-        notes.append(
-            f"The files of {task.dataset.name} do not have the published md5 sums: these are not the original data, "
-            "and accuracies on them may differ from published ones."
-        )
-    if any(now < before for now, before in zip(task.dataset.shape, published, strict=True)):
-        before, now = ("x".join(map(str, shape[1:])) for shape in (published, task.dataset.shape))
-        notes.append(f"Images of {before} pixels were resized to {now}; these are what the audit calls originals.")
-    notes += task.dataset.notes
-    return notes

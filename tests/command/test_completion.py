@@ -44,7 +44,7 @@ def completed(file: Path, line: str) -> list[str]:
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 def test_bash_completes_subcommands_flags_and_names(scripts: dict[str, Path]) -> None:
     bash = scripts["bash"]
-    assert completed(bash, "flfw re") == ["resume", "rehearse"]
+    assert completed(bash, "flfw re") == ["resume", "report", "rehearse"]
     assert set(completed(bash, "flfw ")) >= {*SUBCOMMANDS, *OTHERS}
     assert completed(bash, "flfw run --local") == ["--local-epochs"]
     assert completed(bash, "flfw run --method hyper") == ["hyperfl", "hyperfl_lpm"]

@@ -117,6 +117,7 @@ def unknown_names(page: Path, root: Path) -> Iterator[str]:
         yield from (f"{at}: no module to run, {name}" for name in commands if not runnable(name))
         names = [name for name in DOTTED.findall(line) if not name.endswith(FILES) and name not in commands]
         modules = {example.removesuffix(".py").replace("/", ".") for example in examples}
+        modules |= {f"flfw.{module}" for module in modules}
         names = [name for name in names if name.partition(":")[0] not in modules]
         yield from (f"{at}: no name {name}" for name in names if not reachable(name))
         places = [place for place in PLACE.findall(line) if place not in examples]

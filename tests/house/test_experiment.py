@@ -332,7 +332,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         (
             ["--set", "ig.clip=1"],
             "Expected a field of ig among iterations, lr, tv, schedule, tv_told, signed, restarts, labels, "
-            "start, private, prior, flow_width, flow_iterations, flow_batch, flow_lr, flow_tv, flow_every, "
+            "start, private, prior, searches, flow_width, flow_iterations, flow_batch, flow_lr, flow_tv, flow_every, "
             "flow_weight, flow_steps, flow_guidance; got ig.clip.",
         ),
         (

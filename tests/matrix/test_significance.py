@@ -63,7 +63,12 @@ def test_the_tests_are_those_of_mcnemar_and_wilcoxon() -> None:
     two = outcomes({i: (i == 7, 19.0) for i in range(8)})
     recovery, close = ranked({"one": one, "two": two}).tests
     # Six examples only the one recovers and one only the other: 2 P(at most 1 of 7) = 2 (1 + 7) / 2^7.
-    assert (recovery.measure, recovery.images, recovery.difference, recovery.p) == ("recovered", 8, 5 / 8, pytest.approx(1 / 8))
+    assert (recovery.measure, recovery.images, recovery.difference, recovery.p) == (
+        "recovered",
+        8,
+        5 / 8,
+        pytest.approx(1 / 8),
+    )
     # All eight are closer: of 2^8 signs only all plus and all minus are as far from the middle.
     assert (close.measure, close.difference, close.p) == ("closeness", 4.5, pytest.approx(2 / 2**8))
     assert (close.adjusted, recovery.adjusted) == (pytest.approx(4 / 2**8), pytest.approx(1 / 8))
