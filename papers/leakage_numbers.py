@@ -9,7 +9,7 @@ from flfw.curves import GROUP
 from flfw.errors import BadInput
 from flfw.matrix.columns import ACCURACIES
 from flfw.matrix.findings import Leak
-from flfw.matrix.significance import Ranking, ranked
+from flfw.matrix.significance import CombinationRanking, ranked
 from flfw.matrix.together import across, common_places
 from flfw.papers.drawing import Rows
 from flfw.papers.run_groups import RunGroup
@@ -151,7 +151,7 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
     return rows
 
 
-def ranking(groups: Sequence[RunGroup]) -> Ranking:
+def ranking(groups: Sequence[RunGroup]) -> CombinationRanking:
     """Rank the runs over their common examples; where seeds are pooled, an example under two seeds counts as two."""
     by_seed = any(len(group.runs) > 1 for group in groups)
     places = common_places(group.runs for group in groups)

@@ -154,7 +154,13 @@ def _everything() -> list[str]:
     from flfw.data.splits.schemes import schemes
 
     kinds = (METHOD, DEFENCE, ATTACK)
-    return [*(name for kind in kinds for name in plugins.names(kind)), *schemes(), *declared.pretrained()]
+    return [
+        *(name for kind in kinds for name in plugins.names(kind)),
+        *schemes(),
+        *declared.pretrained(),
+        "csv",
+        "parquet",
+    ]
 
 
 def _check_out(experiment: Experiment) -> None:

@@ -97,7 +97,7 @@ def test_clients_build_train_and_send_the_changed_network_and_the_server_crafts_
 
 def test_the_page_and_the_terminal_say_who_broke_the_rules(folder: Path, result: dict[str, Any]) -> None:
     page = (folder / "report.html").read_text()
-    assert "Malicious server only</strong>: imprint recovered" in page and "It breaks the rules" in page
+    assert "Malicious server only</strong>: attack imprint recovered" in page and "It breaks the rules" in page
     assert "It follows the rules" not in page and "Yes, it leaks" not in page
     lines = summary.lines(result)
     assert any("malicious server only (" in line and "expected, best" in line for line in lines)

@@ -121,7 +121,7 @@ def test_other_names_are_refused(word: str) -> None:
 def test_it_is_said_where_data_sets_are() -> None:
     places = r"folder:PATH, csv:FILE@TARGET, parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES or "
     places += r"package.module:CARD"
-    with pytest.raises(BadInput, match=rf"{places}; got dataset=sites:x\."):
+    with pytest.raises(BadInput, match=rf"{places}; got dataset=sites:x; did you mean site\?"):
         data.describe("sites:x")
 
 
@@ -325,7 +325,7 @@ def test_everything_is_written_without_data(tmp_path: Path) -> None:
     assert out is not None
     assert run.resume(run.stored(out)) == out  # the training is over: what is left is to write
     result = json.loads((out / "result.json").read_text())
-    details = {"name": NAME, "md5_ok": None, "digest": None}
+    details = {"name": NAME, "md5_ok": None, "digest": None, "licence": "unknown", "citation": "unknown"}
     details["source"] = "the sites' own images, which only they have; normalised with 0.5 and 0.5"
     assert result["provenance"]["data"] == details
     assert (result["privacy"], result["audit"], result["config"]["split"]) == ([], [], "whole")

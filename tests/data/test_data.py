@@ -65,7 +65,7 @@ def test_names_and_cards():
     assert set(known.split()) <= set(names())
     assert list(names()) == sorted(names())
     with pytest.raises(
-        BadInput, match=r"among adult, cancer, .*, usps, folder:PATH, text:FILE, hf:NAME, site:.*=minst"
+        BadInput, match=r"among adult, cancer, .*, usps, folder:PATH, csv:.*, text:FILE, hf:NAME, site:.*=minst"
     ):
         describe("minst")
 

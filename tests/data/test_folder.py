@@ -178,7 +178,9 @@ def test_no_folder(name):
 
 def test_the_users_own_sets_are_not_listed_but_said():
     assert "folder" not in names()
-    with pytest.raises(BadInput, match=r"hf:NAME, site:\S+ or package.module:CARD; got dataset=flodder:x\."):
+    with pytest.raises(
+        BadInput, match=r"hf:NAME, site:\S+ or package.module:CARD; got dataset=flodder:x; did you mean folder\?"
+    ):
         describe("flodder:x")
 
 

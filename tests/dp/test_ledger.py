@@ -16,6 +16,7 @@ from torch import nn
 import sim
 from flfw import nets
 from flfw.combinations import check as check_names
+from flfw.command import declared
 from flfw.data.splits.partition import Split
 from flfw.dp.ledger import Ledger, course
 from flfw.dp.settings import NoisySteps
@@ -476,6 +477,8 @@ def nobodys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path / "there")
     for name, builder in (("batchnorm", with_batch_norm), ("running", with_running_statistics)):
         monkeypatch.setitem(nets._CARDS, name, nets.NetCard(builder))
+    known = (*declared.networks(), "batchnorm", "running")
+    monkeypatch.setattr(declared, "networks", lambda: known)
     return tmp_path / "there"
 
 

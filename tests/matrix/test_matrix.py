@@ -364,7 +364,7 @@ def test_matrices_go_on_where_they_were_and_keep_the_runs_of_a_matrix_alone(both
     matrix.run(BOTH, IID, copy)
     assert before == {path: path.stat().st_mtime_ns for path in before}
     assert about(copy / "cancer")["cells"] == about(both / "cancer")["cells"]
-    assert [path.name for path in sorted(copy.iterdir())] == ["cancer", "digits", "matrix.md"]
+    assert [path.name for path in sorted(copy.iterdir())] == ["cancer", "digits", "matrix.md", "matrix.tex"]
 
 
 def test_the_command_prints_each_data_set(both: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -541,7 +541,7 @@ def test_two_runs_beside_each_other_say_who_was_told_and_from_where(tmp_path: Pa
     entries = [*(entry(**given) for given in ways), entry(), entry(vantage="client_example", **ways[0])]
     rows = [*(row(0, 9.0, **given) for given in ways), row(1, 9.0), row(0, 9.0, vantage="client_example", **ways[0])]
     text = table([written(tmp_path / name, entries, rows) for name in ("one", "two")])
-    server, example = text.split("\n\n")[2:]
+    server, example = text.split("\n\n")[2:4]
     for kind in ("static, against d", "told of d", "adaptive, undefended"):
         assert len(re.findall(f"(one|two) +{kind} ", server)) == 2
     assert example.startswith("ig at round 0 (client example)")

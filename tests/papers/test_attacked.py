@@ -32,6 +32,9 @@ def test_the_records_answer_the_printed_command(dataset: str) -> None:
     experiment = replace(asked().experiment, dataset=dataset)
     matrix, experiment = settled(replace(parse(attacked.AXES), datasets=()), experiment)
     question: dict[str, Any] = json.loads(json.dumps(matrix.question(experiment)))
+    # The records are older than this setting, and were made as it says.
+    for settings in (question, question["experiment"]):
+        settings["set"] = [one for one in settings.get("set", ()) if one != "ig.searches=own"]
     stored = attacked.read()[dataset]
     assert {key: stored["question"]["experiment"].get(key, value) for key, value in question["experiment"].items()} == (
         question["experiment"]

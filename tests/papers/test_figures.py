@@ -493,7 +493,7 @@ def test_names_keep_apart_however_near_the_lines_end() -> None:
 def test_a_gap_stays_a_gap_and_a_line_is_named_where_it_ends() -> None:
     rows = [{**row, "loss": loss} for row, loss in zip(course("a"), (2.0, 1.0, None), strict=True)]
     above, _ = drawing.training(rows, "title").axes
-    assert np.isnan(lines(above)[0][2][1]) and [note.xy for note in notes(above)] == [(2, 1.0)]
+    assert lines(above) == [[(1, 2.0), (2, 1.0)]] and [note.xy for note in notes(above)] == [(2, 1.0)]
     nothing = [{**row, "loss": None} for row in rows]
     assert notes(drawing.training(nothing, "title").axes[0]) == []
 

@@ -14,7 +14,7 @@ from safetensors.numpy import load, save
 
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
-from flfw.recording.compact import compacted, read
+from flfw.recording.compact import compacted, restored
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.manifest import rewrite
 from flfw.recording.prediction import Prediction, best, distances, moved
@@ -114,15 +114,15 @@ def test_every_tensor_comes_back_to_the_bit(knows: str) -> None:
     }[knows]
     data = compacted(tensors, received)
     size = sum(value.nbytes for value in tensors.values())
-    assert same(read(data, size, received), tensors)
+    assert same(restored(data, size, received), tensors)
     assert data == compacted(tensors, received)
     with pytest.raises(ValueError, match=r"and .* were written"):
-        read(data, size - 1, received)
+        restored(data, size - 1, received)
 
 
 def test_names_that_are_those_of_parts_are_kept_as_they_are() -> None:
     tensors = {"compact:0:plane0": normal(5000), "w": normal(5000)}
-    assert same(read(compacted(tensors, {}), 40_000, {}), tensors)
+    assert same(restored(compacted(tensors, {}), 40_000, {}), tensors)
 
 
 def test_a_gradient_of_one_example_takes_a_tenth_and_random_numbers_no_more_than_they_did() -> None:
@@ -153,13 +153,13 @@ def test_a_description_that_does_not_fit_is_refused(change: dict[str, Any], text
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     (one,) = json.loads(header["__metadata__"]["compact"])
     with pytest.raises(ValueError, match=text):
-        read(save(load(data), {"compact": json.dumps([one | change])}), 400_000, {})
+        restored(save(load(data), {"compact": json.dumps([one | change])}), 400_000, {})
 
 
 @pytest.mark.parametrize("data", [b"", b"no file", save({"w": normal(2)}), save({"w": normal(2)}, {"compact": "[3]"})])
 def test_other_files_are_refused(data: bytes) -> None:
     with pytest.raises(ValueError, match="no compact file"):
-        read(data, 1000, {})
+        restored(data, 1000, {})
 
 
 # --- in recordings ------------------------------------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_a_file_that_comes_back_as_other_tensors_is_refused(tmp_path: Path, side
     recorded(tmp_path)
     row = rows(tmp_path)[0]
     file = tmp_path / row[side]["file"]
-    (changed,) = read(file.read_bytes(), 10**6, {"w": W.numpy()}).values()
+    (changed,) = restored(file.read_bytes(), 10**6, {"w": W.numpy()}).values()
     data = compacted({"w": changed + np.float32(1)}, {"w": W.numpy()})
     file.write_bytes(data)
     lines = [json.loads(line) for line in (tmp_path / "manifest.jsonl").read_text().splitlines()]

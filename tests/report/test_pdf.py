@@ -48,7 +48,7 @@ def test_the_page_of_a_matrix_is_printed_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--pdf", "{missing}"], "Expected a folder with report.html or matrix.html behind --pdf, got {missing}."),
         (
