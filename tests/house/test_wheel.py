@@ -34,13 +34,13 @@ class Installed:
         self._environment = kept | {"PATH": f"{self.bin}{os.pathsep}{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
 
     def __call__(self, *command: str, expected: int = 0) -> str:
-        """Run a program of the environment; returns what it printed."""
+        """Run a program of the environment; returns what it printed, to stderr where it fails as expected."""
         whole = [str(self.bin / command[0]), *command[1:]]
         done = subprocess.run(
             whole, cwd=self.folder, env=self._environment, capture_output=True, text=True, check=False
         )
         assert done.returncode == expected, done.stdout[-3000:] + done.stderr[-3000:]
-        return done.stdout + done.stderr
+        return done.stderr if expected else done.stdout
 
 
 def _uv() -> Path:
