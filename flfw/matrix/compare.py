@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,12 @@ from rich.table import Table
 from flfw.audit.measures.statistics import Interval, paired
 from flfw.errors import BadInput
 from flfw.matrix.columns import ACCURACIES, bound
-from flfw.matrix.findings import Leak, pooled
+from flfw.matrix.findings import Leak, pooled, uneven_budgets
 from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.ranking_page import listed, sentences
 from flfw.matrix.rows import AttackSetting, Finished, MatrixRow, read
 from flfw.matrix.significance import ranked
-from flfw.matrix.together import across, common_places
+from flfw.matrix.together import across, common_places, joined_messages
 from flfw.report.formats import below, decimals
 from flfw.report.questions import seen_by, where_told
 from flfw.rng import numpy_generator
@@ -137,8 +138,10 @@ def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
 
 
 def _ranking(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
-    """Return a table of the runs under all attacks together, and sentences on their order."""
+    """Return a table of the runs under the attacks that all of them have, and sentences on their order."""
     places = common_places([run] for run in runs)
+    if not places and sum(bool(run.rows) for run in runs) > 1:
+        return ["all attacks together: not ranked, as no attack was made on all of them at the same place and round"]
     ranking = ranked({name: across([run], False, places) for name, run in zip(names, runs, strict=True)})
     if len(ranking.standings) < 2:
         return []
@@ -153,10 +156,16 @@ def _ranking(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     ]
     ordered = len(ranking.most) < len(ranking.standings)
     words = [f"{listed(ranking.most)} leak{'s' * (len(ranking.most) == 1)} most"] if ordered else []
-    words_below = [*(f"{sentence}." for sentence in words), *sentences(ranking)]
+    attacks = sorted({attack for attack, *_ in places})
+    budgets = uneven_budgets(replace(run, result={**run.result, "audit": _of(attacks, run)}) for run in runs)
+    words_below = [*(f"{sentence}." for sentence in words), *sentences(ranking), *budgets]
     note = "Runs with a common letter do not differ at 5 %, over all pairs (McNemar, Wilcoxon; Holm's correction)."
-    drawn = _aligned(["all attacks together", "recovered by any", "closest, dB", "letter"], rows)
+    drawn = _aligned([f"all attacks together ({listed(attacks)})", "recovered by any", "closest, dB", "letter"], rows)
     return ["\n".join([drawn, note, *words_below])]
+
+
+def _of(attacks: Sequence[str], run: Finished) -> list[Mapping[str, Any]]:
+    return [entry for setting, entry in run.entries if setting.attack in attacks]
 
 
 def _memberships(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
@@ -202,11 +211,13 @@ def _ends(interval: Interval) -> str:
 def _difference(run: Finished, setting: AttackSetting, first: Finished, against: AttackSetting) -> str:
     """Return the mean difference from the first run over the shared victims, with its interval."""
     ours, theirs = _victims(run, setting, first), _victims(first, against, run)
-    both = [(ours[key].counted, theirs[key].counted, ours[key].message) for key in ours if key in theirs]
-    values = [(a, b, message) for a, b, message in both if a is not None and b is not None]
+    both = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    groups = joined_messages([(a.message, b.message) for a, b in both])
+    counted = [(a.counted, b.counted, group) for (a, b), group in zip(both, groups, strict=True)]
+    values = [(a, b, group) for a, b, group in counted if a is not None and b is not None]
     if not values:
         return "no victim is shared"
-    if all(ours[key].failed and theirs[key].failed for key in ours if key in theirs):
+    if all(a.failed and b.failed for a, b in both):
         return "both gave nothing"
     a, b, messages = map(np.array, zip(*values, strict=True))
     statistics = paired(a, b, None, numpy_generator(0, "compare"), messages)

@@ -255,14 +255,13 @@ def _by_victim(combination: Combination, setting: AttackSetting) -> dict[tuple[o
     return {(row.seed, row.place, row.label, row.example): row for row in rows}
 
 
-def uneven_budgets(combinations: Iterable[Combination]) -> list[str]:
+def uneven_budgets(runs: Iterable[Finished]) -> list[str]:
     """Return a note for each attack with different budgets in the runs."""
     budgets: dict[str, dict[tuple[object, object], None]] = {}
-    for combination in combinations:
-        for run in combination.runs:
-            for setting, entry in run.entries:
-                budget = (entry.get("iterations"), entry.get("restarts"))
-                budgets.setdefault(setting.attack, {})[budget] = None
+    for run in runs:
+        for setting, entry in run.entries:
+            budget = (entry.get("iterations"), entry.get("restarts"))
+            budgets.setdefault(setting.attack, {})[budget] = None
     return [
         f"The budget of {attack} is not the same in all runs: "
         + "; ".join(f"{iterations} iterations, {restarts} restarts" for iterations, restarts in seen)

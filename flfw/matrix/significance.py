@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, final
 import numpy as np
 
 from flfw.audit.measures.statistics import Interval, interval, paired, share_interval
-from flfw.matrix.together import Outcomes
+from flfw.matrix.together import Outcomes, joined_messages
 from flfw.rng import numpy_generator
 
 ALPHA = 0.05
@@ -215,8 +215,9 @@ def _tests(first: str, second: str, outcomes: Mapping[str, Outcomes]) -> list[_R
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
     tests = []
     for measure in ("recovered", "closeness"):
-        values = [(getattr(a, measure), getattr(b, measure), a.message) for a, b in both]
-        known = [(float(a), float(b), message) for a, b, message in values if a is not None and b is not None]
+        groups = joined_messages([(a.message, b.message) for a, b in both])
+        values = [(getattr(a, measure), getattr(b, measure), group) for (a, b), group in zip(both, groups, strict=True)]
+        known = [(float(a), float(b), group) for a, b, group in values if a is not None and b is not None]
         if known:
             a, b, messages = map(np.array, zip(*known, strict=True))
             count = len(np.unique(messages))

@@ -96,7 +96,7 @@ def _notes(states: Sequence[Mapping[str, Any]], combinations: Sequence[Combinati
     waiting = sum(state["state"] == "not run yet" for state in states)
     if waiting:
         notes.append(f"{waiting} of {len(states)} runs are not done yet; the same command goes on with them.")
-    notes += uneven_budgets(combinations)
+    notes += uneven_budgets(run for combination in combinations for run in combination.runs)
     runs = [run for combination in combinations for run in combination.runs]
     if len({run.result.get("provenance", {}).get("code") for run in runs}) > 1:
         notes.append("The runs were made by different versions of the code.")

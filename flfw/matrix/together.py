@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
 from flfw.matrix.rows import AttackSetting, Finished
 
 Victim: TypeAlias = tuple[object, ...]
-Place: TypeAlias = tuple[str, str, int]
-"""Vantage, source and round of an attack."""
+Place: TypeAlias = tuple[str, str, str, int]
+"""Attack with its vantage, source and round."""
 _SAME_DRAW = ("split", "clients", "seed", "victim_batch")
 
 
@@ -54,7 +54,7 @@ def together(before: VictimOutcome | None, now: VictimOutcome) -> VictimOutcome:
 
 
 def common_places(sides: Iterable[Iterable[Finished]]) -> set[Place]:
-    """Return the vantages, sources and rounds at which all sides were attacked; at others one has more chances."""
+    """Return the attacks, vantages, sources and rounds that all sides have; others would give one more chances."""
     each = [{_place(row.setting) for run in runs for row in run.rows} for runs in sides]
     attacked = [places for places in each if places]
     return set.intersection(*attacked) if attacked else set()
@@ -69,7 +69,7 @@ def across(runs: Iterable[Finished], by_seed: bool, places: Set[Place]) -> dict[
     Args:
         runs: the runs.
         by_seed: whether an example under two seeds counts as two, as where seeds are pooled.
-        places: vantages, sources and rounds that count.
+        places: attacks, vantages, sources and rounds that count.
     """
     results: dict[Victim, VictimOutcome] = {}
     for run in runs:
@@ -85,4 +85,24 @@ def across(runs: Iterable[Finished], by_seed: bool, places: Set[Place]) -> dict[
 
 
 def _place(setting: AttackSetting) -> Place:
-    return setting.vantage, setting.source, setting.round
+    return setting.attack, setting.vantage, setting.source, setting.round
+
+
+def joined_messages(pairs: Sequence[tuple[str, str]]) -> list[int]:
+    """Return for each example, by its messages on two sides, the number of the group that has to count as a whole.
+
+    Sides may put the same examples into batches of different sizes: those that came in one message on either side are
+    not independent, so that messages with a common example are one group.
+
+    >>> joined_messages([("a", "x"), ("b", "x"), ("c", "y")])
+    [0, 0, 1]
+    """
+    group: dict[tuple[int, str], int] = {}
+    for number, (ours, theirs) in enumerate(pairs):
+        ends = (0, ours), (1, theirs)
+        met = {group[end] for end in ends if end in group}
+        least = min(met, default=number)
+        group |= {end: least for end, before in group.items() if before in met}
+        group |= dict.fromkeys(ends, least)
+    places = {number: place for place, number in enumerate(sorted(set(group.values())))}
+    return [places[group[0, ours]] for ours, _ in pairs]

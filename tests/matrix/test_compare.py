@@ -66,6 +66,32 @@ def test_an_attack_that_both_have_is_compared_victim_by_victim(tmp_path: Path) -
     assert "-12.2 (-18.0 to -6.5) on 2, p = 0.5" in second
 
 
+def test_victims_of_one_batch_in_either_run_count_once(tmp_path: Path) -> None:
+    """Eight came alone in one run, and as one message in the other: either sign is as far from 0."""
+    one = written(tmp_path / "one", [entry(images=8)], [row(n, 30.0) for n in range(8)])
+    batch = [row(n, 12.0) | {"client": 0, "victim": 0, "image": n} for n in range(8)]
+    two = written(tmp_path / "two", [entry(images=8)], batch, victim_batch=8)
+    text = table([one, two])
+    assert "-18.0 on 8, p = 1" in lines(text, "ig at round 0")[2]
+    assert [line.split()[-1] for line in lines(text, "all attacks together")[1:3]] == ["a", "a"]
+
+
+def test_runs_are_ranked_by_the_attacks_that_were_made_on_all(tmp_path: Path) -> None:
+    def attacked(name: str, db: float, *attacks: str, iterations: int = 100) -> Path:
+        entries = [entry(attack=attack, images=8, iterations=iterations) for attack in attacks]
+        return written(tmp_path / name, entries, [row(n, db + n, attack=a) for n in range(8) for a in attacks])
+
+    one, weak = attacked("one", 30.0, "strong"), attacked("weak", 9.0, "ig")
+    text = table([one, weak])
+    assert "leaks most" not in text
+    assert "all attacks together: not ranked, as no attack was made on all of them at the same place" in text
+    both = attacked("both", 30.0, "strong", "ig", iterations=5)
+    drawn = lines(table([weak, both]), "all attacks together")
+    assert drawn[0].startswith("all attacks together (ig)") and "both leaks most." in drawn
+    budgets = "The budget of ig is not the same in all runs: 100 iterations, 1 restarts; 5 iterations, 1 restarts."
+    assert budgets in drawn
+
+
 def test_victims_are_the_same_whatever_the_seed_if_their_positions_are(tmp_path: Path) -> None:
     one = written(tmp_path / "one", [entry()], [row(0, 30.0), row(1, 20.0)])
     two = written(tmp_path / "two", [entry()], [row(0, 11.0, index=101, label=1), row(1, 50.0, index=7)], seed=5)

@@ -571,9 +571,9 @@ def test_budgets_that_differ_are_noted(tmp_path: Path) -> None:
     runs = [
         read(written(tmp_path / str(n), [entry(iterations=n), entry(attack="even")], [row(0, 5.0)])) for n in (100, 200)
     ]
-    (note,) = uneven_budgets([combine("m", "none", runs[:1]), combine("m", "d", runs[1:])])
+    (note,) = uneven_budgets(runs)
     assert "ig" in note and "100 iterations" in note and "200 iterations" in note
-    assert uneven_budgets([combine("m", "none", runs[:1])]) == []
+    assert uneven_budgets(runs[:1]) == []
 
 
 # --- the page ---

@@ -11,7 +11,7 @@ from scipy.stats import binom
 
 from flfw.matrix.rows import read
 from flfw.matrix.significance import ALPHA, holm, letters, ranked
-from flfw.matrix.together import Outcomes, VictimOutcome, across, common_places, strongest
+from flfw.matrix.together import Outcomes, VictimOutcome, across, common_places, joined_messages, strongest
 from flfw.rng import numpy_generator
 from tests.support.matrix_runs import entry, row, written
 
@@ -29,7 +29,7 @@ def apart(*pairs: str) -> list[frozenset[str]]:
     return [frozenset(pair) for pair in pairs]
 
 
-FIRST = {("server", "probe", 0)}
+FIRST = {("ig", "server", "probe", 0)}
 
 
 # --- letters and correction ---
@@ -81,6 +81,14 @@ def test_examples_of_one_message_count_once() -> None:
     ranking = ranked({"one": one, "two": two})
     assert [(test.messages, test.p) for test in ranking.tests] == [(2, 0.5), (2, 0.5)]
     assert ranking.alike == [["one", "two"]] and ranking.too_few == 7  # 2 * 2 / 2^7 <= 0.05 < 2 * 2 / 2^6
+
+
+def test_one_message_of_either_side_counts_once() -> None:
+    """Sixteen images that each came alone on one side, and in two batches on the other."""
+    alone, batches = constant(True, 30.0, 16), outcomes(dict.fromkeys(range(16), (False, 9.0)), 8)
+    for sides in ({"alone": alone, "batches": batches}, {"batches": batches, "alone": alone}):
+        assert [(test.messages, test.p) for test in ranked(sides).tests] == [(2, 0.5), (2, 0.5)]
+    assert joined_messages([("a", "x"), ("b", "y"), ("b", "x"), ("c", "z"), ("d", "z")]) == [0, 0, 0, 1, 1]
 
 
 def test_with_too_few_messages_the_ranking_says_so() -> None:
