@@ -60,13 +60,18 @@ class _Interval:
     high: float
     parts: tuple[str, ...] = ()
 
+    def holds(self, *values: float) -> bool:
+        """Return whether all values lie in the interval."""
+        return self.low <= min(values) and max(values) <= self.high
+
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ComparedValue]:
     """Compare all numbers, words and truth values of two results.
 
     An accuracy lies in the exact binomial interval of as many test examples as its clients have; every other number in
-    the interval that stands beside it. Where a number moved within its interval, its interval's ends and its extremes
-    may have moved with it; where it did not move, neither may they. All else must be equal.
+    the interval that stands beside it; and both numbers in that of the repetition. Where a number moved within its
+    interval, its interval's ends and its extremes may have moved with it; where it did not move, neither may they. All
+    else must be equal.
 
     Args:
         before: content of result.json.
@@ -121,8 +126,11 @@ def _of_tables(
     decided: dict[str, ComparedValue] = {}
     for key, interval in intervals.items():
         place, old, new = f"{path}.{key}".lstrip("."), before[key], after.get(key)
-        # A number that was changed alone may lie outside its own interval.
-        inside = _is_number(new) and interval.low <= min(old, new) and max(old, new) <= interval.high
+        # A number that was changed alone may lie outside its own interval, and one that was changed with its interval
+        # outside that of the repetition.
+        stated = _interval(after, key, path, examples) if _is_number(new) else None
+        both = [value for value in (old, new) if _is_number(value)]
+        inside = stated is not None and interval.holds(*both) and stated.holds(*both)
         outcome = EQUAL if _is_number(new) and new == old else WITHIN if inside else DIFFERENT
         decided[key] = ComparedValue(place, old, new, outcome, (interval.low, interval.high))
     leaders = {part: decided[key] for key, interval in intervals.items() for part in interval.parts}

@@ -34,6 +34,10 @@ def stored(folder: Path) -> Experiment:
     if (folder / "matrix.json").is_file():
         raise BadInput(f"Expected a run's folder for --verify, got {folder}, a matrix; name one of the folders in it.")
     result = read_result(folder)
+    try:
+        json.dumps(result, allow_nan=False)
+    except ValueError as error:  # in a field that no reader knows
+        raise BadInput(f"Expected finite numbers in {folder / 'result.json'}, got others; restore it.") from error
     if is_trained(folder):
         raise BadInput(f"Expected a finished run for --verify, got {folder}, which is not over; --resume it first.")
     if sealed(folder / "checkpoint", "experiment"):

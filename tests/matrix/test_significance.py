@@ -98,7 +98,7 @@ def test_with_too_few_messages_the_ranking_says_so() -> None:
 
 
 def test_without_common_examples_nothing_is_compared() -> None:
-    other = {(i + 100,): result for i, result in enumerate(constant(False, 9.0, 20).values())}
+    other: Outcomes = {(i + 100,): result for i, result in enumerate(constant(False, 9.0, 20).values())}
     ranking = ranked({"one": constant(True, 30.0, 20), "two": other, "never attacked": {}})
     assert ranking.tests == () and [one.name for one in ranking.standings] == ["one", "two"]
     assert ranking.alike == [] and ranking.most == ranking.least == ["one", "two"]

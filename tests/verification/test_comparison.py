@@ -111,6 +111,14 @@ def test_a_number_outside_its_own_interval_was_changed() -> None:
     assert outcomes(before, {**before, "share_recovered": 0.5}) == {"share_recovered": DIFFERENT}
 
 
+@pytest.mark.parametrize(
+    "after", [{"mean": 20.0, "low": 18.0, "high": 22.0}, {"mean": 20.0, "low": None, "high": None}]
+)
+def test_an_interval_that_was_changed_with_its_number_does_not_hold_it(after: dict[str, Any]) -> None:
+    before = {"psnr": {"mean": 5.0, "low": -1e9, "high": 1e9}}
+    assert outcomes(before, {"psnr": after}) == dict.fromkeys(("psnr.mean", "psnr.low", "psnr.high"), DIFFERENT)
+
+
 def test_the_farthest_number_is_the_one_with_the_largest_relative_difference() -> None:
     before = {"a": 100.0, "b": 1.0, "c": "x", "d": 0.0, "e": None}
     last = farthest(compare(before, {**before, "a": 101.0, "b": 1.5, "c": "y", "e": 3.0}))
