@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+from flfw.report.decision import NOTHING
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import above, percent_above
 from flfw.report.page_facts import Scope
@@ -114,6 +115,8 @@ def _missing_tests(settings: Sequence[AuditEntry], row: Mapping[str, Any] | None
 def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator[Ask]:
     shown = _shown(settings)
     batch, trained = number((shown.entry if shown else {}).get("batch")), number(config.get("batch_size"))
+    if shown is not None and sees_sums(shown):  # the batch of a sum holds that of every client in it
+        batch = number(config.get("victim_batch"))
     probed = shown is not None and shown.entry.get("source") == "probe"
     if shown is None or not probed or batch is None or trained is None or batch >= trained:
         return
@@ -168,8 +171,8 @@ def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> I
         )
     if any(one.get("noise") == "seed" for one in exact):
         yield Ask("Will the noise be drawn in secret (noise_source=secure)?", "Here it can be taken off by its seed.")
-    units = {str(one.get("unit")) for one in exact}
-    if not units & {"patient", "client"}:
+    units = {str(one.get("unit")) for one in exact if (number(one.get("certainty")) or 0.0) < NOTHING}
+    if units and not units & {"patient", "client"}:
         yield Ask(
             "Does one person have several examples?",
             f"The bound is for one {' or '.join(sorted(units))}, not a person.",

@@ -28,6 +28,12 @@ IN_PLACE = {
     PEER: "another client",
     OUTSIDER: "whoever has the finished model",
 }
+NOTHING = 0.995
+"""Share of right guesses from which on a bound that allows them excludes next to nothing."""
+_REPORTED = (
+    "No bound here counts the losses and accuracies that clients report without noise (--metrics): they can tell who "
+    "was there."
+)
 _NO_PROOF = "Nothing follows from that: neither that the data are safe, nor that they leak."
 
 
@@ -90,7 +96,8 @@ def decision(
     kinds = [recovery(settings, unit), presence(membership, unit), classes(result.get("inference") or [])]
     kinds.append(small_rounds(result.get("sums")))
     tested = sorted((kind for kind in kinds if kind.level != Level.UNTESTED), key=lambda kind: kind.level)
-    bounds = tuple(claims(result.get("privacy") or []))
+    reported = bool(result.get("rounds")) and (result.get("config") or {}).get("metrics") == "all"
+    bounds = tuple(claims(result.get("privacy") or [], reported))
     if not tested:
         headline = "Not tested: no attack was run, so nothing is known about what leaks."
         useful = "A useful model is no sign that it keeps its data private."
@@ -189,13 +196,19 @@ def small_rounds(figures: Mapping[str, Any] | None) -> Tested:
     return Tested(Level.LEAKS, headline, "That follows from who took part; no attack is needed.")
 
 
-def claims(privacy: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the claimed bound in plain words, the first for each unit, a sentence each."""
+def claims(privacy: Sequence[Mapping[str, Any]], reported: bool = False) -> list[str]:
+    """Return the claimed bound in plain words, the first for each unit.
+
+    Args:
+        privacy: ``privacy`` of result.json.
+        reported: whether clients report losses and accuracies without noise, which no bound counts.
+    """
     exact = [line for line in privacy if line.get("counted") != "as published"]
     first: dict[str, Mapping[str, Any]] = {}
     for line in exact:
         first.setdefault(str(line.get("unit")), line)
-    return [_claim(line) for line in first.values()]
+    lines = [_claim(line) for line in first.values()]
+    return [*lines, _REPORTED] if lines and reported else lines
 
 
 def _claim(line: Mapping[str, Any]) -> str:
@@ -207,7 +220,7 @@ def _claim(line: Mapping[str, Any]) -> str:
         f"Whatever the attack, {against} is right at most {right} of the time on whether one {unit} was there, if that "
         "was as likely as not before, and while the assumptions under Privacy hold."
     )
-    if certainty >= 0.995:
+    if certainty >= NOTHING:
         allowed = f"it lets {against} be right {right} of the time."
         bound = f"The claimed bound for one {unit} excludes next to nothing: {allowed}"
     secret = " It holds with noise_source=secure: here whoever has the run’s seed can take the noise off."

@@ -23,6 +23,7 @@ _SEEN = {
 }
 _TOLD = {"leaks": "Yes", "no leak found": "Not found"}
 _MEMBERSHIP_ORDER = ("leaks", "inconclusive", "no leak found")
+_SUMS_LEAK = " Sums of them leak, which hide more: see the last question."
 _DOUBTFUL = ("faint", "null", "floor")  # causes that another statistic does not remove
 _OPEN, _UNTRIED, _LEAKS_STILL = "Not known", "Not tested", "Not enough: it still leaks"
 
@@ -71,7 +72,7 @@ def questions(
     largest = max((row.get("group") or 0 for row in told_of_sums), default=0)
     told_of_sums = [row for row in told_of_sums if (row.get("group") or 0) == largest]
     summed = _summed(sums, told_of_sums, unit)
-    return [_seen(single, unit), _told(singly, unit), _with_figures(summed, figures) if figures else summed]
+    return [_seen(single, sums, unit), _told(singly, unit), _with_figures(summed, figures) if figures else summed]
 
 
 def membership_first(membership: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -143,12 +144,14 @@ def where_told(row: Mapping[str, Any]) -> str:
     return f"in rounds {rounds[0]} to {rounds[-1]}" if joined else f"in {len(rounds)} rounds up to {rounds[-1]}"
 
 
-def _seen(settings: Sequence[AuditEntry], unit: str) -> PageQuestion:
+def _seen(settings: Sequence[AuditEntry], sums: Sequence[AuditEntry], unit: str) -> PageQuestion:
     asked = "Can somebody see it?", f"training {unit} recovered from what clients send"
     worst, elsewhere = answers(settings)
     shown = elsewhere or worst
     if shown is None:
-        return PageQuestion(*asked, _UNTRIED, "No attack tried to recover data from single messages.")
+        nobody = "No attack tried to recover data from single messages."
+        leaks = any(_is_leak(one.entry.get("verdict")) for one in sums)
+        return PageQuestion(*asked, _UNTRIED, f"{nobody}{_SUMS_LEAK if leaks else ''}")
     verdict = str(shown.entry.get("verdict"))
     reached = f"{shown.recovered} of {shown.total} recovered by attack {shown.title}."
     return PageQuestion(

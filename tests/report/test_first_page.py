@@ -13,6 +13,7 @@ from flfw.report.decision import Level, claims, decision, presence, small_rounds
 from flfw.report.findings import read_settings
 from flfw.report.opinion import UNASKED, OpinionFacts, opinion_facts
 from flfw.report.page_facts import scope, unit_of
+from flfw.report.questions import questions
 from flfw.report.report import write_report
 from flfw.report.untested import untested
 from tests.report.test_report import Page, first_page, read
@@ -140,6 +141,25 @@ def test_a_claim_is_said_with_its_limits() -> None:
     assert empty.startswith("The claimed bound for one example excludes next to nothing: it lets the server be right")
     (unknown,) = claims([CLAIM | {"certainty": None}])
     assert "A bound is claimed for one example against the server" in unknown
+    assert claims([], reported=True) == []
+
+
+def test_a_bound_says_that_reported_accuracies_are_not_in_it(tmp_path: Path) -> None:
+    def words(**result: Any) -> str:
+        return " ".join(decided(tmp_path, privacy=[CLAIM], **result).meaning)
+
+    assert "No bound here counts the losses" in words(rounds=[{}], config={"metrics": "all"})
+    assert "losses" not in words(rounds=[{}], config={"metrics": "none"})
+    assert "losses" not in words(config={"metrics": "all"})
+
+
+def test_a_leak_from_sums_stands_beside_single_messages_that_nobody_attacked(tmp_path: Path) -> None:
+    leak, *_ = questions(settings_of(tmp_path, {"vantage": "aggregate", "group": 4}), [])
+    assert leak.answer == "Not tested" and leak.words.endswith(
+        "Sums of them leak, which hide more: see the last question."
+    )
+    none, *_ = questions(settings_of(tmp_path, judged("no leak found", "nothing", vantage="aggregate", group=4)), [])
+    assert none.answer == "Not tested" and "leak" not in none.words
 
 
 def asked(folder: Path, *entries: dict[str, Any], membership: Any = (), **result: Any) -> str:
@@ -174,6 +194,13 @@ HIDDEN = {"defence": "dcs2", "hidden_by": "dcs2"}
         ([{}], [], {}, "computed from a single example? The attacked messages held 1 example;", "from 1 example?"),
         ([{"batch": 4}], [], {}, "computed from 4 examples?", "single example"),
         ([{"batch": 50}], [], {}, "Is there a bound", "May a client ever send"),
+        (
+            [{"vantage": "aggregate", "group": 4, "batch": 4}],
+            [],
+            {"config": {"victim_batch": 1}},
+            "The attacked messages held 1 example;",
+            "4 examples",
+        ),
         ([{"source": "update"}], [], {}, "Is there a bound", "May a client ever send"),
         ([{}], [], {}, "Sums were not attacked here. A round had 10 clients.", "still leak"),
         ([{}], [], {"config": {"sample": 3}}, "A round had 3 clients.", "A round had 10"),
@@ -188,6 +215,13 @@ HIDDEN = {"defence": "dcs2", "hidden_by": "dcs2"}
         ([], [], {"sums": PEER}, "Here a round had too few to hide one.", "Sums were not attacked"),
         ([], [], {"privacy": [CLAIM]}, "The bound is for one example, not a person.", "Is there a bound"),
         ([], [], {"privacy": [CLAIM, CLAIM | {"unit": "patient"}]}, "Will somebody try", "not a person"),
+        (
+            [],
+            [],
+            {"privacy": [CLAIM, CLAIM | {"unit": "client", "certainty": 1.0}]},
+            "The bound is for one example, not a person.",
+            "Is there a bound",
+        ),
         (
             [],
             [],
