@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flfw.report.decision import place_shown
 from flfw.report.findings import AuditEntry
 from flfw.report.page_facts import Scope
 from flfw.report.questions import AGGREGATE, OUTSIDER, PEER
@@ -24,7 +25,7 @@ def untested(
         scope: scope of the audit by reconstruction.
     """
     config = result.get("config") or {}
-    places = {str(setting.entry.get("vantage")) for setting in settings} | {str(row["vantage"]) for row in membership}
+    places = {place_shown(setting) for setting in settings} | {str(row["vantage"]) for row in membership}
     inferred = result.get("inference") or []
     places |= {str(one.get("vantage")) for one in inferred}
     items = []

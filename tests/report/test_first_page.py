@@ -13,7 +13,7 @@ from flfw.report.decision import Level, claims, decision, presence, small_rounds
 from flfw.report.findings import read_settings
 from flfw.report.opinion import UNASKED, OpinionFacts, opinion_facts
 from flfw.report.page_facts import scope, unit_of
-from flfw.report.questions import questions
+from flfw.report.questions import ONLY_SUMS, questions
 from flfw.report.report import write_report
 from flfw.report.untested import untested
 from tests.report.test_report import Page, first_page, read
@@ -270,6 +270,8 @@ def test_what_was_not_tested_is_what_was_not(tmp_path: Path) -> None:
     assert "easier case" in sent and "really sent" not in sent and "only round 2." in sent
     everywhere = items(*({"vantage": place} for place in ("server", "client_update", "aggregate", "peer", "outsider")))
     assert "Other observers: a server that breaks the rules." in everywhere and "finished model" not in everywhere
+    summed = items({"granted": [f"{ONLY_SUMS}, as behind secure aggregation"]})
+    assert "the server, where it reads single messages" in summed and "sees sums alone" not in summed
     follows = items({}, config={"tampered_by": "loki"})
     assert "a server that follows the rules" in follows and "breaks the rules" not in follows
     one = items(membership=[member_row("cosine", "leaks")])
