@@ -208,6 +208,51 @@ def test_semicolons_decimal_commas_and_a_thousand_columns(tmp_path: Path) -> Non
     assert held.columns is not None and "and 960 more: 960 numeric" in listing.listing(held.columns)
 
 
+@pytest.mark.parametrize(
+    ("values", "refused"),
+    [
+        ('"1,234" "12,345" 951 7', True),  # 1.234 and 951 would be of one scale
+        ('"1,234" "12,345" "10,000" "7,100"', True),
+        ('"1,234" "1,234,567" 951 7.5', True),
+        ('"1,234.50" 951 7.5 1', True),
+        ('"1.234,50" "951,20" "7,5" 1', True),
+        ('"1,234" "2,5" "3,25" "7,1"', False),
+        ('"0,123" "1,250" "2,125" "0,500"', False),
+        ('"1,234 m" "2,345 m" "1,234 m" x', False),
+    ],
+)
+def test_commas_between_thousands_are_no_decimal_ones(tmp_path: Path, values: str, refused: bool) -> None:
+    words = [word.strip() for word in values.replace('"', ";").replace("; ;", ";").split(";") if word.strip()]
+    words = [part for word in words for part in ([word] if "," in word else word.split())]
+    lines = [f'"{word}",{place % 2},{place}' for place, word in enumerate(words * 2)]
+    file = write(tmp_path, "\n".join(["sum,y,beside", *lines]))
+    if not refused:
+        load(file, "y")
+        return
+    assert "without signs between thousands in column sum" in refusal(file, "y", "csv.task=classification")
+    assert "without signs between thousands in column sum" in refusal(file, "sum")
+
+
+def test_a_comma_that_the_user_calls_a_decimal_one_is_read_so(tmp_path: Path) -> None:
+    lines = [f'"{1 + place},250",{"ab"[place % 2]}' for place in range(8)]
+    held = load(write(tmp_path, "\n".join(["sum,y", *lines])), "y", "csv.numeric=sum")
+    assert held.columns is not None and held.columns.columns[0].low == 1.25
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_whose_range_no_float_holds_are_refused(tmp_path: Path) -> None:
+    lines = [f"{(-1) ** (place // 2)}e308,{place},{'ab'[place % 2]},{(1 + place) * 1e200}" for place in range(9)]
+    file = write(tmp_path, "\n".join(["a,b,y,z", *lines]))
+    assert "a finite range of column a" in refusal(file, "y")
+    assert "a finite mean and deviation of target z" in refusal(file, "z", "csv.drop=a", "csv.task=regression")
+
+
+def test_a_table_without_a_column_of_use_is_refused_with_the_reasons(tmp_path: Path) -> None:
+    file = write(tmp_path, "\n".join(["a,b,y", *(f"7,{place}%,{'xy'[place % 2]}" for place in range(30))]))
+    said = refusal(file, "y")
+    assert "a is left out (always 7)" in said and "b is left out (an identifier or free text, 30 values" in said
+
+
 def test_names_survive_their_own_text() -> None:
     name = "csv:/x/a@b.csv@survived??categorical=a,b%3Dc&most=5"
     parsed = TableName.parse(name)

@@ -53,9 +53,11 @@ class Column:
 
     def __post_init__(self) -> None:
         require(self.kind in KINDS, f"a kind among {', '.join(KINDS)} for column {self.name}", kind=self.kind)
-        require(0 <= self.fill <= 1, f"0 <= fill <= 1 for column {self.name}", fill=self.fill)
         if self.kind in ("numeric", "date"):
             require(self.low < self.high, f"low < high for column {self.name}", low=self.low, high=self.high)
+            wide = self.high - self.low
+            require(wide < np.inf, f"a finite range of column {self.name}", low=self.low, high=self.high)
+        require(0 <= self.fill <= 1, f"0 <= fill <= 1 for column {self.name}", fill=self.fill)
         if self.kind == "boolean":
             two = len(set(self.categories)) == 2
             require(two, f"two categories for boolean column {self.name}", categories=",".join(self.categories))
@@ -140,6 +142,8 @@ class NumberTarget:
 
     def __post_init__(self) -> None:
         require(self.std > 0, f"a target {self.name} of which not all values are equal", std=self.std)
+        finite = bool(np.isfinite([self.mean, self.std]).all())
+        require(finite, f"a finite mean and deviation of target {self.name}", mean=self.mean, std=self.std)
 
     def bands(self, labels: np.ndarray) -> np.ndarray:
         """Return the band (N,) int64 of each standardised label (N,), 0 to the number of cuts.

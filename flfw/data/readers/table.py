@@ -146,7 +146,10 @@ def _inferred(
     features = {name: column for name, column in rows.items() if name not in (parsed.target, settings.patient)}
     columns = kinds.fitted(features, train, kinds.kinds(features, settings), settings.most)
     if not any(column.width for column in columns):
-        raise BadInput(f"Expected a column beside {parsed.target} in {parsed.path} that tells rows apart, got none.")
+        why = "; ".join(f"{column.name} is left out ({column.note})" for column in columns[:3])
+        more = f" and {len(columns) - 3} more columns" if len(columns) > 3 else ""
+        got = f"none: {why}{more}" if columns else "none"
+        raise BadInput(f"Expected a column beside {parsed.target} in {parsed.path} that tells rows apart, got {got}.")
     number: NumberTarget | None = None
     if task == "regression":
         number = kinds.number_target(parsed.target, kinds.target_numbers(parsed.target, words)[train])

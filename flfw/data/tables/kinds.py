@@ -16,6 +16,8 @@ from flfw.errors import BadInput
 _PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("0", "1"), ("0.0", "1.0"))
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[ T]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?")
 _NUMBER_WITH_COMMA = re.compile(r"[+-]?\d+(?:,\d+)?")
+_COMMA_AND_THREE = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:(?:,\d{3}){2,}(?:\.\d+)?|(?:,\d{3})+\.\d+|(?:\.\d{3})+,\d+)")
 _IDENTIFIER = re.compile(
     r"(?:^|[_\W])(?:id|ids|index|key|uuid|guid|mrn|nr|no|number|row)(?:$|[_\W])|[a-z]ID$|^Unnamed", re.IGNORECASE
 )
@@ -72,6 +74,7 @@ def _told(name: str, words: np.ndarray) -> tuple[Kind, str] | str:
         return "dropped", "all values missing" if len(values) == 0 else f"always {values[0]}"
     if _pair(values) is not None:
         return "boolean", ""
+    _refuse_thousands(name, values, f"csv.numeric={name} if its commas are decimal ones")
     numbers = _numbers(there)
     share = float(np.mean(~np.isnan(numbers)))
     if share == 1.0 and len(values) == 2 and len(there) > _FEW:
@@ -96,7 +99,7 @@ def _of_numbers(name: str, numbers: np.ndarray) -> tuple[Kind, str]:
     different = len(np.unique(numbers))
     whole = bool((numbers == np.round(numbers)).all())
     unique = different == len(numbers) and len(numbers) > _FEW
-    run = np.ptp(numbers) == len(numbers) - 1
+    run = float(numbers.max()) - float(numbers.min()) == len(numbers) - 1
     if whole and unique and (_IDENTIFIER.search(name) or run):
         return "dropped", "an identifier, another whole number in each row"
     return "numeric", ""
@@ -114,6 +117,28 @@ def _numbers(words: np.ndarray) -> np.ndarray:
     if len(words) and all(map(_NUMBER_WITH_COMMA.fullmatch, words)):
         words = np.array([word.replace(",", ".") for word in words], dtype=object)
     return np.asarray(pd.to_numeric(words, errors="coerce"), dtype=np.float64)
+
+
+def _refuse_thousands(name: str, words: Sequence[str], else_do: str) -> None:
+    """Refuse numbers with signs between their thousands, also where a comma may be one: 12,345 is not 12.345.
+
+    Args:
+        name: the column, for a refusal.
+        words: its values.
+        else_do: another way out.
+
+    Raises:
+        BadInput: each value is a number, and of the commas each has three digits behind it, or one surely is no
+            decimal one.
+    """
+    commas = [word for word in words if "," in word]
+    sure = [word for word in commas if _THOUSANDS.fullmatch(word)]
+    if not (sure or (commas and all(map(_COMMA_AND_THREE.fullmatch, commas)))):
+        return
+    rest = [word for word in words if word not in sure and not _NUMBER_WITH_COMMA.fullmatch(word)]
+    if not rest or not np.isnan(_numbers(np.array(rest, dtype=object))).any():
+        got = f"{(sure or commas)[0]!r}; write 1234.5 for 1,234.5, or {else_do}"
+        raise BadInput(f"Expected numbers without signs between thousands in column {name}, got {got}.")
 
 
 def _pair(values: Sequence[str]) -> tuple[str, str] | None:
@@ -212,6 +237,8 @@ def task_of(name: str, words: np.ndarray, asked: str) -> TableTask:
     numbers, different = _numbers(words), _different(words)
     if len(different) < 2:
         raise BadInput(f"Expected two different values or more in target {name}, got only {different[0]}.")
+    if asked != "classification":
+        _refuse_thousands(name, different, "csv.task=classification if they are names")
     if asked == "regression":
         _finite(name, words)
     number = not np.isnan(numbers).any()
@@ -233,10 +260,11 @@ def class_names(words: np.ndarray) -> tuple[str, ...]:
 def number_target(name: str, values: np.ndarray) -> NumberTarget:
     """Return the constants of a regression's target from its training values (N,)."""
     cuts = np.unique(np.quantile(values, np.arange(1, _BANDS) / _BANDS))
-    std = float(values.std())
-    if not std > 0:
+    with np.errstate(over="ignore"):  # an infinite deviation is refused by the target's own check
+        mean, std = float(values.mean()), float(values.std())
+    if std == 0:
         raise BadInput(f"Expected different values of target {name} in the training rows, got {values[0]:g} alone.")
-    return NumberTarget(name, float(values.mean()), std, tuple(cuts[cuts > values.min()].tolist()))
+    return NumberTarget(name, mean, std, tuple(cuts[cuts > values.min()].tolist()))
 
 
 def target_numbers(name: str, words: np.ndarray) -> np.ndarray:
