@@ -180,7 +180,8 @@ class Scorer:
             return recovery.recovered(true, guess, self._floors[known])
         if known not in self._guessable:
             self._guessable[known] = self._public.guessable(true, label)
-        return recovery.recovered(true, guess, self._floors[known], self._public.binary, self._guessable[known])
+        public = self._public
+        return recovery.recovered(true, guess, self._floors[known], public.binary, self._guessable[known], public.plan)
 
     def identified(self, job: Job, slots: Collection[int]) -> Identified | None:
         """Return how many examples of some messages were identified, and how many are by chance; None: none compared.
@@ -219,12 +220,12 @@ class Scorer:
             return None
         binary = self._public.binary
         truth, guesses = (np.concatenate([getattr(b, part) for b in batches]) for part in ("truth", "guesses"))
-        typical = np.stack([self._public.typical(int(label)) for b in batches for label in b.labels])
+        usual = np.stack([self._public.usual(int(label)) for b in batches for label in b.labels])
         messages = np.repeat(np.arange(len(batches)), [len(b.truth) for b in batches])
         chance = None
         if max(len(b.truth) for b in batches) > 1:
             chance = column_chance(batches, self._public, numpy_generator(self._seed, "columns"), _draws(batches))
-        both = (recovery.column_matches(truth, values, binary) for values in (guesses, typical))
+        both = (recovery.column_matches(truth, values, binary) for values in (guesses, usual))
         matches, floors = map(self._public.cells, both)
         names = (
             [{"name": column.name} for column in self._public.plan.kept]
@@ -256,7 +257,7 @@ class Scorer:
         if true.ndim == 1:
             typical = self._public.typical(label)
             row["floor_features"] = recovery.matched_features(true, typical, self._public.binary)
-            row["floor_cells"] = self._cells(true, typical)
+            row["floor_cells"] = self._cells(true, self._public.usual(label))
         if metrics.is_text(true):
             rng = numpy_generator(self._seed, "random text", index)
             row |= rouges(true, guess, self._public.samples[rng.integers(len(self._public.samples))])

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
+import torch
 
-from flfw.audit.measures.metrics import psnr
+from flfw.adversary.observation import Truth
+from flfw.audit.foreign.case import nobodys
+from flfw.audit.measures.metrics import psnr, rmsd
 from flfw.audit.measures.public import Public
-from flfw.audit.measures.recovery import exact_match, recovered
+from flfw.audit.measures.recovery import column_matches, exact_match, recovered
+from flfw.data.files.columns import Column, Columns, NumberTarget
 from flfw.errors import BadInput
 from flfw.rng import numpy_generator
 
@@ -236,3 +241,78 @@ def test_images_have_no_features() -> None:
 def test_public_data_that_cannot_be_used_are_refused(samples: np.ndarray, labels: np.ndarray, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
         Public.from_arrays(samples, labels)
+
+
+# --- tables with a plan ---
+
+
+def planned(samples: Sequence[Sequence[float]], *columns: Column) -> Public:
+    plan = Columns(columns, "y", "regression", number=NumberTarget("y", 0, 1))
+    return Public.from_arrays(np.array(samples), np.zeros(len(samples), np.int64), plan=plan)
+
+
+WARD = Column("ward", "categorical", categories=("A", "B", "C"))
+
+
+def test_the_most_usual_category_is_the_guess_of_a_cell_also_where_it_is_no_majority() -> None:
+    """Two of five rows are of ward A: a guess of A matches 40 %, and the majority of each feature, no ward, none."""
+    rows = [[1, 0, 0], [1, 0, 0], [0, 1, 0], [0, 0, 1], [0, 1, 0]]
+    public = planned(rows, WARD)
+    assert public.typical(0).tolist() == [0, 0, 0] and public.usual(0).tolist() == [0, 1, 0]  # the first of equals
+    matched = public.cells(column_matches(np.array(rows), public.usual(0), public.binary))
+    assert matched.mean() == 0.4
+    assert public.guessable(np.array([0.0, 1.0, 0.0]), 0)
+
+
+def test_the_most_usual_number_is_the_one_that_most_rows_are_close_to() -> None:
+    """Three of seven rows are near 0.02, and the median, 0.5, is close to one row alone."""
+    values = [0.0, 0.01, 0.04, 0.5, 0.7, 0.8, 0.95]
+    public = planned([[value] for value in values], Column("stay", "numeric", 0, 100))
+    for guess in (public.usual(0), public.typical(0)):
+        assert column_matches(np.array([[v] for v in values]), guess, public.binary).sum() == 3
+    assert public.usual(3).tolist() == public.usual(0).tolist()  # a class that no public row has
+    most = max(
+        int(column_matches(np.array([[v] for v in values]), np.array([g]), public.binary).sum())
+        for g in np.linspace(0, 1, 1001)
+    )
+    assert most == 3
+
+
+def test_a_number_that_is_mostly_missing_is_guessed_as_missing() -> None:
+    """Feature 2 says that the number is missing, as in three of five rows; 0.4 is put in its place."""
+    column = Column("lab", "numeric", 0, 10, missing=True, fill=0.4)
+    rows = [[0.4, 1.0]] * 3 + [[0.9, 0.0], [0.88, 0.0]]
+    assert planned(rows, column).usual(0).tolist() == [0.4, 1.0]
+    assert planned([*rows[1:], [0.9, 0.0]], column).usual(0).tolist() == pytest.approx([0.93, 0.0])
+
+
+def test_a_number_is_no_boolean_because_the_public_rows_are_at_its_ends() -> None:
+    """Of a number from 0 to 100 the public rows have the ends alone: 20 is no match of a client's 45."""
+    public = planned(
+        [[0.0, 0.0], [1.0, 1.0]], Column("a", "numeric", 0, 100), Column("b", "boolean", categories=("N", "Y"))
+    )
+    assert public.binary.tolist() == [False, True]
+    assert not exact_match(np.array([0.45, 1.0]), np.array([0.2, 1.0]), public.binary)
+
+
+def test_among_many_categories_a_row_without_a_right_one_is_not_recovered() -> None:
+    """Of five columns of 200 categories two are right, and all other features are 0.
+
+    The deviation of the 1,000 features is the root of 3 / 1000, 0.055, that of the cells the root of 3 / 5.
+    """
+    names = tuple(map(str, range(200)))
+    columns = [Column(f"c{n}", "categorical", categories=names) for n in range(5)]
+    truth, guess, other = np.zeros(1000), np.zeros(1000), np.zeros(1000)
+    truth[0::200], guess[0:400:200], other[1::200] = 1, 1, 1
+    public = planned([other.tolist()], *columns)
+    floors = public.floors(truth, 0, numpy_generator(0, "floors"))
+    assert public.plan is not None
+    assert rmsd(truth, guess) < 0.1 and public.plan.deviation(truth, guess) == pytest.approx(np.sqrt(3 / 5))
+    assert not recovered(truth, guess, floors, public.binary, plan=public.plan)
+    assert recovered(truth, truth, floors, public.binary, plan=public.plan)
+
+
+def test_rows_that_are_no_clients_keep_the_plan() -> None:
+    public = planned([[1, 0, 0], [0, 1, 0]], WARD)
+    truth = Truth(torch.tensor([[1.0, 0.0, 0.0]]), torch.tensor([0]), torch.tensor([0]))
+    assert nobodys(public, [truth]).plan is public.plan

@@ -222,7 +222,7 @@ def nobodys(public: Public, truths: Iterable[Truth]) -> Public:
     held = {_bytes(row) for truth in truths for row in public.compared(truth.samples.numpy())}
     kept = np.array([_bytes(row) not in held for row in public.samples])
     require(bool(kept.any()), "a public example that is no client's", public=len(kept), of_clients=len(kept))
-    return public if kept.all() else Public(public.samples[kept], public.labels[kept])
+    return public if kept.all() else replace(public, samples=public.samples[kept], labels=public.labels[kept])
 
 
 def _bytes(example: np.ndarray) -> bytes:

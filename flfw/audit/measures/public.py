@@ -9,7 +9,7 @@ from typing import final
 import numpy as np
 
 from flfw.audit.measures.metrics import is_text, psnr, squared_distances
-from flfw.audit.measures.recovery import column_matches, exact_match
+from flfw.audit.measures.recovery import FEATURE_TOLERANCE, column_matches, exact_match
 from flfw.data.files.columns import Columns
 from flfw.errors import require
 
@@ -131,7 +131,7 @@ class Public:
         >>> public.guessable(np.array([0.0, 0.34]), 0), public.guessable(np.array([0.0, 0.94]), 0)
         (True, False)
         """
-        if exact_match(truth, self.typical(label), self.binary):
+        if any(exact_match(truth, guess, self.binary) for guess in (self.typical(label), self.usual(label))):
             return True
         near = np.arange(len(self.samples))
         for start in range(0, len(truth), _COLUMNS):
@@ -143,6 +143,8 @@ class Public:
     def binary(self) -> np.ndarray:
         """Mask (d,) of the features of rows that are 0 or 1 in all public examples; of text, which has none, all False.
 
+        A table's plan tells it: a number may be 0 or 1 in the few public rows that there are, and not in a client's.
+
         >>> Public(np.array([[0.0, 0.3], [1.0, 1.0]]), np.array([0, 0])).binary.tolist()
         [True, False]
 
@@ -152,12 +154,15 @@ class Public:
         self._require_rows()
         if is_text(self.samples):
             return np.zeros(self.samples.shape[1], bool)
+        if self.plan is not None:
+            return ~self.plan.scaled
         return ((self.samples == 0) | (self.samples == 1)).all(0)
 
     def typical(self, label: int | None = None) -> np.ndarray:
         """Return a constant guess (d,) for rows: the majority of a binary feature (1 in a tie), the median of others.
 
-        Of text: in each place the most usual token there.
+        With a table's plan it is, in place of the median, the number that is close enough to most rows. Of text: in
+        each place the most usual token there.
 
         The share of features it matches is the floor of the attacks' share.
 
@@ -171,6 +176,30 @@ class Public:
             BadInput: the inputs are images.
         """
         return self._typical.get(label, self._typical[None])
+
+    def usual(self, label: int) -> np.ndarray:
+        """Return the constant guess (d,) that matches most cells of a class's rows; without a plan it is `typical`.
+
+        A category is right only as a whole, so that its most frequent value is the guess also where it is no majority.
+        Of a number it is the value that is close enough to most rows. The share of the cells that it matches is the
+        floor of the attacks' share. A class without public rows has the guess for all.
+
+        Args:
+            label: the class.
+
+        Raises:
+            BadInput: the inputs are images.
+        """
+        if self.plan is None:
+            return self.typical(label)
+        if label not in self._usual:
+            same = self.labels == label
+            rows = self.samples[same] if same.any() else self.samples
+            guess = np.empty(self.samples.shape[1])
+            for column, place in zip(self.plan.kept, self.plan.places, strict=True):
+                guess[place] = _most_frequent(rows[:, place], column.is_scaled)
+            self._usual[label] = guess
+        return self._usual[label]
 
     def _require_rows(self) -> None:
         require(self.samples.ndim == 2, "rows of features (N, d)", shape=self.samples.shape)
@@ -189,7 +218,15 @@ class Public:
         if is_text(self.samples):
             return {c: np.apply_along_axis(_most_usual, 0, x) for c, x in groups.items()}
         binary = self.binary
-        return {c: np.where(binary, x.mean(0) >= 0.5, np.median(x, 0)) for c, x in groups.items()}
+        typical = {c: np.where(binary, x.mean(0) >= 0.5, np.median(x, 0)) for c, x in groups.items()}
+        if self.plan is not None:
+            for c, x in groups.items():
+                typical[c][~binary] = [_most_frequent(x[:, [place]], True)[0] for place in np.flatnonzero(~binary)]
+        return typical
+
+    @cached_property
+    def _usual(self) -> dict[int, np.ndarray]:
+        return {}  # filled class by class
 
     @cached_property
     def _flat(self) -> np.ndarray:
@@ -229,3 +266,24 @@ def _tokens(x: np.ndarray) -> np.ndarray:
 def _most_usual(tokens: np.ndarray) -> int:
     """Return the most usual token of (N,); the least of equals."""
     return int(np.bincount(tokens).argmax())
+
+
+def _most_frequent(cells: np.ndarray, scaled: bool) -> np.ndarray:
+    """Return the features (k,) of a column that match most of its cells (N, k).
+
+    Args:
+        cells: its features.
+        scaled: whether the first feature is a number, which is right within a tolerance.
+    """
+    values, times = np.unique(cells, axis=0, return_counts=True)
+    if not scaled:
+        return values[times.argmax()]
+    missing = values[:, 1] == 1 if cells.shape[1] > 1 else np.zeros(len(values), bool)
+    there, weights = values[~missing, 0].astype(np.float64), np.concatenate([[0], np.cumsum(times[~missing])])
+    ends = np.searchsorted(there, there + 2 * FEATURE_TOLERANCE, side="right")
+    near = weights[ends] - weights[:-1]  # rows from a value to the one that is still close to the middle of both
+    if not len(near) or times[missing].sum() > near.max():
+        return values[missing][0]
+    best = np.zeros(cells.shape[1])
+    best[0] = min(1.0, there[near.argmax()] + FEATURE_TOLERANCE)
+    return best

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from flfw.audit.measures.metrics import is_text, psnr, rmsd, squared_distances
+from flfw.data.files.columns import Columns
 
 _ROUNDING = 1e-6  # inputs are float32
 
@@ -69,6 +70,7 @@ def recovered(
     floors: Mapping[str, float],
     binary: np.ndarray | None = None,
     guessable: bool = False,
+    plan: Columns | None = None,
 ) -> bool:
     """Return whether an example counts as reconstructed: recognisable, and closer than any guess without the update.
 
@@ -84,12 +86,16 @@ def recovered(
         binary: for rows, (d,) of bool: the features that are 0 or 1. None: an exact match is not considered.
         guessable: for rows, whether a guess without the update matches every feature too, as
             `flfw.audit.measures.public.Public.guessable` tells. Then an exact match by itself does not count.
+        plan: the columns of a table: its row has to be within 0.1 by cells as well. Among the many zeros of categories
+            a row without a right category would be close.
     """
     db = psnr(truth, reconstruction)
     if is_text(truth):
         close = float(np.mean(truth == reconstruction)) >= TEXT_RECOVERED_SHARE
     else:
         close = db >= IMAGE_RECOVERED_DB if truth.ndim > 1 else rmsd(truth, reconstruction) <= ROW_RECOVERED_RMSD
+    if plan is not None:
+        close = close and plan.deviation(truth, reconstruction) <= ROW_RECOVERED_RMSD
     exact = binary is not None and not guessable and exact_match(truth, reconstruction, binary)
     return bool(exact or (close and gain(db, floors) >= GAIN_DB))
 

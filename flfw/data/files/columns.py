@@ -208,9 +208,22 @@ class Columns:
         ends = np.cumsum([column.width for column in self.kept]).tolist()
         return tuple(slice(end - column.width, end) for column, end in zip(self.kept, ends, strict=True))
 
+    @cached_property
+    def scaled(self) -> np.ndarray:
+        """Mask (d,) of the features that are numbers or dates; all others are 0 or 1."""
+        return np.array([c.is_scaled and place == 0 for c in self.kept for place in range(c.width)], bool)
+
     def cells(self, matches: np.ndarray) -> np.ndarray:
         """Return which cells are right (..., C) where features are (..., d): those with all features right."""
         return np.stack([matches[..., place].all(-1) for place in self.places], -1)
+
+    def deviation(self, truth: np.ndarray, guess: np.ndarray) -> float:
+        """Return the root mean square over the cells of each one's greatest deviation, between rows (d,) in [0, 1].
+
+        A wrong category is a whole cell in it, however many features its column has.
+        """
+        off = np.square(np.nan_to_num(np.clip(guess, 0, 1), nan=2.0) - truth)
+        return float(np.sqrt(np.mean([off[place].max() for place in self.places])))
 
     def row(self, features: np.ndarray) -> list[str]:
         """Return the values of a row (d,) of features, a word for each kept column."""
