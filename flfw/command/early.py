@@ -152,15 +152,10 @@ def _short(experiment: Experiment) -> set[str]:
 def _everything() -> list[str]:
     """Return all names that can stand before a field."""
     from flfw.data.splits.schemes import schemes
+    from flfw.data.tables.names import PREFIXES
 
     kinds = (METHOD, DEFENCE, ATTACK)
-    return [
-        *(name for kind in kinds for name in plugins.names(kind)),
-        *schemes(),
-        *declared.pretrained(),
-        "csv",
-        "parquet",
-    ]
+    return [*(name for kind in kinds for name in plugins.names(kind)), *schemes(), *declared.pretrained(), *PREFIXES]
 
 
 def _check_out(experiment: Experiment) -> None:

@@ -103,5 +103,13 @@ def test_right_command_lines_pass(line: str) -> None:
     early.check(parse(shlex.split(line)))
 
 
+def test_settings_of_a_table_are_no_mistake_and_a_misspelt_prefix_is_answered(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,y\n1,0\n2,1\n")
+    line = f"--method fedavg --dataset csv:{tmp_path / 't.csv'}@y --attack none --set"
+    early.check(parse([*line.split(), "csv.drop=a", "csv.encoding=latin-1"]))
+    with pytest.raises(BadInput, match=r"got parqet\.drop for no plug-in; did you mean parquet\?"):
+        early.check(parse([*line.split(), "parqet.drop=a"]))
+
+
 def test_no_gpu_is_denied_where_there_is_one() -> None:
     assert machine.may_have_gpu() or not torch.cuda.is_available()
