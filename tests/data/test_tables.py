@@ -249,8 +249,8 @@ def test_numbers_whose_range_no_float_holds_are_refused(tmp_path: Path) -> None:
 
 def test_a_table_without_a_column_of_use_is_refused_with_the_reasons(tmp_path: Path) -> None:
     file = write(tmp_path, "\n".join(["a,b,y", *(f"7,{place}%,{'xy'[place % 2]}" for place in range(30))]))
-    said = refusal(file, "y")
-    assert "a is left out (always 7)" in said and "b is left out (an identifier or free text, 30 values" in said
+    reason = refusal(file, "y")
+    assert "a is left out (always 7)" in reason and "b is left out (an identifier or free text, 30 values" in reason
 
 
 def test_names_survive_their_own_text() -> None:
