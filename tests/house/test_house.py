@@ -380,3 +380,26 @@ def test_a_client_process_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] True"
+
+
+FOLDERS = {
+    ".ci",
+    "attacks",
+    "benchmarks",
+    "clients",
+    "deploy",
+    "docs",
+    "examples",
+    "flfw",
+    "papers",
+    "strategies",
+    "tests",
+}
+
+
+def test_nothing_that_a_test_or_a_run_wrote_is_tracked() -> None:
+    """Every folder at the top is one of the project's."""
+    listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("no git checkout")
+    assert {line.partition("/")[0] for line in listed.stdout.splitlines() if "/" in line} == FOLDERS
