@@ -12,6 +12,7 @@ from collections.abc import Iterable
 DIED = "its process died"
 _LONGEST = 4000  # characters of a message
 _LIKE = 0.6  # least similarity of a word to the one that it may be a slip of
+_EQUALS = 3  # words of equal similarity that are named
 
 
 class OneLine(Exception):
@@ -42,14 +43,25 @@ def require(holds: bool, expected: str, **got: object) -> None:
         raise BadInput(f"Expected {expected}, got {', '.join(f'{k}={v}' for k, v in got.items())}.")
 
 
-def meant(word: str, known: Iterable[str]) -> str:
-    """Return a question that names the known word most like a given one; empty if none is like it.
+def meant(word: str, known: Iterable[str], least: float = _LIKE) -> str:
+    """Return a question that names the known words most like a given one, three of equal likeness; empty if none is.
+
+    Args:
+        word: a word that is not known.
+        known: the words that are.
+        least: similarity of a word to the one that it may be a slip of, in [0, 1].
 
     >>> meant("hyperlf", ["fedavg", "hyperfl"]), meant("FedAvg", ["fedavg"]), meant("x", ["fedavg"])
     ('; did you mean hyperfl?', '; did you mean fedavg?', '')
+    >>> meant("fedcg.9", ["fedcg.1", "fedcg.2"])
+    '; did you mean fedcg.1 or fedcg.2?'
     """
-    near = difflib.get_close_matches(word.lower(), known, n=1, cutoff=_LIKE)
-    return f"; did you mean {near[0]}?" if near else ""
+    likeness = {other: difflib.SequenceMatcher(None, other, word.lower()).ratio() for other in known}
+    most = max(likeness.values(), default=0.0)
+    if most < least:
+        return ""
+    *first, last = [other for other, ratio in likeness.items() if ratio == most][:_EQUALS]
+    return f"; did you mean {', '.join(first)}{' or ' * bool(first)}{last}?"
 
 
 def unknown(expected: str, noun: str, word: str, known: Iterable[str]) -> BadInput:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flfw.errors import BadInput, require
+from flfw.errors import BadInput, meant, require
 from flfw.experiment import Experiment
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Experiment))
@@ -50,9 +49,8 @@ def require_fields(given: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-            meant = f"; did you mean {near[0]}?" if near else "; see help(flfw.Experiment)."
-            raise BadInput(f"Expected a field of Experiment, got {name}{meant}")
+            question = meant(name, known) or "; see help(flfw.Experiment)."
+            raise BadInput(f"Expected a field of Experiment, got {name}{question}")
 
 
 def folder_of(run: str | os.PathLike[str]) -> Path:

@@ -132,29 +132,45 @@ GROUPS = (
 
 
 @cache
-def flags() -> dict[str, Flag]:
-    """Return all flags by name, in the order of their records: the tasks first."""
-    words = {name: text for record in reversed(Command.__mro__ + Experiment.__mro__) for name, text in _texts(record)}
-    by_name = {}
-    for record, default in ((Command, Command(Experiment())), (Experiment, Experiment())):
-        hints = get_type_hints(record, include_extras=False)
-        for field in dataclasses.fields(record):
-            if field.name != "experiment":
-                name = field.name.strip("_").replace("_", "-")
-                by_name[name] = _flag(name, words[field.name], hints[field.name], getattr(default, field.name))
-    return by_name
+def flags(default: Experiment | None = None) -> dict[str, Flag]:
+    """Return all flags by name, in the order of their records: the tasks first.
+
+    Args:
+        default: values of the flags that are not given; None: those of an experiment.
+    """
+    default = default or Experiment()
+    return {flag.name: flag for record in (Command(default), default) for flag in declared(record)}
 
 
-def grouped() -> Iterator[tuple[Group, list[Flag], list[Flag]]]:
-    """Yield each group with its common flags and its others; each flag that is no task of its own is in one group."""
+def declared(default: Any) -> list[Flag]:
+    """Return the flags of a record's fields but for its experiment, with the values of the given one as defaults."""
+    words = {name: text for record in reversed(type(default).__mro__) for name, text in _texts(record)}
+    hints = get_type_hints(type(default), include_extras=False)
+    return [
+        _flag(_name(field), words[field.name], hints[field.name], getattr(default, field.name))
+        for field in dataclasses.fields(default)
+        if field.name != "experiment"
+    ]
+
+
+def _name(field: dataclasses.Field[Any]) -> str:
+    return field.name.strip("_").replace("_", "-")
+
+
+def grouped(default: Experiment | None = None) -> Iterator[tuple[Group, list[Flag], list[Flag]]]:
+    """Yield each group with its common flags and its others; each flag that is no task of its own is in one group.
+
+    Args:
+        default: values of the flags that are not given; None: those of an experiment.
+    """
+    known = flags(default)
     named = {name for group in GROUPS for name in (*group.common, *group.more)}
     for group in GROUPS:
-        its_fields = (field.name.strip("_").replace("_", "-") for field in dataclasses.fields(group.record))
         deploys = DeploymentSettings if group.record is ExecutionSettings else group.record
-        more = (field.name.replace("_", "-") for field in dataclasses.fields(deploys))
-        others = [n for n in dict.fromkeys([*group.more, *its_fields, *more]) if n in flags() and n not in TASKS]
+        more = (_name(field) for record in (group.record, deploys) for field in dataclasses.fields(record))
+        others = [n for n in dict.fromkeys([*group.more, *more]) if n in known and n not in TASKS]
         others = [n for n in others if n in group.more or n not in named]
-        yield group, [flags()[name] for name in group.common], [flags()[name] for name in others]
+        yield group, [known[name] for name in group.common], [known[name] for name in others]
 
 
 def _texts(record: type) -> Iterator[tuple[str, str]]:

@@ -6,8 +6,9 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 
-from flfw.command.flags import TASKS, Flag, flags, grouped
+from flfw.command.flags import TASKS, Flag, declared, flags, grouped
 from flfw.command.subcommands import Subcommand
+from flfw.experiment import Experiment
 
 HELP, ALL = ("-h", "--help"), "--help-all"
 _WIDTH, _COLUMN = 80, 26
@@ -37,7 +38,15 @@ def of_subcommand(name: str, one: Subcommand, words: Sequence[str]) -> str:
     return "\n".join([*lines, "", *wrapped(f"example: {program} {one.example}")])
 
 
-def page(program: str, words: Sequence[str], purpose: str, values: str = "", tasks: Sequence[str] = ()) -> str:
+def page(
+    program: str,
+    words: Sequence[str],
+    purpose: str,
+    values: str = "",
+    tasks: Sequence[str] = (),
+    of_its_own: Sequence[Flag] = (),
+    default: Experiment | None = None,
+) -> str:
     """Return the help of a command that takes the flags of a run.
 
     Args:
@@ -46,10 +55,15 @@ def page(program: str, words: Sequence[str], purpose: str, values: str = "", tas
         purpose: its purpose, a sentence.
         values: form of the words before its flags.
         tasks: names of flags that are tasks of their own.
+        of_its_own: flags of this command alone.
+        default: values of the flags that are not given; None: those of an experiment.
     """
     whole = ALL in words
     lines = [_usage(program, values, True), "", *wrapped(purpose)]
-    for group, common, others in grouped():
+    lines += ["", "Flags of its own:"] * bool(of_its_own)
+    for flag in of_its_own:
+        lines += _described(flag, True, program)
+    for group, common, others in grouped(default):
         lines += ["", f"{group.title}:"]
         for flag in [*common, *others] if whole else common:
             if flag.name not in TASKS:
@@ -98,6 +112,18 @@ def _described(flag: Flag, whole: bool, program: str) -> list[str]:
         text = text.replace("--list", "flfw list").replace("--show-split", "flfw data split")
     default = f" [{flag.default}]" if flag.default else ""
     return row(flag.usage, text + default)
+
+
+def of_rehearsal(words: Sequence[str]) -> str:
+    """Return the help of ``flfw rehearse``, whose flags begin with other values than those of a run."""
+    from flfw.rehearse.__main__ import DEFAULT, RehearsalCommand
+
+    purpose = (
+        "Find out what a site would leak with these settings, on its own data, before it takes part. A rehearsal is "
+        "always in process and of one client, and makes its own probes."
+    )
+    mine = declared(RehearsalCommand(DEFAULT))
+    return page("flfw rehearse", words, purpose, of_its_own=mine, default=DEFAULT)
 
 
 def of_simulation(words: Sequence[str]) -> str:

@@ -23,9 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         return deploy(rest, program)
     if name == "rehearse":
-        from flfw.rehearse.__main__ import main as rehearse
-
-        return rehearse(rest, program)
+        return _rehearse(rest, program)
     if name == "data":
         from flfw.command.data_sets import main as data_sets
 
@@ -38,14 +36,29 @@ def _simulate(name: str, words: list[str], program: str) -> int:
     from flfw.command.simulation import main as simulate
 
     if pages.asked(words):
-        print(pages.of_subcommand(name, SUBCOMMANDS[name], words))
-        return 0
+        text = pages.of_subcommand(name, SUBCOMMANDS[name], words)
+        return exit_code(program, lambda: _printed(text))
     try:
         given = translated(name, words)
     except BadInput as error:
         refused = error
         return exit_code(program, lambda: _refuse(refused))
     return simulate(given, program)
+
+
+def _rehearse(words: list[str], program: str) -> int:
+    from flfw.command import help as pages
+
+    if pages.asked(words):
+        return exit_code(program, lambda: _printed(pages.of_rehearsal(words)))
+    from flfw.rehearse.__main__ import main as rehearse
+
+    return rehearse(words, program)
+
+
+def _printed(text: str) -> int:
+    print(text)
+    return 0
 
 
 def _refuse(error: BadInput) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import select
 import signal
 import sys
 import threading
@@ -32,18 +33,22 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
 
     Returns:
         The code of the task; 2 for bad input and for a path that cannot be, 1 for a failure or a full or read-only
-        disk, 130 for an interrupt, 143 for SIGTERM. Under SIGTERM a simulation on Ray ends by Ray's own handler, with
-        another code.
+        disk, 130 for an interrupt, 141 where nobody reads its output on, 143 for SIGTERM. Under SIGTERM a simulation
+        on Ray ends by Ray's own handler, with another code.
     """
     set_environment()
     try:
         with _terminable():
-            return do()
+            code = do()
+        sys.stdout.flush()
+        return code
     except BadInput as error:
         message, code = str(error), 2
     except RunFailed as error:
         message, code = str(error), 1
     except OSError as error:
+        if isinstance(error, BrokenPipeError) and _unread():
+            return 128 + signal.SIGPIPE
         if (known := from_machine(error)) is None:
             raise
         message, code = str(known), 2 if isinstance(known, BadInput) else 1
@@ -70,6 +75,20 @@ def from_machine(error: OSError) -> BadInput | RunFailed | None:
         return None
     kind = BadInput if error.errno in _PATHS else RunFailed
     return kind(f"{error.strerror}: {error.filename or 'a file'}")
+
+
+def _unread() -> bool:
+    """Return whether the reader of stdout, such as ``head``, has gone; what is still unwritten is dropped then."""
+    try:
+        output = sys.stdout.fileno()
+    except (OSError, ValueError):  # it is no file
+        return False
+    poll = select.poll()
+    poll.register(output, 0)
+    gone = any(event & select.POLLERR for _, event in poll.poll(0))
+    if gone:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+    return gone
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 from collections.abc import Iterable
 from typing import Any, NoReturn, final
@@ -24,8 +23,8 @@ class Parser(argparse.ArgumentParser):
         """Parse, and refuse unknown words; a subcommand knows its own options."""
         known, unknown = super().parse_known_args(*given, **more)
         if unknown:
-            meant = did_you_mean(unknown, self._option_string_actions)
-            self.error(f"unrecognized arguments: {' '.join(word or repr(word) for word in unknown)}{meant}")
+            question = did_you_mean(unknown, self._option_string_actions)
+            self.error(f"unrecognized arguments: {' '.join(word or repr(word) for word in unknown)}{question}")
         return known, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -40,8 +39,7 @@ def did_you_mean(unknown: Iterable[str], flags: Iterable[str]) -> str:
     ('; did you mean --rounds?', '; did you mean --rounds?')
     """
     words = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-    near = difflib.get_close_matches(f"--{words[0].lstrip('-')}", list(flags), n=1, cutoff=0.7) if words else []
-    return f"; did you mean {near[0]}?" if near else ""
+    return meant(f"--{words[0].lstrip('-')}", flags, least=0.7) if words else ""
 
 
 def choice_meant(message: str) -> str:

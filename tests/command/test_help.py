@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shlex
+import signal
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -12,6 +15,7 @@ from flfw.command.flags import GROUPS, TASKS, flags, grouped
 from flfw.command.program import main
 from flfw.command.record import parse
 from flfw.command.subcommands import SUBCOMMANDS, translated
+from tests.support.paths import ROOT
 
 
 def printed(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -65,3 +69,25 @@ def test_the_example_of_a_subcommand_is_a_right_command_line(name: str) -> None:
     one = SUBCOMMANDS[name]
     words = translated(name, shlex.split(one.example))
     assert parse(words) and words[:1] == ([f"--{one.flag}"] if one.flag else ["--method"])
+
+
+@pytest.mark.parametrize("asked", ["--help", "--help-all"])
+def test_a_rehearsal_has_flags_of_its_own_and_begins_with_other_values(
+    asked: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = printed(capsys, "rehearse", asked)
+    assert max(map(len, text.splitlines())) <= 80 and text.startswith("usage: flfw rehearse")
+    assert "--most-steps INT" in text and "--policy PATH" in text
+    assert "  --clients INT           Clients in all. [1]" in text
+    assert "  --clients INT           Clients in all. [10]" in printed(capsys, "run", asked)
+
+
+@pytest.mark.parametrize("words", [["sim.py", "--help-all"], ["-m", "flfw", "list", "fedavg"]])
+def test_whoever_stops_reading_sees_no_traceback(words: list[str]) -> None:
+    process = subprocess.Popen(
+        [sys.executable, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == ("", 128 + signal.SIGPIPE)
+    process.stderr.close()

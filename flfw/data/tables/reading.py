@@ -110,7 +110,8 @@ def _require_names(path: Path, names: list[str]) -> None:
         raise BadInput(f"Expected a name of its own for each column of {path}, got {got}{more} twice; rename one.")
     if "" in names:
         place = names.index("") + 1
-        raise BadInput(f"Expected a name for each column of {path}, got none for column {place}; name it.")
+        index = ", or if it is an index, write the file without it (pandas: index=False)" if place == 1 else ""
+        raise BadInput(f"Expected a name for each column of {path}, got none for column {place}; name it{index}.")
 
 
 def _not_encoded(path: Path, settings: TableSettings, error: UnicodeError) -> BadInput:
