@@ -32,6 +32,7 @@ _PROGRAM = "measuring"
 _NAMED = f"{_PROGRAM}: "
 UNSAID_S = 10.0
 """Seconds that an estimate may take without a word."""
+_WORTH_S = 1.0  # what is still to come and shorter is not announced
 _CALLS = 2  # of an attack on a target, each of which takes `ENOUGH_S` or more
 _OF_A_GAME = 5  # calls of an attack on membership
 _AUDIT_IMPORTS = 2  # imports of an audit's process, in those of this one
@@ -83,8 +84,8 @@ def measured(kind: str, experiment: Experiment, copies: int, began: float) -> li
             started.append(process)
             last = ""
             for last in process.stdout or ():
-                more_s = announced(last)
-                if more_s is not None and time.monotonic() - began + more_s > UNSAID_S and not notices:
+                more_s = announced(last) or 0.0
+                if more_s >= _WORTH_S and time.monotonic() - began + more_s > UNSAID_S and not notices:
                     notices.append(more_s)
                     print(f"estimate: the measurement of the {kind} takes about {more_s:.0f} s more", file=sys.stderr)
             _, status, used = os.wait4(process.pid, 0)

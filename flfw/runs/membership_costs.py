@@ -12,6 +12,8 @@ import torch
 from flfw.adversary.attack import NotApplicable
 from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
+from flfw.audit.membership_game.game import Game
+from flfw.audit.membership_views import Informed
 from flfw.data.splits import on_demand
 from flfw.nets.net import Tensors
 from flfw.resolve import Resolved
@@ -33,8 +35,8 @@ Model = Callable[[Tensors], VictimModel]
 def membership_seconds(resolved: Resolved, task: Task, model: Model, received: Tensors, sent: Tensors) -> float:
     """Measure the seconds of all attacks on membership: in the controls, and for the clients in the audited rounds.
 
-    What belongs to a round alone, such as the gradients of public examples, is done once for all of its clients. A
-    second game, of an attacker who is told what hides the data, is not counted.
+    What belongs to a round alone, such as the gradients of public examples, is done once for all of its clients. The
+    game of an attacker who is told what hides the data is counted like the first one, against the clients concerned.
 
     Args:
         resolved: the experiment.
@@ -56,7 +58,7 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
     one = MembershipRound(1, received, dict.fromkeys(range(experiment.per_round), sent), experiment.lr, steps)
     held = on_demand.sizes(task.split.train)[0]
     rounds = sum(1 for number in experiment.audited if number)
-    for attack in resolved.membership.values():
+    for name, attack in resolved.membership.items():
 
         def seconds(tried: int, local: LocalSteps | None, held: int, attack: MembershipAttack = attack) -> float:
             few = Examples(candidates.samples[:tried], candidates.labels[:tried])
@@ -72,7 +74,17 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
         of_a_round, each = max(0.0, first - alone), max(0.0, more - alone) / (_MORE - _FEW)
         took_part = experiment.per_round / experiment.clients
         shown = [count + _NULL / len(counts) for count in counts]
-        total += rounds * (of_a_round + took_part * sum(alone + each * max(0, count - _FEW) for count in shown))
-        total += 2 * of_a_round + _BY_HEART * seconds(_EASY, LocalSteps(_CONTROL_LR, _LEARNT), _EASY // 2)
-        total += _SINGLE * seconds(_PAIR, LocalSteps(_CONTROL_LR, 1), _PAIR // 2)
+        against = [alone + each * max(0, count - _FEW) for count in shown]
+        controls = 2 * of_a_round + _BY_HEART * seconds(_EASY, LocalSteps(_CONTROL_LR, _LEARNT), _EASY // 2)
+        controls += _SINGLE * seconds(_PAIR, LocalSteps(_CONTROL_LR, 1), _PAIR // 2)
+        for targets in filter(None, (against, [against[client] for client in _informed_of(resolved, name, steps)])):
+            total += rounds * (of_a_round + took_part * sum(targets)) + controls
     return total
+
+
+def _informed_of(resolved: Resolved, attack: str, steps: int) -> tuple[int, ...]:
+    """Return the target clients against whom somebody who is told what hides the data plays once more."""
+    experiment = resolved.experiment
+    clients = tuple(range(min(experiment.images, experiment.clients)))
+    game = Game("", _FEW, clients, (steps,) * len(clients), experiment.lr)
+    return Informed(resolved, game, attack).clients

@@ -103,9 +103,11 @@ def test_within_a_factor_of_two_of_what_running_it_takes_and_leaves_nothing_behi
 
 
 @pytest.mark.slow
-def test_a_membership_audit_is_within_a_factor_of_two(small: Experiment) -> None:
+@pytest.mark.parametrize("defence", ["none", "prune"])  # of prune an informed attacker plays a second game
+def test_a_membership_audit_is_within_a_factor_of_two(small: Experiment, defence: str) -> None:
     flags = "--method fedavg --clients 3 --rounds 3 --engine inproc --attack membership --audit-rounds 1,2,3"
-    game = {"attack": ("membership",), "membership_pairs": "auto", "audit_rounds": "1,2,3"}
+    flags += f" --defence {defence}"
+    game = {"attack": ("membership",), "membership_pairs": "auto", "audit_rounds": "1,2,3", "defence": defence}
     experiment = dataclasses.replace(small, rounds=3, **game)
     checked = check(experiment)[0].experiment
     result, folder = estimate(resolve(checked)), checked.out
