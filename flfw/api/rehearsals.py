@@ -86,7 +86,7 @@ def run_rehearsal(
     most_steps: int = 5,
     **fields: Any,
 ) -> RehearsalResult:
-    """Measure the leakage of a site on its own data before it takes part, as ``python -m flfw.rehearse.__main__`` does.
+    """Measure the leakage of a site on its own data before it takes part, as ``python -m flfw.rehearse`` does.
 
     It is not called ``rehearse`` because that is a package, `flfw.rehearse`.
 

@@ -171,6 +171,7 @@ ProvenanceFields = TypedDict(
         "data": DataFields | None,
         "weights": dict[str, Any] | None,
         "tuned_on": list[str] | None,
+        "tampered_by": str | None,
         "resumed": list[CodeFields] | None,
         "asked": list[int] | None,
         "from": str | None,

@@ -1,4 +1,4 @@
-"""Rehearsal of a site's leakage before it takes part: ``python -m flfw.rehearse.__main__ --dataset folder:PATH``.
+"""Rehearsal of a site's leakage before it takes part: ``python -m flfw.rehearse --dataset folder:PATH``.
 
 The site's own app runs on the site's own data, in this process. An audit climbs a ladder of probes, from one example
 and one local step to the requested settings, and says where leakage stops. Nothing leaves the machine: no data are
@@ -27,7 +27,7 @@ from flfw.terminal.flags import parsed
 if TYPE_CHECKING:
     from flfw.deploy.policy import Policy
 
-_PROG = "python -m flfw.rehearse.__main__"
+_PROG = "python -m flfw.rehearse"
 DEFAULT = Experiment(engine="inproc", images=4, rounds=3, clients=1)
 
 LIMITS = (

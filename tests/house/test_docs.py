@@ -1,4 +1,4 @@
-"""The pages a reader opens: there is one for each plug-in, and the commands on them are understood."""
+"""The pages a reader opens: there is one for each plug-in, and commands, flags, files and keys on them exist."""
 
 from __future__ import annotations
 
@@ -6,17 +6,24 @@ import importlib
 import importlib.util
 import re
 import shlex
-from collections.abc import Iterator
+import types
+from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
+from typing import Any, Union, get_args, get_origin, get_type_hints, is_typeddict
 
 import pytest
 
 import sim
 from flfw import data, nets, plugins
+from flfw.command.flags import declared, flags
 from flfw.data.splits import partition
+from flfw.formats.result_entries import MembershipFields
+from flfw.formats.result_file import ResultFields
 from flfw.papers.frontier.table import NAME
 from flfw.papers.frontier.table import table as frontier
 from flfw.papers.published import table
+from flfw.rehearse.__main__ import DEFAULT, RehearsalCommand
 from tests.support.paths import ROOT
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -27,6 +34,19 @@ PLACE = re.compile(rf"(?<![\w./:-])(?:{TOPS})/[\w./*-]*[\w*/]")
 RUN = re.compile(r"python3? -m ([\w.]+)")
 FILES = (".py", ".md", ".csv", ".json")
 FORMER = re.compile(r"\(was [^)]*\)")
+FLAG = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
+ADDED = re.compile(r"\.add_argument\([^)]*?\"(--[a-z][a-z0-9-]*)\"")
+OTHERS_FLAGS = {
+    "flwr": "--federation-config --run-config --stream",
+    "ray": "--address --head --num-cpus",
+    "docker": "--detach --file --tag",
+    "systemd": "--now --offline --shell --system",
+    "chromium": "--headless --print-to-pdf",
+    "trackers": "--append --logdir",
+    "pytest": "--durations",
+}
+"""Flags of other programs that the pages name."""
+KEY = re.compile(rf"`((?:{'|'.join(get_type_hints(ResultFields))})(?:\[\])?(?:\.\w+(?:\[\])?)+)`")
 WRITTEN = re.compile(r"^```\w+\n(?:#|<!--) (\S+\.\w+)(?: -->)?$", re.MULTILINE)
 PLUGINS = [
     (kind.noun, name) for kind in (plugins.METHOD, plugins.ATTACK, plugins.DEFENCE) for name in plugins.names(kind)
@@ -122,6 +142,60 @@ def unknown_names(page: Path, root: Path) -> Iterator[str]:
         yield from (f"{at}: no name {name}" for name in names if not reachable(name))
         places = [place for place in PLACE.findall(line) if place not in examples]
         yield from (f"{at}: no file {place}" for place in places if not here(place, page))
+
+
+@cache
+def known_flags() -> frozenset[str]:
+    """Flags of this project's commands, and of others' that the pages name."""
+    sources = [path for top in ("flfw", "papers", "benchmarks", "examples") for path in (ROOT / top).rglob("*.py")]
+    parsed = {flag for path in sources for flag in ADDED.findall(path.read_text())}
+    fields = {f"--{name}" for name in (*flags(), *(flag.name for flag in declared(RehearsalCommand(DEFAULT))))}
+    return frozenset({"--help", "--help-all", *parsed, *fields, *" ".join(OTHERS_FLAGS.values()).split()})
+
+
+def has(kind: Any, keys: Sequence[str]) -> bool:
+    """Tell whether a type of result.json has a field within a field; of unnamed fields every one is there."""
+    if not keys or kind is Any:
+        return True
+    parts = get_args(kind)
+    if get_origin(kind) in (Union, types.UnionType):
+        return any(has(part, keys) for part in parts)
+    if get_origin(kind) in (list, dict):
+        return has(parts[-1], keys if get_origin(kind) is list else keys[1:])
+    return is_typeddict(kind) and keys[0] in (hints := get_type_hints(kind)) and has(hints[keys[0]], keys[1:])
+
+
+def unknown_flags_and_keys(text: str) -> Iterator[str]:
+    """List flags of no command, and keys such as ``rounds[].loss`` that result.json does not have, with their lines."""
+    for number, line in enumerate(text.splitlines(), 1):
+        yield from (f"{number}: no flag {flag}" for flag in FLAG.findall(line) if flag not in known_flags())
+        keys = [key for key in KEY.findall(line) if not key.startswith("flfw.") and not key.endswith((*FILES, ".txt"))]
+        yield from (f"{number}: no key {key}" for key in keys if not has(ResultFields, key.replace("[]", "").split(".")))
+
+
+@pytest.mark.parametrize("page", WITH_NAMES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_flags_and_keys_of_results_on_the_pages_exist(page: Path) -> None:
+    assert list(unknown_flags_and_keys(page.read_text())) == []
+
+
+def test_a_flag_or_key_that_does_not_exist_is_reported_with_its_line() -> None:
+    text = (
+        "`--rounds 3`, `--engin ray`, `provenance.data.md5_ok`, `rounds[].failed`, `audit.csv`, a -- dash\n"
+        "`--local-epoch`, `--write-policy`, `rounds[].loses`, `provenance.data.md6`, `sums.peer.verdict`\n"
+    )
+    assert list(unknown_flags_and_keys(text)) == [
+        "1: no flag --engin",
+        "2: no flag --local-epoch",
+        "2: no key rounds[].loses",
+        "2: no key provenance.data.md6",
+    ]
+
+
+def test_the_keys_of_an_item_of_membership_are_listed() -> None:
+    page = (ROOT / "docs" / "membership.md").read_text()
+    (listed,) = re.findall(r"^Keys of an item: (.*?)\n\n", page, re.DOTALL | re.MULTILINE)
+    inner = re.compile(r"\([^)]*\)")
+    assert set(re.findall(r"`(\w+)`", inner.sub("", listed))) == set(get_type_hints(MembershipFields))
 
 
 @pytest.mark.parametrize("page", WITH_NAMES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -201,7 +201,7 @@ def test_a_split_that_leaves_examples_out_is_named(chosen: Path) -> None:
             "Expected data that are on this machine, since a rehearsal downloads nothing, got dataset=mnist; take "
             "--dataset folder:PATH, or get them first with python -m flfw.data.download NAME.",
         ),
-        (["--nonsense"], "Unrecognized options: --nonsense; see python -m flfw.rehearse.__main__ --help"),
+        (["--nonsense"], "Unrecognized options: --nonsense; see python -m flfw.rehearse --help"),
     ],
 )
 def test_what_does_not_fit_is_refused_in_a_line(
@@ -212,7 +212,7 @@ def test_what_does_not_fit_is_refused_in_a_line(
     data = [] if "--dataset" in given else ["--dataset", f"folder:{chosen}"]
     attack = [] if "--attack" in given else ["--attack", "analytic"]
     assert main(*given, *data, *attack, "--method", "fedavg", "--net", "mlp", "--out", tmp_path / "run") == 2
-    assert capsys.readouterr().err == f"flfw.rehearse.__main__: {line}\n"
+    assert capsys.readouterr().err == f"flfw.rehearse: {line}\n"
     assert not (tmp_path / "run").exists()
 
 
