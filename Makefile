@@ -52,9 +52,9 @@ lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# The environment: a venv, uv inside it, then exactly the pinned packages (torch with CUDA: about 6 GB) and this project.
+# The environment: a venv, uv inside it, then exactly the pinned packages (torch with CUDA: about 7 GB in all) and this project.
 $(VENV)/.installed: requirements.txt pyproject.toml
-	@echo "Setting up $(VENV): this downloads PyTorch with CUDA and its friends, about 3 GB, and unpacks to about 6 GB."
+	@echo "Setting up $(VENV): this downloads PyTorch with CUDA and its friends, about 3 GB, and unpacks to about 7 GB."
 	$(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -m pip install --quiet uv
 	$(VENV)/bin/uv pip sync --quiet --compile-bytecode --python $(RUN) requirements.txt

@@ -112,7 +112,7 @@ def _opacus() -> tuple[Any, Any, Any]:
         from opacus.accountants import PRVAccountant, RDPAccountant
         from opacus.accountants.analysis import rdp
     except ImportError as error:
-        raise BadInput("Expected the package opacus, got none: pip install flfw[papers].") from error
+        raise BadInput("Expected the package opacus, got none: pip install opacus.") from error
     return rdp, PRVAccountant, RDPAccountant
 
 

@@ -82,4 +82,4 @@ def _package() -> Any:
     try:
         return import_module("PLD_accounting")
     except ImportError as error:
-        raise BadInput("Expected the package PLD_accounting, got none: pip install flfw[papers].") from error
+        raise BadInput("Expected the package PLD_accounting, got none: pip install PLD_accounting.") from error

@@ -15,16 +15,17 @@ _OPENING = """# The main job over seeds and machines
 `python sim.py` runs HyperFL on the digits with seed 0 and attacks 8 images before and after its 10 rounds. That is one
 draw. With another seed, clients hold other images and start from other weights; on another processor, sums round in
 another order, 10 rounds of training and thousands of steps of a search enlarge that, and an image near the threshold
-falls on the other side. So no single count is the main job's result; this page has all of those measured:
+falls on the other side. So no single count is the main job's result; this page has every main job that was recorded:
 
 ```
-python -m flfw.papers.main_job --seeds 0 1 2          # run the seeds that this machine has not run, print this page
+python -m flfw.papers.main_job --seeds 0 1 2          # run the seeds that this machine has not run, write this page
 python -m flfw.papers.main_job --take runs/A runs/B   # take finished main jobs, of other machines too
 ```
 
 A cell is the number of recovered images with the 95 % interval of their share (Clopper-Pearson), the mean PSNR, and the
-verdict. An interval speaks of the images of one seed; the last column, the least and the most over the seeds, of how
-much seeds differ. On one machine a seed repeats bit for bit, and `python sim.py --verify runs/NAME` tests that.
+verdict. An interval speaks of the images of one seed. Where a table has several seeds, its last column has the least and the most
+over these. Other code or another machine has a table of its own. With the same code, on one machine, a seed repeats bit for
+bit, and `python sim.py --verify runs/NAME` tests that.
 """
 
 _NOT_HERE = """
@@ -58,15 +59,21 @@ def _table(jobs: Sequence[MainJob]) -> str:
     chip = f" ({first.instructions})" if first.instructions else ""
     lines = [f"\n## {first.hardware}{chip}", ""]
     lines += [f"torch {first.torch}, code {first.code}, {engines}, {when}.", ""]
-    lines += [f"| attack | after round | {' | '.join(f'seed {job.seed}' for job in jobs)} | over the seeds |"]
-    lines += [f"|---|---|{'---|' * len(jobs)}---|"]
+    several = len(jobs) > 1
+    lines += [_row("attack", "after round", *(f"seed {job.seed}" for job in jobs), *["over the seeds"] * several)]
+    lines += ["|---" * (2 + len(jobs) + several) + "|"]
     for place in dict.fromkeys(_place(entry) for job in jobs for entry in job.entries):
         results = [next((entry for entry in job.entries if _place(entry) == place), None) for job in jobs]
         cells = ["–" if entry is None else _cell(entry) for entry in results]
-        lines.append(f"| {place[0]}, {place[1]} | {place[2]} | {' | '.join(cells)} | {_range(results)} |")
-    accuracies = " | ".join(f"{job.accuracy:.3f}" for job in jobs)
-    lines.append(f"| accuracy after training | 10 | {accuracies} | {_span([job.accuracy for job in jobs])} |")
+        lines.append(_row(f"{place[0]}, {place[1]}", str(place[2]), *cells, *[_range(results)] * several))
+    accuracies = [job.accuracy for job in jobs]
+    shown = [f"{accuracy:.3f}" for accuracy in accuracies]
+    lines.append(_row("accuracy after training", "10", *shown, *[_span(accuracies)] * several))
     return "\n".join([*lines, ""])
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def _place(entry: MainJobEntry) -> tuple[str, str, int]:

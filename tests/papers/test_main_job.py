@@ -75,7 +75,8 @@ def test_a_table_has_a_column_for_each_seed_and_their_range() -> None:
 
 def test_machines_and_versions_of_the_code_have_tables_of_their_own() -> None:
     text = page.text([JOB, replace(JOB, hardware="another"), replace(JOB, code="d" * 16)])
-    assert text.count("| attack |") == 3 and "3 runs on 2 machines." in text
+    assert text.count("| attack | after round | seed 0 |\n|---|---|---|\n") == 3 and "3 runs on 2 machines." in text
+    assert "over the seeds" not in text.partition("\n## ")[2]  # a table of one seed shows no difference of seeds
 
 
 def test_the_page_in_docs_is_printed_from_the_records() -> None:

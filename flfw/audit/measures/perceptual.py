@@ -140,7 +140,7 @@ def _metric() -> Any:
     try:
         import lpips
     except ImportError as error:
-        raise BadInput("Expected the package lpips, got none: pip install flfw[papers].") from error
+        raise BadInput("Expected the package lpips, got none: pip install lpips.") from error
     with initialising(0, "perceptual"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The parameter 'pretrained' is deprecated", UserWarning, "torchvision")
         warnings.filterwarnings("ignore", "Arguments other than a weight enum", UserWarning, "torchvision")
