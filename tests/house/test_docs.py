@@ -17,6 +17,7 @@ import pytest
 import sim
 from flfw import data, nets, plugins
 from flfw.command.flags import declared, flags
+from flfw.command.subcommands import OTHERS, SUBCOMMANDS, translated
 from flfw.data.splits import partition
 from flfw.formats.result_entries import MembershipFields
 from flfw.formats.result_file import ResultFields
@@ -91,6 +92,16 @@ def test_commands_on_the_pages_parse(page: Path) -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links {target}"
+
+
+def test_each_subcommand_stands_beside_its_flag() -> None:
+    page = (ROOT / "docs" / "command_line.md").read_text()
+    rows = re.findall(r"^\| `flfw (\S+) ?(.*?)`.*? \| *`?(.*?)`? *\|$", page, re.MULTILINE)
+    assert {name for name, *_ in rows} == {*SUBCOMMANDS, *OTHERS}
+    for name, words, flag in rows:
+        if name in SUBCOMMANDS:
+            beside = shlex.split(flag.removeprefix("python sim.py"))
+            assert sim.parse(translated(name, shlex.split(words))) == sim.parse(beside), name
 
 
 def reachable(name: str) -> bool:
