@@ -23,7 +23,7 @@ python -m flfw.papers.main_job --take runs/A runs/B   # take finished main jobs,
 ```
 
 A cell is the number of recovered images with the 95 % interval of their share (Clopper-Pearson), the mean PSNR, and the
-verdict. An interval speaks of the images of one seed. Where a table has several seeds, its last column has the least and
+verdict. An interval speaks of the images of one seed. If a table has several seeds, its last column has the least and
 the most over these. Other code or another machine has a table of its own. With the same code, on one machine, a seed
 repeats bit for bit, and `python sim.py --verify runs/NAME` tests that.
 """
