@@ -59,16 +59,16 @@ def _table(jobs: Sequence[MainJob]) -> str:
     chip = f" ({first.instructions})" if first.instructions else ""
     lines = [f"\n## {first.hardware}{chip}", ""]
     lines += [f"torch {first.torch}, code {first.code}, {engines}, {when}.", ""]
-    several = len(jobs) > 1
-    lines += [_row("attack", "after round", *(f"seed {job.seed}" for job in jobs), *["over the seeds"] * several)]
-    lines += ["|---" * (2 + len(jobs) + several) + "|"]
+    ranged = len(jobs) > 1
+    lines += [_row("attack", "after round", *(f"seed {job.seed}" for job in jobs), *["over the seeds"] * ranged)]
+    lines += ["|---" * (2 + len(jobs) + ranged) + "|"]
     for place in dict.fromkeys(_place(entry) for job in jobs for entry in job.entries):
         results = [next((entry for entry in job.entries if _place(entry) == place), None) for job in jobs]
         cells = ["–" if entry is None else _cell(entry) for entry in results]
-        lines.append(_row(f"{place[0]}, {place[1]}", str(place[2]), *cells, *[_range(results)] * several))
+        lines.append(_row(f"{place[0]}, {place[1]}", str(place[2]), *cells, *[_range(results)] * ranged))
     accuracies = [job.accuracy for job in jobs]
     shown = [f"{accuracy:.3f}" for accuracy in accuracies]
-    lines.append(_row("accuracy after training", "10", *shown, *[_span(accuracies)] * several))
+    lines.append(_row("accuracy after training", "10", *shown, *[_span(accuracies)] * ranged))
     return "\n".join([*lines, ""])
 
 
