@@ -94,7 +94,7 @@ def _finite(read: Any) -> bool:
 
 
 def _run_fits(run: Any) -> bool:
-    return type(run.seed) is int and all(a is None or math.isfinite(a) for a in run.accuracies.values())
+    return type(run.seed) is int and all(a is None or math.isfinite(a) for a in run.utilities.values())
 
 
 def _training() -> bytes:

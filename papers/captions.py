@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flfw.formats.latex import escaped, floating
+from flfw.matrix.columns import family
 from flfw.papers.run_groups import RunGroup
 
 _INCLUDED = ("pdf", "png")  # LaTeX includes no SVG
@@ -43,7 +44,8 @@ def caption(groups: Sequence[RunGroup], title: str) -> str:
     if pairs:
         words.append(f"Membership: {' or '.join(map(str, pairs))} pairs of a member and another example.")
     if len(seeds) > 1:
-        words.append("Accuracies: means over the seeds, from the least to the most accurate.")
+        utility, *_ = family(run.utilities for group in groups for run in group.runs)
+        words.append(f"{utility.names.capitalize()}: means over the seeds, {utility.ends}.")
     return escaped(" ".join(words))
 
 

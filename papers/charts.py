@@ -15,7 +15,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from flfw.errors import require
-from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, End, Rows, blank, name_ends
+from flfw.matrix.columns import RECEIVED
+from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, End, Rows, blank, name_ends, write_numbers
 
 _WIDE = 100.0  # smallest ratio of largest to smallest value with a logarithmic axis
 _BAND = 0.18
@@ -59,14 +60,15 @@ def norms(rows: Rows, title: str) -> Figure:
 
 @rc_context(STYLE)
 def privacy(rows: Rows, title: str) -> Figure:
-    """Draw accuracy against epsilon, one plot for each unit; full marks are true epsilons, hollow marks published ones.
+    """Draw utility against epsilon, one plot for each unit; full marks are true epsilons, hollow marks published ones.
 
-    A dashed line is the accuracy of a run without any epsilon.
+    A dashed line is the utility of a run without any epsilon.
 
     Args:
         rows: rows of `flfw.papers.comparisons.privacy`.
         title: title above the plots.
     """
+    utility = next(one for one in RECEIVED if one.column in rows[0])
     units = [unit for unit in dict.fromkeys(row["unit"] for row in rows) if _known(rows, unit)]
     figure = blank(3.4 * len(units) + 1.8, 3.6, title)
     plots: Sequence[Axes] = figure.subplots(1, len(units), sharey=True, squeeze=False)[0]
@@ -85,18 +87,18 @@ def privacy(rows: Rows, title: str) -> Figure:
             finite = [row for row in matching if row["epsilon"] is not None and isfinite(row["epsilon"])]
             for row in finite:
                 if row["as_published"] is not None:
-                    both, level = (row["as_published"], row["epsilon"]), (row["accuracy"],) * 2
+                    both, level = (row["as_published"], row["epsilon"]), (row[utility.column],) * 2
                     axes.plot(both, level, color=ink, linewidth=0.7, linestyle=(0, (2, 2)), zorder=2)
                     axes.plot(both[:1], level[:1], mark, color=ink, **_PUBLISHED)
                     drawn[_HOLLOW] = Line2D([], [], marker=MARKS[0], color=TEXT, **_PUBLISHED)
             if finite:
-                across = [row["epsilon"] for row in finite], [row["accuracy"] for row in finite]
+                across = [row["epsilon"] for row in finite], [row[utility.column] for row in finite]
                 (drawn[name],) = axes.plot(*across, color=ink, marker=mark, linewidth=1, zorder=3)
             for row in (row for row in rows if row["kind"] == name and row["run"] not in claiming):
-                drawn[f"{name}, no epsilon"] = axes.axhline(row["accuracy"], color=ink, linestyle=(0, (4, 2)))
+                drawn[f"{name}, no epsilon"] = axes.axhline(row[utility.column], color=ink, linestyle=(0, (4, 2)))
         _quiet(axes)
-    plots[0].set_ylabel("accuracy")
-    plots[0].yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    plots[0].set_ylabel(f"{utility.name}{utility.direction}")
+    write_numbers(plots[0].yaxis, utility)
     plots[0].set_ylim(bottom=0)
     words = sorted(drawn, key=lambda word: word == _HOLLOW)
     plots[-1].legend([drawn[word] for word in words], words, **_BESIDE)
@@ -105,7 +107,7 @@ def privacy(rows: Rows, title: str) -> Figure:
 
 @rc_context(STYLE)
 def compression(rows: Rows, title: str) -> Figure:
-    """Draw accuracy by compression, and below it the leakage at the client: a mark for each run, a line for the means.
+    """Draw utility by compression, and below it the leakage at the client: a mark for each run, a line for the means.
 
     Args:
         rows: rows of `flfw.papers.comparisons.compression`.
@@ -113,13 +115,14 @@ def compression(rows: Rows, title: str) -> Figure:
     """
     figure = blank(6.4, 5.6, title)
     above, below = figure.subplots(2, sharex=True)
-    above.set_title("Accuracy")
-    above.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+    utility = next(one for one in RECEIVED if one.column in rows[0])
+    above.set_title(f"{utility.name.capitalize()}{utility.direction}")
+    write_numbers(above.yaxis, utility)
     below.set(title="Distance of reconstructed single examples (type 2): near 0 is a leak")
     below.set_xlabel("share of a gradient's entries that are zeroed")
     below.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
     ways = [way for way in ("before", "after") if any(row["compress"] == way for row in rows)]
-    for axes, column in ((above, "accuracy"), (below, "distance")):
+    for axes, column in ((above, utility.column), (below, "distance")):
         ends = []
         for way, ink, mark in zip(ways, cycle(INKS), cycle(MARKS)):
             matching = [row for row in rows if row["compress"] in (way, "none") and row[column] is not None]

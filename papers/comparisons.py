@@ -7,6 +7,7 @@ from math import inf, isfinite
 from typing import Any
 
 from flfw.errors import BadInput, require
+from flfw.matrix.columns import Utility, family
 from flfw.matrix.rows import Finished
 from flfw.papers.drawing import Rows
 from flfw.plugins import short_name
@@ -16,6 +17,8 @@ ON_CLIENT = "client_example"
 
 def privacy(runs: Mapping[str, Finished]) -> Rows:
     """Return a row per run and unit: run, kind, unit, epsilon, as_published, delta and accuracy.
+
+    Regressions have ``mean_absolute_error`` in place of the accuracy.
 
     ``epsilon`` is the true epsilon against the server, inf where nothing is claimed. ``as_published`` is the epsilon
     by the paper's count, where the run has it. ``accuracy`` is the accuracy of the last model as clients receive it,
@@ -28,6 +31,7 @@ def privacy(runs: Mapping[str, Finished]) -> Rows:
         BadInput: a run has no accuracy, is damaged, or none claims anything.
     """
     rows: list[dict[str, Any]] = []
+    _, received, *_ = family(one.utilities for one in runs.values())
     for name, one in runs.items():
         claims = _claims(one)
         labels = {"run": name, "kind": kind(one)}
@@ -40,7 +44,7 @@ def privacy(runs: Mapping[str, Finished]) -> Rows:
             paper = [claim for claim in unit_claims if claim["counted"] == "as published"]
             numbers = {"epsilon": _epsilon(true), "as_published": _epsilon(paper)}
             delta = true[0]["delta"] if true else None
-            rows.append({**labels, "unit": unit, **numbers, "delta": delta, "accuracy": _accuracy(one)})
+            rows.append({**labels, "unit": unit, **numbers, "delta": delta, **_utility(one, received)})
     known = [row for row in rows if row["epsilon"] is not None and isfinite(row["epsilon"])]
     require(bool(known), "a run that claims an epsilon against the server", runs=" and ".join(runs))
     return rows
@@ -48,6 +52,8 @@ def privacy(runs: Mapping[str, Finished]) -> Rows:
 
 def compression(runs: Mapping[str, Finished]) -> Rows:
     """Return a row per run: run, compress, ratio, accuracy, attack, distance, found and failures.
+
+    Regressions have ``mean_absolute_error`` in place of the accuracy.
 
     ``ratio`` is the share of each tensor's entries that are zeroed; a run without compression has ratio 0. ``compress``
     is before or after the noise. The leakage is the leakage of single examples in local training (type 2), by the
@@ -61,13 +67,14 @@ def compression(runs: Mapping[str, Finished]) -> Rows:
         BadInput: a method that does not compress, a run without accuracy, or fewer than two ratios.
     """
     rows: list[dict[str, Any]] = []
+    _, received, *_ = family(one.utilities for one in runs.values())
     for name, one in runs.items():
         settings = one.result["config"].get("method_settings") or {}
         if "compress_ratio" not in settings:
             raise BadInput(f"Expected runs of a method with the setting compress_ratio, got {kind(one)} in {name}.")
         where = settings["compress"] if settings["compress_ratio"] else "none"
         ratio = 0.0 if where == "none" else float(settings["compress_ratio"])
-        rows.append({"run": name, "compress": where, "ratio": ratio, "accuracy": _accuracy(one), **_leakage(one)})
+        rows.append({"run": name, "compress": where, "ratio": ratio, **_utility(one, received), **_leakage(one)})
     ratios = sorted({row["ratio"] for row in rows})
     require(len(ratios) > 1, "runs with different compress_ratio", ratios=" and ".join(f"{r:g}" for r in ratios))
     return sorted(rows, key=lambda row: (row["compress"], row["ratio"]))
@@ -93,11 +100,12 @@ def _epsilon(claims: Sequence[Mapping[str, Any]]) -> float | None:
     return float(claims[0]["epsilon"]) if claims else None  # result.json stores infinity as the string "inf"
 
 
-def _accuracy(one: Finished) -> float:
-    received = one.accuracies["acc_global"]
-    if received is None:
-        raise BadInput(f"Expected a run whose clients report accuracies, got {one.folder} without; name another.")
-    return received
+def _utility(one: Finished, received: Utility) -> dict[str, float]:
+    """Return the utility of the model as received, by the name of its column."""
+    value = one.utilities.get(received.key)
+    if value is None:
+        raise BadInput(f"Expected a run whose clients report {received.names}, got {one.folder} without; name another.")
+    return {received.column: value}
 
 
 def _leakage(one: Finished) -> dict[str, Any]:

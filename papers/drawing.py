@@ -17,13 +17,15 @@ from typing import Any, Literal, NamedTuple
 
 from matplotlib import rc_context, rcParams
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from flfw.errors import BadInput
+from flfw.matrix.columns import ACCURACIES, ERRORS, Utility
 from flfw.report.figures import spread
 
 Format = Literal["svg", "png", "pdf"]
@@ -87,29 +89,31 @@ class End(NamedTuple):
 
 @rc_context(STYLE)
 def training(rows: Rows, title: str) -> Figure:
-    """Draw the mean training loss by round, and below it accuracy: dashed before local training, solid after it.
+    """Draw the mean training loss by round, and below it utility: dashed before local training, solid after it.
 
     Args:
-        rows: ``run``, ``round``, ``loss``, ``acc_global`` and ``acc_local``, one row per run and round.
+        rows: ``run``, ``round``, ``loss``, and ``acc_global`` and ``acc_local``, or ``mae_`` of regressions; one row
+            per run and round.
         title: title above both plots.
     """
+    local, received, *_ = ERRORS if ERRORS[0].key in rows[0] else ACCURACIES
     names = list(dict.fromkeys(row["run"] for row in rows))
     figure = blank(6.4, max(5.6, 0.65 * len(names)), title)  # tall enough for the names of many runs
     above, below = figure.subplots(2, sharex=True, height_ratios=(2, 3))
     above.set_title("Mean training loss")
-    below.set(title="Accuracy before and after local training", xlabel="round")
-    below.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
-    losses, accuracies = [], []
+    below.set(title=f"{local.name.capitalize()} before and after local training", xlabel="round")
+    write_numbers(below.yaxis, local)
+    losses, utilities = [], []
     for name, ink, mark in zip(names, cycle(INKS), cycle(MARKS)):
         run_rows, prefix = [row for row in rows if row["run"] == name], "" if len(names) == 1 else f"{name}, "
         losses += _curve(above, run_rows, "loss", name, ink, mark)
-        accuracies += _curve(below, run_rows, "acc_local", f"{prefix}after", ink, mark)
-        accuracies += _curve(below, run_rows, "acc_global", f"{prefix}before", ink, mark, _BEFORE)
+        utilities += _curve(below, run_rows, local.key, f"{prefix}after", ink, mark)
+        utilities += _curve(below, run_rows, received.key, f"{prefix}before", ink, mark, _BEFORE)
     _by_round(above)
     _by_round(below)
     figure.draw_without_rendering()  # the layout sets the height of the axes, which the spacing of the names needs
     name_ends(above, losses)
-    name_ends(below, accuracies)
+    name_ends(below, utilities)
     return figure
 
 
@@ -197,6 +201,12 @@ def blank(width: float, height: float, title: str) -> Figure:
     FigureCanvasAgg(figure)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10, fontweight="bold", wrap=True)
     return figure
+
+
+def write_numbers(axis: Axis, utility: Utility) -> None:
+    """Write the numbers of a utility's axis: in per cent if it is a share, else as they are."""
+    in_unit = FuncFormatter(lambda value, _: utility.tick(value))
+    axis.set_major_formatter(PercentFormatter(1.0, symbol=" %") if utility.is_share else in_unit)
 
 
 def _by_round(axes: Axes) -> None:

@@ -1,6 +1,7 @@
 """Figures from finished runs, the numbers beside each as CSV: ``python -m flfw.papers.figures RUN [OTHER ...]``.
 
-    training    mean training loss, and accuracy before and after local training, by round, of all runs together
+    training    mean training loss, and accuracy before and after local training, by round, of all runs together; a
+                regression has its mean absolute error here and below, where smaller is better
     measures    further measures of the first run's method, by round
     embeddings  t-SNE of the private embeddings of the first run's clients, marked by the classes they hold most of
     leakage     what each attack recovered of each run, with intervals
@@ -35,6 +36,7 @@ from matplotlib.figure import Figure
 
 from flfw import data
 from flfw.errors import BadInput, require
+from flfw.matrix.columns import ERRORS, UTILITIES, family
 from flfw.matrix.ranking_page import listed
 from flfw.matrix.rows import Finished, read
 from flfw.papers import charts, comparisons, drawing, features, gains, grids, leakage_charts
@@ -132,7 +134,8 @@ def _made(
     first = runs[0]
     if name in OF_LEAKS:
         rows = getattr(numbers, name)(groups)
-        return rows, getattr(leakage_charts, name)(rows, f"{_title(runs)}: {OF_LEAKS[name]}")
+        words = f"{UTILITIES[rows[0]['measure']].name} against leakage" if name == "frontier" else OF_LEAKS[name]
+        return rows, getattr(leakage_charts, name)(rows, f"{_title(runs)}: {words}")
     if name == "training":
         rows = training(groups)
         return rows, drawing.training(rows, _title(runs))
@@ -199,20 +202,22 @@ def _words(items: Iterable[object]) -> str:
 def training(groups: Sequence[RunGroup]) -> Rows:
     """Return a row per run and round: ``run``, ``round``, ``loss``, ``acc_global``, ``acc_local``.
 
-    Of several seeds they are means over those rounds that all of them have; where any run has several, columns with
-    ``_low`` and ``_high`` give the least and the largest of the seeds.
+    Of regressions the last two are ``mae_global`` and ``mae_local``. Of several seeds they are means over those rounds
+    that all of them have; where any run has several, columns with ``_low`` and ``_high`` give the least and the largest
+    of the seeds.
 
     Raises:
         BadInput: a run was not trained, or is damaged.
     """
     pooled = any(len(group.runs) > 1 for group in groups)
     rows: list[dict[str, Any]] = []
-    for group in groups:
-        each = [
-            {row["round"]: row for row in _rounds(run, lambda row: {k: row[k] for k in _CURVES})} for run in group.runs
-        ]
+    courses = [[_rounds(run, _utilities) for run in group.runs] for group in groups]
+    local, received, *_ = family(row for course in courses for run in course for row in run)
+    curves = ("loss", received.key, local.key)
+    for group, course in zip(groups, courses, strict=True):
+        each = [{row["round"]: row for row in run} for run in course]
         for at in (at for at in each[0] if all(at in other for other in each)):
-            values = {key: [other[at][key] for other in each] for key in _CURVES}
+            values = {key: [other[at][key] for other in each] for key in curves}
             rows.append({"run": group.name, "round": at, **{key: _mean(given) for key, given in values.items()}})
             if pooled:
                 pooled_runs = len(each) > 1
@@ -222,7 +227,12 @@ def training(groups: Sequence[RunGroup]) -> Rows:
     return rows
 
 
-_CURVES = ("loss", "acc_global", "acc_local")
+def _utilities(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the numbers of a round of which there is a curve: loss, accuracies and errors."""
+    extra = row.get("extra") or {}
+    return {key: row[key] for key in ("loss", "acc_global", "acc_local")} | {
+        one.key: extra.get(one.key) for one in ERRORS
+    }
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

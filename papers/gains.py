@@ -1,10 +1,13 @@
-"""Gain of each client over training alone: the accuracy of a method's run less that of a run of local_only."""
+"""Gain of each client over training alone: the accuracy of a method's run less that of a run of local_only.
+
+Of a regression it is the error of the run of local_only less that of the method's.
+"""
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ from matplotlib.ticker import FuncFormatter
 
 from flfw.data.splits import partition
 from flfw.errors import BadInput, require
+from flfw.matrix.columns import ERRORS, Utility, family
 from flfw.matrix.rows import Finished
 from flfw.papers.drawing import INKS, STYLE, Rows, blank
 from flfw.plugins import settings
@@ -25,13 +29,15 @@ ALONE = "local_only"
 _SAME = ("dataset", "side", "split", "clients", "canaries", "seed")
 _MOST_NAMED = 40  # most clients that are drawn with their numbers
 _POINTS = FuncFormatter(lambda value, _: f"{100 * value:+.3g}" if value else "0")
+_SAVED = FuncFormatter(lambda value, _: f"{value:+,.10g}" if value else "0")
 
 
 def gains(runs: Mapping[str, Finished]) -> Rows:
     """Return a row per run and client, the least gain first: ``run``, ``client``, ``alone``, ``accuracy``, ``gain``.
 
     Accuracy is measured on the client's own test data after local training: in the round of its best validation
-    accuracy if the split has validation data, else at the end. Clients without it in either run have no row.
+    accuracy if the split has validation data, else at the end. Clients without it in either run have no row. Of a
+    regression there is ``mean_absolute_error`` in place of the accuracy, and R2 on validation data decides.
 
     Args:
         runs: runs by name: one run of `ALONE`, the others with the same data, split, clients and seed.
@@ -42,21 +48,23 @@ def gains(runs: Mapping[str, Finished]) -> Rows:
     alone = [name for name, one in runs.items() if one.result["config"].get("method") == ALONE]
     require(len(alone) == 1 < len(runs), f"one run of {ALONE} and others beside it", runs=" and ".join(runs))
     reference = runs[alone[0]]
-    baseline, rows = _accuracies(reference), []
+    local, *_ = family(one.utilities for one in runs.values())
+    baseline, rows = _utilities(reference, local), []
     for name, one in runs.items():
         if one is reference:
             continue
         _require_same(reference, one)
-        accuracies = {client: value for client, value in _accuracies(one).items() if client in baseline}
-        require(bool(accuracies), f"clients with an accuracy in both runs of {name}", clients=0)
-        order = sorted(accuracies, key=lambda client: (accuracies[client] - baseline[client], client))
+        values = {client: value for client, value in _utilities(one, local).items() if client in baseline}
+        require(bool(values), f"clients with an {local.noun} in both runs of {name}", clients=0)
+        gained = {client: local.gain(value, baseline[client]) for client, value in values.items()}
+        order = sorted(gained, key=lambda client: (gained[client], client))
         rows += [
             {
                 "run": name,
                 "client": c,
                 "alone": baseline[c],
-                "accuracy": accuracies[c],
-                "gain": accuracies[c] - baseline[c],
+                local.column: values[c],
+                "gain": gained[c],
             }
             for c in order
         ]
@@ -85,30 +93,32 @@ def _identity(run: Finished) -> dict[str, Any]:
         raise BadInput(f"Expected a run of this version in {run.folder}, got a damaged one: {error!r}.") from error
 
 
-def _accuracies(run: Finished) -> dict[int, float]:
-    """Return the accuracy of each client."""
-    rounds = _by_round(run.folder / "clients.csv")
-    if rounds and all(row["acc_validation"] is not None for row in rounds):
+def _utilities(run: Finished, local: Utility) -> dict[int, float]:
+    """Return the utility of each client after local training."""
+    chosen_by = "acc_validation" if local.is_share else "r2_validation"
+    rounds = _by_round(run.folder / "clients.csv", (local.key, chosen_by))
+    if rounds and all(row[chosen_by] is not None for row in rounds):
         best: dict[int, dict[str, float]] = {}
         for row in rounds:  # in the order of the rounds; the first of equal ones counts
             client = int(row["client"])
-            if client not in best or row["acc_validation"] > best[client]["acc_validation"]:
+            if client not in best or row[chosen_by] > best[client][chosen_by]:
                 best[client] = row
-        return {client: best[client]["acc_local"] for client in sorted(best)}
+        return {client: best[client][local.key] for client in sorted(best)}
     try:
-        return {int(row["client"]): float(row["acc_local"]) for row in run.result["final"]["per_client"]}
+        return {int(row["client"]): float(row[local.key]) for row in run.result["final"]["per_client"]}
     except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"Expected accuracies of the clients in {run.folder}, got none: {error!r}.") from error
+        raise BadInput(f"Expected {local.names} of the clients in {run.folder}, got none: {error!r}.") from error
 
 
-def _by_round(path: Path) -> list[dict[str, Any]]:
+def _by_round(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
     """Return a row per round and client, None where there is no number; no rows without a file."""
     if not path.is_file():
         return []
-    keys = ("client", "acc_local", "acc_validation")
     try:
         with path.open(newline="", encoding="utf-8") as lines:
-            return [{k: float(row[k]) if row.get(k) else None for k in keys} for row in csv.DictReader(lines)]
+            return [
+                {k: float(row[k]) if row.get(k) else None for k in ("client", *keys)} for row in csv.DictReader(lines)
+            ]
     except ValueError as error:
         raise BadInput(f"Expected numbers in {path}, got {error}; restore it.") from error
 
@@ -121,6 +131,7 @@ def drawn(rows: Rows, title: str) -> Figure:
         rows: rows of `gains`.
         title: title above the plots.
     """
+    points = ERRORS[0].column not in rows[0]
     names = list(dict.fromkeys(row["run"] for row in rows))
     figure = blank(max(5.0, min(9.0, 1.2 + 0.28 * len(rows) / len(names))), 1.9 * len(names) + 0.9, title)
     plots: list[Axes] = list(figure.subplots(len(names), 1, sharey=True, squeeze=False)[:, 0])
@@ -131,13 +142,13 @@ def drawn(rows: Rows, title: str) -> Figure:
         axes.axhline(0, color=INKS[0], linewidth=0.8, zorder=4)
         mean = math.fsum(values) / len(values)
         axes.axhline(mean, color=INKS[1], linewidth=1, linestyle=(0, (4, 2)), zorder=4)
-        axes.set_title(f"{name}: mean {100 * mean:+.1f} points (dashed)")
+        axes.set_title(f"{name}: mean {f'{100 * mean:+.1f} points' if points else f'{mean:+.3g}'} (dashed)")
         axes.grid(axis="y")
         axes.tick_params(length=0)
         axes.margins(x=0.02)
-        axes.yaxis.set_major_formatter(_POINTS)
+        axes.yaxis.set_major_formatter(_POINTS if points else _SAVED)
         named = len(run_rows) <= _MOST_NAMED
         axes.set_xticks(places if named else [], [str(row["client"]) for row in run_rows] if named else None)
     plots[-1].set_xlabel("client, the least gain first")
-    figure.supylabel("points over local training", fontsize=9)
+    figure.supylabel("points over local training" if points else "error below that of local training", fontsize=9)
     return figure

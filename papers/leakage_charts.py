@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, Rows, blank
+from flfw.matrix.columns import UTILITIES
+from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, Rows, blank, write_numbers
 
 _BAR: Any = {"linestyle": "none", "capsize": 2, "linewidth": 1.2, "zorder": 3}
 _PANELS = (("share", "Examples recovered"), ("psnr", "PSNR, dB"))
@@ -82,12 +83,13 @@ def curves(rows: Rows, title: str) -> Figure:
 
 @rc_context(STYLE)
 def frontier(rows: Rows, title: str) -> Figure:
-    """Draw accuracy against leakage: full marks are on the frontier, hollow ones are beaten by another run.
+    """Draw utility against leakage: full marks are on the frontier, hollow ones are beaten by another run.
 
     Args:
         rows: rows of `flfw.papers.leakage_numbers.frontier`.
         title: title above the plots.
     """
+    utility = UTILITIES[rows[0]["measure"]]
     figure = blank(6.4, 3.6 + 0.16 * len(rows), title)
     shown = [panel for panel in (_PANELS[0], ("closeness", "Closest result, dB")) if _known(rows, panel[0])]
     plots: Sequence[Axes] = figure.subplots(1, len(shown), squeeze=False)[0]
@@ -95,11 +97,11 @@ def frontier(rows: Rows, title: str) -> Figure:
         for row, ink, mark in zip(rows, cycle(INKS), cycle(MARKS)):
             if row[column] is None:
                 continue
-            ends = [_ends(row, "accuracy"), _ends(row, column)]
+            ends = [_ends(row, utility.column), _ends(row, column)]
             fill = ink if row["on_frontier"] else "white"
             name = f"{row['run']} ({row['letters']})"
             axes.errorbar(
-                row["accuracy"],
+                row[utility.column],
                 row[column],
                 ends[1],
                 ends[0],
@@ -109,8 +111,8 @@ def frontier(rows: Rows, title: str) -> Figure:
                 label=name,
                 **_BAR,
             )
-        axes.set(title=words, xlabel="accuracy")
-        axes.xaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+        axes.set(title=words, xlabel=f"{utility.name}{utility.direction}".replace(" (", "\n("))
+        write_numbers(axes.xaxis, utility)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
         _levels(axes, column)
     figure.legend(*plots[0].get_legend_handles_labels(), loc="outside lower center", frameon=False, ncols=2)

@@ -7,7 +7,7 @@ from typing import Any
 
 from flfw.curves import GROUP
 from flfw.errors import BadInput
-from flfw.matrix.columns import ACCURACIES
+from flfw.matrix.columns import UTILITIES
 from flfw.matrix.findings import Leak
 from flfw.matrix.significance import CombinationRanking, ranked
 from flfw.matrix.together import across, common_places
@@ -109,32 +109,33 @@ def membership(groups: Sequence[RunGroup]) -> Rows:
 
 
 def frontier(groups: Sequence[RunGroup]) -> Rows:
-    """Return a row for each run: accuracy, leakage under all its attacks together, and whether it is on the frontier.
+    """Return a row for each run: utility, leakage under all its attacks together, and whether it is on the frontier.
 
     A run is off the frontier if another one leaks significantly less, and is at least as accurate in the mean. So all
-    that cannot be told apart stays on it. The accuracies are compared by their means alone.
+    that cannot be told apart stays on it. The utilities, an accuracy or a regression's error, are compared by their
+    means alone.
 
     Raises:
-        BadInput: a run was not attacked, no round was in all, or there is no accuracy that all have.
+        BadInput: a run was not attacked, no round was in all, or there is no utility that all have.
     """
     _require_audits(groups)
-    usable = [kind for kind in ACCURACIES if all(group.combination.accuracies(kind) for group in groups)]
+    usable = [one for one in UTILITIES.values() if all(group.combination.measured(one.key) for group in groups)]
     if not usable:
         raise BadInput(f"Expected runs of which one kind of accuracy is known, got {_listed(groups)}; see --metrics.")
-    accuracies = {group.name: group.combination.accuracies(usable[0]) for group in groups}
-    order = ranking(groups)
-    means = {name: sum(values) / len(values) for name, values in accuracies.items()}
-    rows = []
+    utility, order, rows = usable[0], ranking(groups), []
+    measured = {group.name: group.combination.measured(utility.key) for group in groups}
+    means = {name: sum(values) / len(values) for name, values in measured.items()}
     for one in order.standings:
-        better = [other for other in means if order.leaks_more(one.name, other) and means[other] >= means[one.name]]
-        values = accuracies[one.name]
+        less = [other for other in means if order.leaks_more(one.name, other)]
+        better = [other for other in less if utility.gain(means[other], means[one.name]) >= 0]
+        values = measured[one.name]
         rows.append(
             {
                 "run": one.name,
-                "measure": usable[0],
-                "accuracy": means[one.name],
-                "accuracy_low": min(values),
-                "accuracy_high": max(values),
+                "measure": utility.key,
+                utility.column: means[one.name],
+                f"{utility.column}_low": min(values),
+                f"{utility.column}_high": max(values),
                 "images": one.images,
                 "recovered": one.recovered,
                 "share": one.recovered / one.images,

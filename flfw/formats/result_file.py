@@ -41,7 +41,7 @@ class RoundFigures(TypedDict):
 
 
 class FinalFigures(TypedDict, total=False):
-    """Accuracies after the last round."""
+    """Accuracies, or a regression's errors, after the last round."""
 
     acc_global: Figure
     acc_local: Figure
@@ -51,6 +51,8 @@ class FinalFigures(TypedDict, total=False):
     acc_protected: Figure
     acc_global_validation: Figure
     acc_validation: Figure
+    mae_global: Figure
+    mae_local: Figure
     best_validation: dict[str, float] | None
     per_client: list[dict[str, Figure]] | None
 

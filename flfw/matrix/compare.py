@@ -16,7 +16,7 @@ from rich.table import Table
 
 from flfw.audit.measures.statistics import Interval, paired
 from flfw.errors import BadInput
-from flfw.matrix.columns import ACCURACIES, bound
+from flfw.matrix.columns import ACCURACIES, ERRORS, Utility, bound, family
 from flfw.matrix.findings import Leak, pooled, uneven_budgets
 from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.ranking_page import listed, sentences
@@ -34,7 +34,7 @@ _Key = tuple[object, ...]
 
 
 def table(folders: Sequence[Path]) -> str:
-    """Return as plain text the differing settings, the accuracies, and the leakage under attacks in several runs.
+    """Return as plain text the differing settings, the utilities, and the leakage under attacks in several runs.
 
     Victims that two runs share are compared one by one, with the first run that attacked them; a failed image counts
     with its best floor.
@@ -51,7 +51,7 @@ def table(folders: Sequence[Path]) -> str:
     if twice:
         raise BadInput(f"Expected different run folders to compare, got {', '.join(twice)} twice.")
     runs, names = [read(folder) for folder in folders], _names(folders)
-    parts = [_configurations(runs, names), _accuracies(runs, names), *_claims(runs, names)]
+    parts = [_configurations(runs, names), *_utilities(runs, names), *_claims(runs, names)]
     parts += [*_leakages(runs, names), *_ranking(runs, names), *_memberships(runs, names)]
     return "\n\n".join(parts)
 
@@ -81,20 +81,29 @@ def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
     return flat
 
 
-def _accuracies(runs: Sequence[Finished], names: Sequence[str]) -> str:
-    """Return both accuracies that clients report; where one of them does not, also that on the server's test data."""
-    kinds = ["acc_global", "acc_local"]
-    kinds += ["acc_central"] if any(run.accuracies[kind] is None for run in runs for kind in kinds) else []
-    measured = {kind: [run.accuracies[kind] for run in runs] for kind in kinds}
+def _utilities(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
+    """Return a table of the accuracies, a table of the errors, or of classifications beside regressions both."""
+    regressions = family(run.utilities for run in runs) is ERRORS
+    classified = any(run.utilities[one.key] is not None for run in runs for one in ACCURACIES)
+    tables = [ACCURACIES] if classified or not regressions else []
+    tables += [ERRORS] if regressions else []
+    return [_utility(utilities, runs, names) for utilities in tables]
+
+
+def _utility(utilities: Sequence[Utility], runs: Sequence[Finished], names: Sequence[str]) -> str:
+    """Return both figures that clients report; where one of them does not, also that on the server's test data."""
+    local, received, *central = utilities
+    measured = {one: [run.utilities.get(one.key) for run in runs] for one in (received, local, *central)}
+    lacking = any(value is None for one in (received, local) for value in measured[one])
     noisy = [name for run, name in zip(runs, names, strict=True) if run.is_noisy]
-    words = dict(ACCURACIES)
-    words["acc_global"] += f" (with noise: {', '.join(noisy)})" if noisy else ""
+    words = {one: one.when for one in measured}
+    words[received] += f" (with noise: {', '.join(noisy)})" if noisy else ""
     rows = [
-        [words[kind], *(_NONE if value is None else f"{100 * value:.1f} %" for value in values)]
-        for kind, values in measured.items()
-        if kind != "acc_central" or any(value is not None for value in values)
+        [words[one], *map(one.text, values)]
+        for one, values in measured.items()
+        if one not in central or (lacking and any(value is not None for value in values))
     ]
-    return _aligned(["accuracy", *names], rows)
+    return _aligned([local.name, *names], rows)
 
 
 def _claims(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:

@@ -88,9 +88,9 @@ class Combination:
         """Name for tables and figures."""
         return self.method if self.defence == NO_DEFENCE else f"{self.method} with {self.defence}"
 
-    def accuracies(self, kind: str) -> list[float]:
-        """Return one final accuracy, by its name in `ACCURACIES`, for each seed that measured it."""
-        return [value for run in self.runs if (value := run.accuracies[kind]) is not None]
+    def measured(self, key: str) -> list[float]:
+        """Return a utility, by its key, for each seed that measured it."""
+        return [value for run in self.runs if (value := run.utilities.get(key)) is not None]
 
     @property
     def claim(self) -> Mapping[str, Any] | None:

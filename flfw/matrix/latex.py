@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flfw.formats.latex import escaped, floating, tabular
-from flfw.matrix.columns import ACCURACIES, claimed, shown_accuracy
+from flfw.matrix.columns import Utility, claimed, shown
 
 _NONE = "--"
 
@@ -34,18 +34,18 @@ def _tables(title: str, record: Mapping[str, Any]) -> list[str]:
 
 def _ranking(record: Mapping[str, Any], where: str) -> tuple[str, str]:
     """Return the table of all attacks together, and its caption."""
-    ranking, kind = record["ranking"], shown_accuracy(record["combinations"])
-    accuracies = {_name(each): (each.get(kind) or {}).get("mean") for each in record["combinations"]}
+    ranking, utility = record["ranking"], shown(record["combinations"])
+    means = {_name(each): (each.get(utility.key) or {}).get("mean") for each in record["combinations"]}
     best = ranking["least"] if len(ranking["least"]) < len(ranking["standings"]) else []
     rows = []
     for each in ranking["standings"]:
         low, high = each["share_interval"]
-        name, accuracy = each["combination"], _percent(accuracies.get(each["combination"]))
+        name, mean = each["combination"], _utility(utility, means.get(each["combination"]))
         share = f"{each['recovered']} of {each['images']} ({100 * low:.0f} to {100 * high:.0f}\\,\\%)"
         strong = name in best
-        cells = [escaped(name), accuracy, share, _decibels(each["closeness"]), escaped(each["letters"])]
+        cells = [escaped(name), mean, share, _decibels(each["closeness"]), escaped(each["letters"])]
         rows.append([cells[0], cells[1], *(f"\\textbf{{{cell}}}" if strong else cell for cell in cells[2:])])
-    head = ["Combination", _accuracy(kind), "Recovered by any", f"{_closeness(record)}, best", "Group"]
+    head = ["Combination", _heading(utility), "Recovered by any", f"{_closeness(record)}, best", "Group"]
     caption = f"Leakage under all attacks together{where}. Combinations that share a letter do not differ at 5\\,\\%."
     return tabular("lrrrl", head, [rows]), caption
 
@@ -63,6 +63,7 @@ def _tests(record: Mapping[str, Any]) -> list[str]:
         f"McNemar's exact test (recovered) and Wilcoxon's signed-rank test (closeness) over the same examples, with "
         f"Holm's correction over all {len(tests)} tests.",
         "Bold: none leaks significantly less, and at least one leaks significantly more.",
+        *_remark(record),
     ]
     if ranking["messages_needed"]:
         lines.append(
@@ -73,14 +74,14 @@ def _tests(record: Mapping[str, Any]) -> list[str]:
 
 def _each_attack(record: Mapping[str, Any], where: str) -> tuple[str, str]:
     """Return the table of each attack at each round, and its caption."""
-    kind = shown_accuracy(record["combinations"])
+    utility = shown(record["combinations"])
     private = any(each.get("claim") for each in record["combinations"])
-    head = ["Method", "Defence", _accuracy(kind), *["Epsilon at most"] * private]
+    head = ["Method", "Defence", _heading(utility), *["Epsilon at most"] * private]
     head += ["Attack", "Recovered", _closeness(record), "Identified", "Verdict"]
     groups = []
     for each in record["combinations"]:
-        mean = (each.get(kind) or {}).get("mean")
-        first = [escaped(each["method"]), escaped(each["defence"]), _percent(mean)]
+        mean = (each.get(utility.key) or {}).get("mean")
+        first = [escaped(each["method"]), escaped(each["defence"]), _utility(utility, mean)]
         first += [escaped(claimed(each["claim"])) if each.get("claim") else _NONE] * private
         rows = []
         for leak in each["attacks"] or [None]:
@@ -108,7 +109,7 @@ def _leak(leak: Mapping[str, Any]) -> list[str]:
 def _notes(record: Mapping[str, Any]) -> list[str]:
     counts = sorted({leak["images"] for each in record["combinations"] for leak in each["attacks"]})
     lines = [f"$n={' or '.join(map(str, counts))}$ attacked examples, {_seeds(record)}. Intervals are 95\\,\\%."]
-    return (lines if counts else []) + [escaped(note) for note in record["notes"]]
+    return (lines if counts else []) + _remark(record) + [escaped(note) for note in record["notes"]]
 
 
 def _seeds(record: Mapping[str, Any]) -> str:
@@ -120,8 +121,16 @@ def _name(each: Mapping[str, Any]) -> str:
     return each["method"] if each["defence"] == "none" else f"{each['method']} with {each['defence']}"
 
 
-def _accuracy(kind: str) -> str:
-    return "Accuracy" if kind == "acc_local" else escaped(f"Accuracy {ACCURACIES[kind]}")
+def _heading(utility: Utility) -> str:
+    return escaped(utility.heading.capitalize())
+
+
+def _utility(utility: Utility, value: float | None) -> str:
+    return _NONE if value is None else escaped(utility.text(value, 0)).replace(r" \%", r"\,\%")
+
+
+def _remark(record: Mapping[str, Any]) -> list[str]:
+    return [escaped(line) for line in filter(None, [shown(record["combinations"]).remark])]
 
 
 def _closeness(record: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flfw.matrix.columns import ACCURACIES, claimed, shown_accuracy
+from flfw.matrix.columns import claimed, shown
 
 _NONE = "–"
 
@@ -25,15 +25,15 @@ def markdown(records: Mapping[str, Mapping[str, Any]]) -> str:
 def _section(title: str, record: Mapping[str, Any]) -> str:
     images = any(leak["ssim"] is not None for each in record["combinations"] for leak in each["attacks"])
     closeness = "PSNR, dB" if images else "closeness, dB"
-    kind = shown_accuracy(record["combinations"])
+    utility = shown(record["combinations"])
     private = any(each.get("claim") for each in record["combinations"])
-    names = ["method", "defence", "accuracy" if kind == "acc_local" else f"accuracy {ACCURACIES[kind]}"]
+    names = ["method", "defence", utility.heading]
     names += ["epsilon at most"] if private else []
     header = [*names, "attack", "recovered", closeness, "identified", "verdict"]
     rows = [header, ["---"] * len(header)]
     for combination in record["combinations"]:
-        accuracy = combination.get(kind)
-        first = [combination["method"], combination["defence"], _percent(accuracy["mean"] if accuracy else None)]
+        mean = (combination.get(utility.key) or {}).get("mean")
+        first = [combination["method"], combination["defence"], utility.text(mean, 0)]
         first += [claimed(combination["claim"]) if combination.get("claim") else _NONE] * private
         for leak in combination["attacks"] or [None]:
             rows.append([*first, *(_leak(leak) if leak else ["not attacked", *[_NONE] * 4])])
@@ -41,7 +41,8 @@ def _section(title: str, record: Mapping[str, Any]) -> str:
     parts = [f"## {title}"] if title else []
     parts.append("\n".join(f"| {' | '.join(row)} |" for row in rows))
     parts += _ranking(record.get("ranking") or {"standings": []})
-    parts += ["\n".join(f"- {note}" for note in record["notes"])] if record["notes"] else []
+    notes = [*filter(None, [utility.remark]), *record["notes"]]
+    parts += ["\n".join(f"- {note}" for note in notes)] if notes else []
     return "\n\n".join(parts)
 
 

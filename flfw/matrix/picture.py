@@ -1,4 +1,4 @@
-"""Scatter plot of a matrix as inline SVG: leakage against accuracy, each mark with its name beside it.
+"""Scatter plot of a matrix as inline SVG: leakage against utility, each mark with its name beside it.
 
 As in the report, a plot is drawn for a given width and takes its colours from the page.
 """
@@ -11,6 +11,7 @@ from typing import final
 
 from markupsafe import Markup, escape
 
+from flfw.matrix.columns import Utility
 from flfw.report.figures import ticks
 
 _LEFT, _HEAD, _PLOT, _FOOT = 44.0, 28.0, 250.0, 44.0
@@ -28,8 +29,8 @@ class PlotMark:
 
     Attributes:
         name: label of the mark.
-        x: accuracy in [0, 1], mean over seeds.
-        across: least and largest accuracy of the seeds.
+        x: utility, mean over seeds.
+        across: least and largest utility of the seeds.
         y: leakage.
         along: interval of the leakage; None: there is none.
         leaks: whether it is drawn in the accent colour.
@@ -46,19 +47,24 @@ class PlotMark:
 @final
 @dataclass(frozen=True)
 class Scatter:
-    """Scatter plot of leakage against accuracy.
+    """Scatter plot of leakage against utility.
 
     Attributes:
         title: title of the vertical axis.
-        below: title of the horizontal axis.
+        utility: what the horizontal axis shows.
         marks: one mark for each combination.
         percent: whether the leakage is a share in [0, 1]; else the axis goes from zero to the largest value.
     """
 
     title: str
-    below: str
+    utility: Utility
     marks: tuple[PlotMark, ...]
     percent: bool
+
+    @property
+    def below(self) -> str:
+        """Title of the horizontal axis."""
+        return f"{self.utility.words}{self.utility.direction}"
 
     def top(self) -> float:
         """Return the upper end of the vertical axis."""
@@ -68,11 +74,9 @@ class Scatter:
         return max([end for end in ends if end > 0], default=1.0) * 1.08
 
     def sides(self) -> tuple[float, float]:
-        """Return both ends of the accuracy axis: at least ten points apart, within [0, 1]."""
+        """Return both ends of the horizontal axis."""
         ends = [end for mark in self.marks for end in mark.across]
-        low, high = min(ends), max(ends)
-        air = max(0.12 * (high - low), (0.1 - (high - low)) / 2, 0.01)
-        return max(low - air, 0.0), min(high + air, 1.0)
+        return self.utility.span(min(ends), max(ends))
 
 
 def draw(panel: Scatter) -> Markup:
@@ -101,7 +105,7 @@ def _svg(panel: Scatter, width: int) -> str:
         parts.append(f'<text x="{x0 - 6}" y="{y_of(tick) + 4:.1f}" text-anchor="end">{text}</text>')
     for tick in ticks(low, high, 6 if width > 400 else 5):
         parts.append(f'<path class="grid" d="M{x_of(tick):.1f} {y1}v4"/>')
-        parts.append(f'<text x="{x_of(tick):.1f}" y="{y1 + 18}" text-anchor="middle">{100 * tick:g} %</text>')
+        parts.append(f'<text x="{x_of(tick):.1f}" y="{y1 + 18}" text-anchor="middle">{panel.utility.tick(tick)}</text>')
     parts.append(f'<text x="{x1}" y="{y1 + 36}" text-anchor="end">{escape(panel.below)}</text>')
     spots = [(x_of(mark.x), y_of(mark.y)) for mark in panel.marks]
     bars = [bar for mark, spot in zip(panel.marks, spots, strict=True) for bar in _bars(mark, spot, x_of, y_of)]
@@ -110,7 +114,7 @@ def _svg(panel: Scatter, width: int) -> str:
         parts.append(f'<circle class="dot {_tone(mark)}" cx="{x:.1f}" cy="{y:.1f}" r="4.5"/>')
     parts += _labels(panel.marks, spots, [bar for bar, _ in bars], (x0, y0 - 10, x1 + 6, y1 - 2))
     height = y1 + _FOOT
-    alt = f"{panel.title}, by {panel.below}. " + "; ".join(mark.name for mark in panel.marks)
+    alt = f"{panel.title}, by {panel.utility.words}. " + "; ".join(mark.name for mark in panel.marks)
     return (
         f'<svg viewBox="0 0 {width} {height:.0f}" width="{width}" height="{height:.0f}" role="img" '
         f'aria-label="{escape(alt)}">{"".join(parts)}</svg>'
@@ -122,7 +126,7 @@ def _tone(mark: PlotMark) -> str:
 
 
 def _bars(mark: PlotMark, spot: tuple[float, float], x_of, y_of) -> Iterator[tuple[Box, PlotMark]]:
-    """Yield the vertical bar of the leakage's interval and the horizontal bar of the accuracy's range over seeds."""
+    """Yield the vertical bar of the leakage's interval and the horizontal bar of the utility's range over seeds."""
     x, y = spot
     if mark.along:
         yield (x, y_of(mark.along[1]), x, y_of(mark.along[0])), mark

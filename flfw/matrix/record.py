@@ -38,8 +38,8 @@ class LeakColumn(TypedDict):
     seeds_with_verdict: int
 
 
-class AccuracyColumn(TypedDict):
-    """Accuracy of a combination over its seeds."""
+class UtilityColumn(TypedDict):
+    """Utility of a combination over its seeds."""
 
     mean: float
 
@@ -49,9 +49,11 @@ class CombinationFields(TypedDict):
 
     method: str
     defence: str
-    acc_local: NotRequired[AccuracyColumn | None]
-    acc_global: NotRequired[AccuracyColumn | None]
-    acc_central: NotRequired[AccuracyColumn | None]
+    acc_local: NotRequired[UtilityColumn | None]
+    acc_global: NotRequired[UtilityColumn | None]
+    acc_central: NotRequired[UtilityColumn | None]
+    mae_local: NotRequired[UtilityColumn | None]
+    mae_global: NotRequired[UtilityColumn | None]
     claim: NotRequired[ClaimColumn | None]
     attacks: list[LeakColumn]
     worst: LeakColumn | None

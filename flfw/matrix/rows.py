@@ -14,7 +14,7 @@ from flfw.adversary.attack import Attack
 from flfw.errors import BadInput
 from flfw.formats.result_file import read_result
 from flfw.formats.rows import read_rows
-from flfw.matrix.columns import ACCURACIES
+from flfw.matrix.columns import ACCURACIES, family
 from flfw.report.findings import was_informed
 from flfw.storage.folders import require_finished
 
@@ -137,10 +137,11 @@ class Finished:
         return int(self.result["config"]["seed"])
 
     @property
-    def accuracies(self) -> dict[str, float | None]:
-        """Final accuracies by the names of `ACCURACIES`; None: not measured, as where clients report none."""
+    def utilities(self) -> dict[str, float | None]:
+        """Final accuracies by their keys, of a regression also errors; None: not measured, or not reported."""
         final = self.result.get("final") or {}
-        return {name: None if final.get(name) is None else float(final[name]) for name in ACCURACIES}
+        keys = dict.fromkeys(one.key for one in (*ACCURACIES, *family([final])))
+        return {key: None if final.get(key) is None else float(final[key]) for key in keys}
 
     @property
     def is_noisy(self) -> bool:
@@ -175,7 +176,7 @@ def read(folder: Path) -> Finished:
             lines = read_rows(folder / "audit.csv")
             rows = [_row(line, seed, settings) for line in lines if _is_plain_target(line)]
         run = Finished(folder, result, tuple(rows))
-        _ = run.accuracies, [float(line["epsilon"]) for line in run.claims.values()], run.entries
+        _ = run.utilities, [float(line["epsilon"]) for line in run.claims.values()], run.entries
     except BadInput:
         raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:

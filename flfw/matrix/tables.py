@@ -13,7 +13,7 @@ from typing import Any
 
 import flfw
 from flfw.errors import BadInput, require
-from flfw.matrix.columns import ACCURACIES, claimed
+from flfw.matrix.columns import ACCURACIES, Utility, claimed, family
 from flfw.matrix.findings import Combination, Comparison, Leak, combine, comparisons, pooled, reference, uneven_budgets
 from flfw.matrix.latex import latex
 from flfw.matrix.markdown import markdown
@@ -43,18 +43,18 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
         )
         for key in keys
     ]
-    compared, rank = comparisons(combinations), ranking(combinations)
+    compared, rank, columns = comparisons(combinations), ranking(combinations), _columns(finished.values())
     record = {
         "flfw": flfw.__version__,
         "question": dict(question),
         "notes": _notes(states, combinations),
         "cells": states,
-        "combinations": [_combination(combination) for combination in combinations],
+        "combinations": [_combination(combination, columns) for combination in combinations],
         "comparisons": [_comparison(comparison) for comparison in compared],
         "ranking": in_json(rank),
     }
     write_whole(folder / "matrix.json", json.dumps(record, indent=1, allow_nan=False).encode())
-    write_whole(folder / "matrix.csv", _csv(combinations).encode())
+    write_whole(folder / "matrix.csv", _csv(combinations, columns).encode())
     write_whole(folder / "matrix.md", markdown({"": record}).encode())
     write_whole(folder / "matrix.tex", latex({"": record}).encode())
     write_whole(folder / "matrix.html", render(record, combinations, compared, rank).encode())
@@ -74,7 +74,6 @@ def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[
                 finished[name], state = run, "complete"
             except BadInput as error:
                 state, reason = "failed", str(error)
-        accuracies = finished[name].accuracies if name in finished else dict.fromkeys(ACCURACIES)
         states.append(
             {
                 "method": cell.method,
@@ -83,10 +82,19 @@ def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[
                 "folder": name,
                 "state": state,
                 "reason": reason,
-                **accuracies,
             }
         )
-    return finished, states
+    unknown = dict.fromkeys(one.key for one in _columns(finished.values()))
+    return finished, [state | unknown | _utilities(finished.get(state["folder"])) for state in states]
+
+
+def _utilities(run: Finished | None) -> dict[str, float | None]:
+    return run.utilities if run else {}
+
+
+def _columns(runs: Iterable[Finished]) -> list[Utility]:
+    """Return the columns of utility: the accuracies, which a regression lacks, and then its errors."""
+    return list(dict.fromkeys((*ACCURACIES, *family(run.utilities for run in runs))))
 
 
 def _notes(states: Sequence[Mapping[str, Any]], combinations: Sequence[Combination]) -> list[str]:
@@ -114,13 +122,13 @@ def _spread(values: Sequence[float]) -> dict[str, float] | None:
     return {"mean": fmean(values), "least": min(values), "most": max(values)} if values else None
 
 
-def _combination(combination: Combination) -> dict[str, Any]:
+def _combination(combination: Combination, columns: Iterable[Utility]) -> dict[str, Any]:
     claim = combination.claim
     return {
         "method": combination.method,
         "defence": combination.defence,
         "seeds": [run.seed for run in combination.runs],
-        **{kind: _spread(combination.accuracies(kind)) for kind in ACCURACIES},
+        **{one.key: _spread(combination.measured(one.key)) for one in columns},
         "claim": claim and {key: claim[key] for key in ("epsilon", "delta", "unit", "adversary", "noise")},
         "attacks": [_leak(leak) for leak in combination.leaks],
         "worst": _leak(combination.worst) if combination.worst else None,
@@ -151,10 +159,10 @@ def _comparison(comparison: Comparison) -> dict[str, Any]:
     }
 
 
-def _csv(combinations: Iterable[Combination]) -> str:
+def _csv(combinations: Iterable[Combination], columns: Sequence[Utility]) -> str:
     """Return CSV with a row for each method, defence, attack, round and seed."""
     lines = [
-        _line(combination, run, pooled(leak.setting, [run]))
+        _line(combination, run, pooled(leak.setting, [run]), columns)
         for combination in combinations
         for leak in combination.leaks
         for run in combination.runs
@@ -170,14 +178,14 @@ def _csv(combinations: Iterable[Combination]) -> str:
 _EMPTY = ["method", "defence", "attack", "round", "seed"]
 
 
-def _line(combination: Combination, run: Finished, leak: Leak) -> dict[str, Any]:
+def _line(combination: Combination, run: Finished, leak: Leak, columns: Iterable[Utility]) -> dict[str, Any]:
     psnr, worst = leak.psnr, leak.worst or {}
     return {
         "method": combination.method,
         "defence": combination.defence,
         **leak.setting._asdict(),
         "seed": run.seed,
-        **run.accuracies,
+        **{one.key: run.utilities.get(one.key) for one in columns},
         "images": leak.images,
         "failures": leak.failures,
         "recovered": leak.recovered,
@@ -197,8 +205,8 @@ def _line(combination: Combination, run: Finished, leak: Leak) -> dict[str, Any]
 
 
 def lines(record: Mapping[str, Any]) -> list[str]:
-    """Return a line for each combination in matrix.json: its accuracy and its worst leakage."""
-    texts = []
+    """Return a line for each combination in matrix.json: its utility and its worst leakage."""
+    utilities, texts = family(record["combinations"]), []
     for row in record["combinations"]:
         worst = row["worst"]
         leak = "not attacked"
@@ -207,8 +215,8 @@ def lines(record: Mapping[str, Any]) -> list[str]:
             where = f"{worst['attack']} at round {worst['round']}{kind}"
             leak = f"{worst['verdict']}, {worst['recovered']} of {worst['images']} recovered by {where}"
         name = row["method"] + ("" if row["defence"] == NO_DEFENCE else f" with {row['defence']}")
-        kind = next((kind for kind in ACCURACIES if row.get(kind)), "")
-        accuracy = f"accuracy {row[kind]['mean']:.3f} {ACCURACIES[kind]}" if kind else "no accuracy"
+        one = next((one for one in utilities if row.get(one.key)), None)
+        utility = one.line(row[one.key]["mean"]) if one else f"no {utilities[0].name}"
         claims = [f"epsilon at most {claimed(row['claim'])}"] if row.get("claim") else []
-        texts.append("; ".join([f"{name}: {accuracy}", *claims, leak]))
+        texts.append("; ".join([f"{name}: {utility}", *claims, leak]))
     return texts

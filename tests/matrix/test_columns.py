@@ -13,7 +13,7 @@ import pytest
 from flfw import matrix
 from flfw.errors import BadInput
 from flfw.matrix import Matrix, tables
-from flfw.matrix.columns import claimed, shown_accuracy
+from flfw.matrix.columns import claimed, shown
 from flfw.matrix.compare import table
 from flfw.matrix.findings import combine
 from flfw.matrix.markdown import markdown
@@ -38,12 +38,12 @@ def combination(*kinds: str, **changes: Any) -> dict[str, Any]:
 def test_the_accuracy_is_shown_that_all_have() -> None:
     every = combination("acc_local", "acc_global", "acc_central")
     silent = combination("acc_central")
-    assert shown_accuracy([every, every]) == "acc_local"
-    assert shown_accuracy([every, combination("acc_global", "acc_central")]) == "acc_global"
-    assert shown_accuracy([every, silent]) == "acc_central"
-    assert shown_accuracy([every, combination()]) == "acc_local"  # the other one's is a dash
-    assert shown_accuracy([silent, combination()]) == "acc_central"
-    assert shown_accuracy([combination()]) == shown_accuracy([]) == "acc_local"
+    assert shown([every, every]).key == "acc_local"
+    assert shown([every, combination("acc_global", "acc_central")]).key == "acc_global"
+    assert shown([every, silent]).key == "acc_central"
+    assert shown([every, combination()]).key == "acc_local"  # the other one's is a dash
+    assert shown([silent, combination()]).key == "acc_central"
+    assert shown([combination()]).key == shown([]).key == "acc_local"
 
 
 def test_a_claim_in_words() -> None:

@@ -21,6 +21,7 @@ from flfw.defence import Defence
 from flfw.errors import BadInput, RunFailed
 from flfw.matrix import Matrix, parse, tables
 from flfw.matrix.cells import settled
+from flfw.matrix.columns import ACCURACIES
 from flfw.matrix.compare import table
 from flfw.matrix.findings import combine, comparisons, reference, uneven_budgets
 from flfw.matrix.markdown import markdown
@@ -180,7 +181,7 @@ def test_the_seeds_of_a_combination_are_pooled(whole: Path) -> None:
         assert leak["verdict"] == "leaks" and leak["seeds_with_verdict"] == 2
         runs = [read(whole / f"fedavg-none-s{seed}") for seed in (0, 1)]
         if combination is plain:
-            result = [run.accuracies["acc_local"] or 0.0 for run in runs]
+            result = [run.utilities["acc_local"] or 0.0 for run in runs]
             assert combination["acc_local"] == {"mean": sum(result) / 2, "least": min(result), "most": max(result)}
 
 
@@ -651,13 +652,13 @@ def test_a_mark_stands_where_its_numbers_are() -> None:
         PlotMark("low", 0.5, (0.5, 0.5), 0.0, (0.0, 0.4), False),
         PlotMark("high", 0.9, (0.85, 0.95), 1.0, (0.6, 1.0), True),
     )
-    svg = str(draw(Scatter("Images recovered", "accuracy", marks, percent=True)))
+    svg = str(draw(Scatter("Images recovered", ACCURACIES[0], marks, percent=True)))
     wide = svg.partition('class="chart narrow"')[0]
     (low, high) = re.findall(r'<circle class="dot (\w+)" cx="([\d.]+)" cy="([\d.]+)"', wide)
     assert (low[0], high[0]) == ("ink", "accent")
     assert float(low[1]) < float(high[1]) and (float(low[2]), float(high[2])) == (278.0, 28.0)
     assert len(re.findall('class="bar ink"', wide)) == 1 and len(re.findall('class="bar accent"', wide)) == 2
-    assert draw(Scatter("nothing", "accuracy", (), percent=True)) == ""
+    assert draw(Scatter("nothing", ACCURACIES[0], (), percent=True)) == ""
 
 
 def test_an_unaudited_matrix_still_compares_accuracy(tmp_path: Path) -> None:
