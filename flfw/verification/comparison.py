@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from math import isclose
 from typing import Any, TypeGuard, final
 
 from flfw.audit.measures.statistics import share_interval
@@ -59,10 +60,38 @@ class _Interval:
     low: float
     high: float
     parts: tuple[str, ...] = ()
+    unit: float = 1.0  # one of the parts in the number's own unit
 
     def holds(self, *values: float) -> bool:
         """Return whether all values lie in the interval."""
         return self.low <= min(values) and max(values) <= self.high
+
+    def width(self) -> float:
+        """Return how far apart its ends lie, in the unit of the parts."""
+        return (self.high - self.low) / self.unit
+
+
+@final
+@dataclass(frozen=True)
+class _Leader:
+    """Number with its outcome, and how far its parts may move with it."""
+
+    value: ComparedValue
+    room: float
+
+    def allows(self, key: str, one: ComparedValue, table: Mapping[str, Any]) -> bool:
+        """Return whether a part that differs may have moved with the number.
+
+        Args:
+            key: the part's key.
+            one: the part, or an end of it.
+            table: the part's table in the first result.
+        """
+        if self.value.outcome != WITHIN or not _is_number(one.before) or not _is_number(one.after):
+            return False
+        if key == "p":
+            return isclose(one.before, _fair(table["right"], table["guesses"]), rel_tol=1e-6)
+        return abs(one.after - one.before) <= self.room
 
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ComparedValue]:
@@ -70,8 +99,9 @@ def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Compare
 
     An accuracy lies in the exact binomial interval of as many test examples as its clients have; every other number in
     the interval that stands beside it; and both numbers in that of the repetition. Where a number moved within its
-    interval, its interval's ends and its extremes may have moved with it; where it did not move, neither may they. All
-    else must be equal.
+    interval, its interval's ends and its extremes may have moved with it, by no more than the narrower of both
+    intervals is wide, and a p-value as the number decides it; where it did not move, neither may they. All else must be
+    equal.
 
     Args:
         before: content of result.json.
@@ -124,6 +154,7 @@ def _of_tables(
     looked_up = {key: _interval(before, key, path, examples) for key in before}
     intervals = {key: interval for key, interval in looked_up.items() if interval is not None}
     decided: dict[str, ComparedValue] = {}
+    leaders: dict[str, _Leader] = {}
     for key, interval in intervals.items():
         place, old, new = f"{path}.{key}".lstrip("."), before[key], after.get(key)
         # A number that was changed alone may lie outside its own interval, and one that was changed with its interval
@@ -133,7 +164,8 @@ def _of_tables(
         inside = stated is not None and interval.holds(*both) and stated.holds(*both)
         outcome = EQUAL if _is_number(new) and new == old else WITHIN if inside else DIFFERENT
         decided[key] = ComparedValue(place, old, new, outcome, (interval.low, interval.high))
-    leaders = {part: decided[key] for key, interval in intervals.items() for part in interval.parts}
+        room = min(interval.width(), stated.width()) if stated else 0.0
+        leaders |= dict.fromkeys(interval.parts, _Leader(decided[key], room))
     for key in [*before, *(key for key in after if key not in before)]:
         if key == "seconds" or key.endswith("_seconds"):
             continue
@@ -142,12 +174,10 @@ def _of_tables(
             continue
         for one in _compared(before.get(key), after.get(key), f"{path}.{key}".lstrip("."), examples):
             leader = leaders.get(key)
-            moved = one.outcome == DIFFERENT and leader is not None and leader.outcome == WITHIN
-            yield (
-                ComparedValue(one.path, one.before, one.after, WITHIN, moved_with=leader.path)
-                if moved and leader
-                else one
-            )
+            if one.outcome == DIFFERENT and leader is not None and leader.allows(key, one, before):
+                yield ComparedValue(one.path, one.before, one.after, WITHIN, moved_with=leader.value.path)
+            else:
+                yield one
 
 
 def _interval(table: Mapping[str, Any], key: str, path: str, examples: float) -> _Interval | None:
@@ -161,7 +191,7 @@ def _interval(table: Mapping[str, Any], key: str, path: str, examples: float) ->
         return _Interval(table["low"], table["high"], ("low", "high", "max", "min"))
     if key == "right" and _ends(table, "low", "high") and _is_number(table.get("guesses")):
         guesses = table["guesses"]
-        return _Interval(table["low"] * guesses, table["high"] * guesses, ("low", "high", "p"))
+        return _Interval(table["low"] * guesses, table["high"] * guesses, ("low", "high", "p"), unit=max(guesses, 1))
     if _ends(table, f"{key}_low", f"{key}_high"):
         return _Interval(table[f"{key}_low"], table[f"{key}_high"], (f"{key}_low", f"{key}_high"))
     ends = table.get(_RATES[key]) if key in _RATES else None
@@ -187,6 +217,13 @@ def _clients(table: Mapping[str, Any], path: str) -> int:
         return len(rows)
     number = table.get("clients")
     return int(number) if _is_number(number) else 0
+
+
+def _fair(right: float, guesses: float) -> float:
+    """Return the probability that as many fair coins as guesses are right so often, or more often."""
+    from scipy.stats import binom
+
+    return float(binom.sf(right - 1, guesses, 0.5))
 
 
 def _ends(table: Mapping[str, Any], low: str, high: str) -> bool:

@@ -37,6 +37,35 @@ def test_the_ends_of_a_mean_that_did_not_move_may_not_move_either(part: str) -> 
     assert outcomes(before, after) == {f"psnr.{part}": DIFFERENT}
 
 
+@pytest.mark.parametrize(
+    ("part", "value", "outcome"),
+    [("max", 29.0, WITHIN), ("max", 29.1, DIFFERENT), ("low", 15.0, WITHIN), ("low", 14.9, DIFFERENT),
+     ("high", 27.0, WITHIN), ("high", 1e9, DIFFERENT)],
+)  # fmt: skip
+def test_ends_and_extremes_move_by_no_more_than_the_narrower_interval(part: str, value: float, outcome: str) -> None:
+    """That of the repetition is 4 wide, also where the first one was widened by hand."""
+    before = {"mean": 20.0, "low": 18.0, "high": 22.0, "max": 25.0, part: value}
+    after = {"mean": 21.0, "low": 19.0, "high": 23.0, "max": 25.0}
+    moved = outcomes({"psnr": before}, {"psnr": after})
+    assert moved[f"psnr.{part}"] == outcome and moved["psnr.mean"] == WITHIN
+
+
+@pytest.mark.parametrize(("p", "outcome"), [(638 / 1024, WITHIN), (0.001, DIFFERENT)])
+def test_a_p_value_that_moved_is_that_of_its_number_of_right_guesses(p: float, outcome: str) -> None:
+    """Of ten fair coins at least five are right with probability 638 / 1024, at least six with 386 / 1024."""
+    before = {"right": {"guesses": 10, "right": 5, "low": 0.2, "high": 0.8, "p": p}}
+    after = {"right": {"guesses": 10, "right": 6, "low": 0.3, "high": 0.9, "p": 386 / 1024}}
+    moved = outcomes(before, after)
+    assert moved.pop("right.p") == outcome and set(moved.values()) == {WITHIN}
+
+
+def test_ends_of_a_share_of_guesses_are_held_in_their_own_unit() -> None:
+    """Shares are compared with the width of the shares, 0.6, and not with that of the numbers, 6."""
+    before = {"right": {"guesses": 10, "right": 5, "low": 0.2, "high": 1.6, "p": 638 / 1024}}
+    after = {"right": {"guesses": 10, "right": 6, "low": 0.3, "high": 0.9, "p": 386 / 1024}}
+    assert outcomes(before, after)["right.high"] == DIFFERENT
+
+
 def test_an_accuracy_lies_in_the_binomial_interval_of_the_examples_of_its_clients() -> None:
     """10 of 20 test examples of each of two clients: 0.272 to 0.728 for one, 0.338 to 0.662 for both."""
     row = {"acc_local": 0.5, "num-examples": 20}
