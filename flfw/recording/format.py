@@ -181,7 +181,7 @@ def sweep(folder: Path, keep: Container[str]) -> list[Path]:
 def read(
     folder: Path, entry: Mapping[str, Any], compression: str, received: Mapping[str, torch.Tensor] | None = None
 ) -> Tensors:
-    """Read and check the tensors of a file.
+    """Read and check the tensors of a file; they are in the order of their names.
 
     Args:
         folder: folder of the recordings.
@@ -201,7 +201,7 @@ def read(
     else:
         data = _decompressed(file, stored, size, compression)
     try:
-        tensors = load(data)
+        tensors = dict(sorted(load(data).items()))  # safetensors gives them in another order each time
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
         raise Damaged(f"{file} is no safetensors file that can be read ({error})") from error

@@ -96,6 +96,16 @@ def test_probes_are_loaded_by_rung_and_round_in_the_order_of_their_slots(tmp_pat
     assert recordings.probes("control", 0) == [] and recordings.refused == []
 
 
+@pytest.mark.parametrize("compression", ["none", "compact"])
+def test_tensors_are_read_in_the_order_of_their_names(tmp_path: Path, compression: str) -> None:
+    """The library gives them in another order in each process, which would move the last digits of sums over them."""
+    names = [f"layer{number}.weight" for number in range(9)]
+    asked = probe(0, 1.0)
+    asked.content["arrays"] = pack({name: torch.ones(2) for name in reversed(names)})
+    (seen,) = Recordings(record(tmp_path, asked, compression=compression)).probes("target", 1)
+    assert list(seen.received) == names
+
+
 def test_clients_that_received_the_same_share_it_and_others_do_not(tmp_path: Path) -> None:
     asked = [probe(slot, 1.0, model=model) for slot, model in enumerate((1.0, 2.0, 1.0))]
     recordings = Recordings(record(tmp_path, *asked))
