@@ -26,7 +26,7 @@ _NOTHING = "Nothing differs in code, environment, data and hardware: every numbe
 
 
 def stored(folder: Path) -> Experiment:
-    """Return the experiment of a finished run or audit, without its folder.
+    """Return the experiment of a finished run or audit, without its folder and its trackers.
 
     Raises:
         BadInput: there is no finished run of this version of flfw.
@@ -41,8 +41,8 @@ def stored(folder: Path) -> Experiment:
     if is_trained(folder):
         raise BadInput(f"Expected a finished run for --verify, got {folder}, which is not over; --resume it first.")
     if sealed(folder / "checkpoint", "experiment"):
-        return dataclasses.replace(run.stored(folder), out=None)
-    return dataclasses.replace(experiment_of(result.get("config") or {}, folder), out=None)
+        return dataclasses.replace(run.stored(folder), out=None, track=())
+    return dataclasses.replace(experiment_of(result.get("config") or {}, folder), out=None, track=())
 
 
 def experiment_of(config: Mapping[str, Any], folder: Path) -> Experiment:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -30,6 +31,20 @@ class Noting(Tracker):
     def _note(self, *words: Any) -> None:
         with self._path.open("a") as file:
             file.write(json.dumps(words) + "\n")
+
+
+class Unanswered(Noting):
+    """Begins when the run's third round has been written, or after ten seconds."""
+
+    def on_start(self, run: TrackedRun) -> str:
+        journal = run.folder / "checkpoint" / "history.jsonl"
+        for _ in range(100):
+            if journal.exists() and b'"round": 3' in journal.read_bytes():
+                break
+            time.sleep(0.1)
+        record = super().on_start(run)
+        self._note("has round 3", b'"round": 3' in journal.read_bytes())
+        return record
 
 
 class Failing(Tracker):

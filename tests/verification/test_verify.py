@@ -22,6 +22,7 @@ from flfw.storage.checkpoint import Checkpoints
 from flfw.verification.changes import changed_hardware
 from tests.support.paths import ROOT
 from tests.support.small_runs import tiny
+from tests.support.trackers import Noting
 
 FLAGS = (
     "--method fedavg --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic --images 2"
@@ -193,6 +194,15 @@ def test_a_plugin_whose_file_changed_is_said_first(
     shield.unlink()
     sim.main(["--verify", str(folder)])
     assert capsys.readouterr().out.splitlines()[0] == f"changed: defence shield_o5:Shield: {shield} is gone"
+
+
+def test_a_repetition_is_handed_to_a_tracker_only_where_it_is_asked_for(tmp_path: Path) -> None:
+    noting = f"{Noting.__module__}:{Noting.__name__}"
+    folder = run.run(tiny(attack=("none",), out=tmp_path / "run", track=(noting,)))
+    assert (folder / "calls.jsonl").exists()
+    assert sim.main(["--verify", str(folder)]) == 0 and not (folder / "verify-1" / "calls.jsonl").exists()
+    assert sim.main(["--verify", str(folder), "--track", noting]) == 0
+    assert (folder / "verify-2" / "calls.jsonl").exists()
 
 
 def test_a_result_without_its_checkpoint_is_repeated_from_its_configuration(copied: Path, tmp_path: Path) -> None:
