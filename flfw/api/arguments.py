@@ -5,11 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 from collections.abc import Iterable
+from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flfw.errors import BadInput, meant, require
 from flfw.experiment import Experiment
+from flfw.formats.typed import Misfit, fit
+
+T = TypeVar("T")
 
 _FIELDS = tuple(field.name for field in dataclasses.fields(Experiment))
 
@@ -53,9 +57,79 @@ def require_fields(given: Iterable[str], known: Iterable[str]) -> None:
             raise BadInput(f"Expected a field of Experiment, got {name}{question}")
 
 
-def folder_of(run: str | os.PathLike[str]) -> Path:
-    """Return the absolute folder of a run that is given as its result or by its path."""
-    return Path(os.fspath(run)).absolute()
+def folder_of(run: str | os.PathLike[str], name: str = "folder") -> Path:
+    """Return the absolute folder of a run that is given as its result or by its path.
+
+    Raises:
+        BadInput: it is neither; the message has the argument's name.
+    """
+    return path_of(run, name).absolute()
+
+
+def path_of(given: str | os.PathLike[str], name: str) -> Path:
+    """Return a path that is given as text, as a path or as a result.
+
+    Raises:
+        BadInput: it is something else; the message has the argument's name.
+    """
+    path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
+    if not isinstance(path, str):
+        raise BadInput(f"Expected {name} as a path or a result, got {given!r:.80}.")
+    return Path(path)
+
+
+def words_of(given: str | Iterable[str], name: str) -> tuple[str, ...]:
+    """Return words that are given as one or several.
+
+    Raises:
+        BadInput: they are something else; the message has the argument's name.
+    """
+    return _several(given, str, str, name, "words")
+
+
+def numbers_of(given: int | Iterable[int], name: str) -> tuple[int, ...]:
+    """Return whole numbers, Python's or NumPy's, that are given as one or several.
+
+    Raises:
+        BadInput: they are something else; the message has the argument's name.
+    """
+    return _several(given, Integral, int, name, "whole numbers")
+
+
+def word_of(given: str, name: str) -> str:
+    """Return one word.
+
+    Raises:
+        BadInput: it is something else; the message has the argument's name.
+    """
+    return _fitted(given, str, name)
+
+
+def number_of(given: int, name: str) -> int:
+    """Return a whole number, Python's or NumPy's.
+
+    Raises:
+        BadInput: it is something else; the message has the argument's name.
+    """
+    return _fitted(given, int, name)
+
+
+def _several(given: Any, one: type, kind: type[T], name: str, words: str) -> tuple[T, ...]:
+    """Return one value, or several, as a tuple of a type."""
+    if isinstance(given, one):
+        return (_fitted(given, kind, name),)
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise BadInput(f"Expected {name} as {words}, got {given!r}.")
+    return tuple(_fitted(value, kind, f"{name}[{at}]") for at, value in enumerate(given))
+
+
+def _fitted(value: Any, kind: type[T], name: str) -> T:
+    if isinstance(value, Integral) and not isinstance(value, bool):
+        value = int(value)
+    try:
+        return fit(value, kind, name)
+    except Misfit as error:
+        raise BadInput(f"Expected {error}.") from error
 
 
 def experiment_from(config: dict[str, Any]) -> Experiment:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from flfw.api.expectation import Expectation
 
 
-def run(experiment: Experiment | None = None, /, **fields: Any) -> Result:
+def run(experiment: Experiment | None = None, **fields: Any) -> Result:
     """Run an experiment and its audit, as ``sim.py`` does; return its result.
 
     Args:
@@ -32,7 +32,7 @@ def run(experiment: Experiment | None = None, /, **fields: Any) -> Result:
         return Result.load(carry_out(asked))
 
 
-def resume(folder: str | os.PathLike[str], /, **fields: Any) -> Result:
+def resume(folder: str | os.PathLike[str], **fields: Any) -> Result:
     """Resume a run that was cut short from its last checkpoint, as ``sim.py --resume`` does; return its result.
 
     Args:
@@ -49,7 +49,7 @@ def resume(folder: str | os.PathLike[str], /, **fields: Any) -> Result:
         return Result.load(go_on(folder_of(folder), lambda stored: changed(stored, fields)))
 
 
-def audit(run: str | os.PathLike[str], /, **fields: Any) -> Result:
+def audit(run: str | os.PathLike[str], **fields: Any) -> Result:
     """Attack the recordings of an earlier run, as ``sim.py --from`` does; return the result of this audit.
 
     Args:
@@ -64,10 +64,10 @@ def audit(run: str | os.PathLike[str], /, **fields: Any) -> Result:
     with library_call():
         from flfw.api.earlier import audit_again
 
-        return Result.load(audit_again(folder_of(run), lambda stored: changed(stored, fields)))
+        return Result.load(audit_again(folder_of(run, "run"), lambda stored: changed(stored, fields)))
 
 
-def estimate(experiment: Experiment | None = None, /, **fields: Any) -> Expectation:
+def estimate(experiment: Experiment | None = None, **fields: Any) -> Expectation:
     """Measure for some seconds and return expected time, memory and claims, as ``sim.py --estimate`` prints them.
 
     Args:

@@ -47,6 +47,28 @@ IMAGES = _known(
     "psnr ssim rmsd gain rank candidates exact_features exact succeeded recovered by_chance"
 )
 """Columns of audit.csv; those of the floors come behind."""
+MATRIX = {
+    **dict.fromkeys(("method", "defence", "attack"), _OTHER),
+    "adaptive": _TRUTH,
+    **dict.fromkeys(("vantage", "source"), _OTHER),
+    "round": _WHOLE,
+    "told": _TRUTH,
+    "seed": _WHOLE,
+    **dict.fromkeys(("acc_local", "acc_global", "acc_central"), _NUMBER),
+    **dict.fromkeys(("images", "failures", "recovered"), _WHOLE),
+    **dict.fromkeys(("share_low", "share_high", "psnr_mean", "psnr_low", "psnr_high", "psnr_max"), _NUMBER),
+    **dict.fromkeys(("ssim", "rmsd", "identified"), _NUMBER),
+    "verdict": _OTHER,
+    "seconds": _NUMBER,
+    "folder": _OTHER,
+}
+"""Columns of matrix.csv."""
+CELLS = {
+    **dict.fromkeys(("matrix", "folder", "state", "reason", "method", "defence"), _OTHER),
+    "seed": _WHOLE,
+    **dict.fromkeys(("acc_local", "acc_global", "acc_central"), _NUMBER),
+}
+"""Fields of a cell in matrix.json, behind the folder of its matrix."""
 _KINDS: dict[Any, str] = {int: _WHOLE, NodeId: _NODE, float: _NUMBER, bool: _TRUTH, Figure: _NUMBER}
 _INFINITE = {"inf": float("inf"), "-inf": float("-inf")}
 
@@ -87,10 +109,9 @@ def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
     """
     rows = read_rows(path)
     further = dict.fromkeys(name for row in rows for name in row if name not in kinds)
-    numbers = {name: _NUMBER for name in further if all(_is_number(row[name]) for row in rows)}
-    texts = {name: _OTHER for name in further if name not in numbers}
+    found = {name: _NUMBER if all(_is_number(row[name]) for row in rows) else _OTHER for name in further}
     try:
-        return typed(rows, {**kinds, **numbers, **texts})
+        return typed(rows, {**kinds, **found})
     except ValueError as error:
         raise BadInput(f"Expected numbers in {path}, got {error}; restore it, or run anew.") from error
 
@@ -161,5 +182,5 @@ def _kind_of(values: Sequence[Any], kind: str | None) -> str:
     known = [value for value in values if value is not None]
     if kind in (_WHOLE, _NODE) and any(isinstance(value, float) and not value.is_integer() for value in known):
         return _NUMBER
-    numbers = bool(known) and all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
+    numbers = all(isinstance(value, int | float) and not isinstance(value, bool) for value in known)
     return kind or (_NUMBER if numbers else _OTHER)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from flfw.api.arguments import experiment_of
+from flfw.api.arguments import experiment_of, folder_of, numbers_of, words_of
 from flfw.api.library_calls import library_call
 from flfw.api.result import Result
 from flfw.errors import BadInput
@@ -42,7 +42,7 @@ class MatrixResult:
         """
         from flfw.matrix.record import MATRIX, read_matrix
 
-        folder = Path(os.fspath(path)).absolute()
+        folder = folder_of(path, "path")
         below = [file.parent for file in sorted(folder.glob(f"*/{MATRIX}"))]
         matrices = [folder] if (folder / MATRIX).is_file() else below
         if not matrices:
@@ -53,15 +53,16 @@ class MatrixResult:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Combinations, a row for each method, defence, attack and round, pooled over seeds: the columns of matrix.csv.
+        """Leakage, a row for each run, attack and round: the columns of matrix.csv. Runs without attacks have no row.
 
         With several data sets the first column, ``matrix``, names the folder of each.
         """
         import pandas as pd
 
+        from flfw.api.frames import MATRIX as KINDS
         from flfw.api.frames import read_table
 
-        tables = {name: read_table(folder / "matrix.csv", {}) for name, folder in self.matrices.items()}
+        tables = {name: read_table(folder / "matrix.csv", KINDS) for name, folder in self.matrices.items()}
         if len(tables) > 1:
             for name, table in tables.items():
                 table.insert(0, _FOLDER, name)
@@ -69,11 +70,11 @@ class MatrixResult:
 
     @property
     def cells(self) -> pd.DataFrame:
-        """Runs, a row each: method, defence, seed, state and, where it failed, the reason."""
-        from flfw.api.frames import typed
+        """Runs, a row each: method, defence, seed, state and, where it failed, the reason; accuracies (0 to 1)."""
+        from flfw.api.frames import CELLS, typed
 
         rows = [{_FOLDER: name, **cell} for name in self.matrices for cell in self._record(name)["cells"]]
-        return typed(rows, {_FOLDER: "object", "folder": "object", "state": "object", "reason": "object"})
+        return typed(rows, CELLS)
 
     @property
     def runs(self) -> dict[str, Result]:
@@ -109,7 +110,6 @@ class MatrixResult:
 
 def run_matrix(
     experiment: Experiment | None = None,
-    /,
     *,
     methods: str | Iterable[str] = (),
     defences: str | Iterable[str] = (),
@@ -141,6 +141,5 @@ def run_matrix(
         from flfw.matrix import run as carry_out
 
         words = {"methods": methods, "defences": defences, "attacks": attacks, "datasets": datasets}
-        axes = {name: (given,) if isinstance(given, str) else tuple(given) for name, given in words.items()}
-        numbers = (seeds,) if isinstance(seeds, int) else tuple(int(seed) for seed in seeds)
-        return MatrixResult.load(carry_out(Matrix(**axes, seeds=numbers), asked))
+        axes = {name: words_of(given, name) for name, given in words.items()}
+        return MatrixResult.load(carry_out(Matrix(**axes, seeds=numbers_of(seeds, "seeds")), asked))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
-from flfw.api.arguments import experiment_of
+from flfw.api.arguments import experiment_of, folder_of, number_of, path_of
 from flfw.api.library_calls import library_call
 from flfw.api.result import Result
 from flfw.errors import BadInput
@@ -41,7 +41,7 @@ class RehearsalResult:
         Raises:
             BadInput: the folder holds none, or a damaged one.
         """
-        folder = Path(os.fspath(path)).absolute()
+        folder = folder_of(path, "path")
         try:
             content = json.loads((folder / _FILE).read_bytes())
             known = {name: content[name] for name in ("answers", "found", "warnings", "notes", "limits")}
@@ -79,7 +79,6 @@ class RehearsalResult:
 
 def run_rehearsal(
     experiment: Experiment | None = None,
-    /,
     *,
     policy: str | os.PathLike[str] | None = None,
     write_policy: str | os.PathLike[str] | None = None,
@@ -105,5 +104,7 @@ def run_rehearsal(
         from flfw.rehearse.__main__ import DEFAULT, RehearsalCommand, rehearse
 
         asked = experiment_of(DEFAULT if experiment is None else experiment, fields)
-        rules, written = (Path(os.fspath(one)) if one is not None else None for one in (policy, write_policy))
-        return RehearsalResult.load(rehearse(RehearsalCommand(asked, rules, written, most_steps)))
+        rules = path_of(policy, "policy") if policy is not None else None
+        written = path_of(write_policy, "write-policy") if write_policy is not None else None
+        steps = number_of(most_steps, "most-steps")
+        return RehearsalResult.load(rehearse(RehearsalCommand(asked, rules, written, steps)))

@@ -20,7 +20,8 @@ _LARGEST = 2**63
 def convert_fields(record: object) -> None:
     """Convert the fields of a new frozen record: one word to a tuple, text to a path, a mapping to assignments.
 
-    A list becomes a tuple, a number of NumPy one of Python. `require_choices` checks fields with a choice of words.
+    A list becomes a tuple, a number or a truth of NumPy one of Python. `require_choices` checks fields with a choice of
+    words.
 
     Raises:
         BadInput: a value has another type; names the flag.
@@ -65,6 +66,8 @@ def _converted(value: Any, kind: Any) -> Any:
         if isinstance(value, Integral):
             return int(value)
         return float(value) if kind is float and isinstance(value, Real) else value
+    if kind is bool and type(value).__name__ in ("bool", "bool_"):  # NumPy's names of its truths
+        return bool(value)
     return value
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from flfw.curves import LADDER
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
+from flfw.storage.folders import unused
 
 if TYPE_CHECKING:
     from flfw.task import Task
@@ -72,7 +73,7 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
             f"Expected data that are on this machine, since a rehearsal downloads nothing, got dataset={site.dataset}; "
             "take --dataset folder:PATH, or get them first with python -m flfw.data.download NAME."
         )
-    site = replace(site, out=site.out or Path("runs") / f"rehearsal-{run.default_name(site)}")
+    site = replace(site, out=site.out or unused(Path("runs") / f"rehearsal-{run.default_name(site)}"))
     resolved, task, _ = run.check(replace(site, images=1))
     site = resolved.experiment
     held, examples = len(task.split.train[0]), len(task.dataset.train_y)

@@ -33,7 +33,7 @@ from flfw.runs import engine, joining, results
 from flfw.runs.remarks import notes_on_data
 from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
-from flfw.storage.folders import require_new
+from flfw.storage.folders import require_new, unused
 from flfw.task import Task
 from flfw.tracking.choice import check as check_trackers
 from flfw.tracking.following import tracked
@@ -204,7 +204,7 @@ def _check_clients(resolved: Resolved, task: Task) -> None:
 def _with_absolute_paths(experiment: Experiment, new: bool) -> Experiment:
     """Return the experiment without ``auto`` and with absolute paths, ``out`` among them."""
     experiment = without_auto(experiment)
-    out = (experiment.out or Path("runs") / default_name(experiment)).absolute()
+    out = (experiment.out or unused(Path("runs") / default_name(experiment))).absolute()
     require(str(out).isprintable(), "an --out of printable characters", out=repr(str(out)))
     if new:
         require_new(out)

@@ -25,6 +25,7 @@ from flfw.provenance.outside import outside_of
 from flfw.runs import run
 from flfw.runs.results import finish
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
+from flfw.storage.folders import unused
 
 server = ServerApp()
 
@@ -38,7 +39,8 @@ def serve(grid: Grid, context: Context) -> None:
         RunFailed: it was started and could not be completed.
     """
     asked = dataclasses.replace(Experiment.from_run_config(context.run_config), engine="flwr")
-    folder = home() / "runs" / (asked.out or run.default_name(asked))
+    runs = home() / "runs"
+    folder = runs / asked.out if asked.out else unused(runs / run.default_name(asked))
     begun = (folder / "checkpoint").exists()
     resolved, task, notes = run.check(dataclasses.replace(asked, out=folder), new=not begun)
     experiment = resolved.experiment

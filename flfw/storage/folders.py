@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from pathlib import Path
 
 from flfw.errors import BadInput
@@ -16,6 +17,12 @@ def require_new(out: Path) -> None:
     """
     if out.exists():
         raise BadInput(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
+
+
+def unused(out: Path) -> Path:
+    """Return the path of a folder, or where there is one already, as of a run of the same second, one with a number."""
+    paths = (out if number == 1 else out.with_name(f"{out.name}-{number}") for number in count(1))
+    return next(path for path in paths if not path.exists())
 
 
 def stored_at(folder: Path) -> Path:

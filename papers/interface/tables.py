@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final, get_args
 
-from flfw.api.arguments import experiment_of
+from flfw.api.arguments import experiment_of, word_of
 from flfw.api.library_calls import library_call
 from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import Experiment
@@ -69,7 +69,7 @@ def measured(table: str, cell: str, scale: Scale, given: Experiment) -> Measured
     return command.measured(command.asked(table, cell, scale, given), cell)
 
 
-def reproduce_table(table: str = "", /, *, cell: str = "", scale: Scale = "quick", **fields: Any) -> TableResult:
+def reproduce_table(table: str = "", *, cell: str = "", scale: Scale = "quick", **fields: Any) -> TableResult:
     """Measure a paper's table, as ``sim.py --table`` does; it goes on where it was cut short.
 
     Args:
@@ -84,7 +84,8 @@ def reproduce_table(table: str = "", /, *, cell: str = "", scale: Scale = "quick
     """
     with library_call():
         require(scale in get_args(Scale), "scale=quick or full", scale=scale)
-        done = measured(table, cell, scale, experiment_of(None, fields))
+        name, place = word_of(table, "table"), word_of(cell, "cell")
+        done = measured(name, place, scale, experiment_of(None, fields))
         if not done.complete:
             raise RunFailed(f"Not all selected cells of {table or cell} were measured; {done.files[0]} says why.")
         return TableResult(done.text, done.files)

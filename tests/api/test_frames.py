@@ -52,6 +52,17 @@ def test_figures_that_only_some_methods_have_come_behind() -> None:
     assert table["round"].tolist() == [1, 2]
 
 
+def test_a_figure_that_is_missing_in_all_rows_is_a_number_all_the_same() -> None:
+    table = frame([{**ENTRY, "reduced": {"psnr": None}}], EntryFields)
+    assert table["reduced.psnr"].dtype == "float64" and table["reduced.psnr"].isna().all()
+
+
+def test_columns_of_a_file_stay_in_its_order(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("name,size,unit\na,1.5,m\n")
+    table = read_table(tmp_path / "t.csv", {})
+    assert list(table.columns) == ["name", "size", "unit"] and table["size"].tolist() == [1.5]
+
+
 def test_infinite_epsilons_are_numbers() -> None:
     table = frame([{"unit": "example", "adversary": "server", "epsilon": "inf", "counted": "exact"}], ClaimFields)
     assert table["epsilon"].tolist() == [math.inf]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from flfw import BadInput, Experiment, MatrixResult, RehearsalResult, run_matrix, run_rehearsal
+from flfw.api.frames import CELLS, MATRIX
 
 SMALL = Experiment(
     method="fedavg", net="linear", clients=2, rounds=1, local_epochs=1, images=2, attack=("analytic",), engine="inproc"
@@ -30,6 +31,21 @@ def test_a_matrix_has_tables_and_a_result_for_each_run(matrix: MatrixResult) -> 
     plain = matrix.runs["digits/fedavg-none-s0"]
     assert plain.config["dataset"] == "digits" and plain.final["acc_local"] > 0
     assert str(matrix.path / "matrix.md") in str(matrix)
+
+
+def test_the_table_has_the_columns_of_the_file_with_their_types(matrix: MatrixResult) -> None:
+    one = MatrixResult.load(matrix.path / "digits").table
+    assert list(one.columns) == list(MATRIX)
+    assert (matrix.path / "digits" / "matrix.csv").read_text().startswith(",".join(MATRIX) + "\n")
+    assert {name: str(kind) for name, kind in one.dtypes.items()} == MATRIX
+    assert one["told"].tolist() == [False, False] and one["seed"].tolist() == [0, 0]
+
+
+def test_a_matrix_without_attacks_has_cells_with_accuracies_and_a_table_without_rows(tmp_path: Path) -> None:
+    alone = run_matrix(SMALL, attack="none", out=tmp_path / "matrix")
+    assert alone.table.empty and {name: str(kind) for name, kind in alone.table.dtypes.items()} == MATRIX
+    assert {name: str(kind) for name, kind in alone.cells.dtypes.items()} == CELLS
+    assert alone.cells["seed"].tolist() == [0] and alone.cells["acc_local"].tolist()[0] > 0
 
 
 def test_a_matrix_is_loaded_and_one_of_its_folders_too(matrix: MatrixResult) -> None:
