@@ -9,6 +9,7 @@ from pathlib import Path
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.formats.result_file import RESULT, read_result
 from flfw.runs import run
 from flfw.storage.checkpoint import is_complete
 
@@ -27,8 +28,17 @@ def audit_again(source: Path, change: Change) -> Path:
         BadInput: there is no such run, or other settings than those of an audit were changed.
         RunFailed: the attack server could not go on.
     """
+    _refuse_audit(source)
     stored = replace(run.stored(source), out=None)
     return run.audit_again(source, stored, change(stored))
+
+
+def _refuse_audit(source: Path) -> None:
+    """Refuse the folder of a further audit, and name its run, which has the recordings."""
+    if (source / "checkpoint").exists() or not (source / RESULT).is_file():
+        return
+    if earlier := (read_result(source).get("provenance") or {}).get("from"):
+        raise BadInput(f"Expected a run, got {source}, an audit of the run in {earlier}; name that one.")
 
 
 def resume(folder: Path, change: Change) -> Path:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from flfw.api.arguments import folder_of
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.formats.result_file import RESULT, read_result
@@ -16,6 +17,7 @@ from flfw.formats.result_file import RESULT, read_result
 if TYPE_CHECKING:
     import pandas as pd
 
+_NEEDED = ("config", "rounds", "final", "privacy", "audit", "notes")
 _INFINITE = {"inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -39,11 +41,14 @@ class Result:
         Raises:
             BadInput: the folder has no result, or a damaged one.
         """
-        folder = Path(os.fspath(path)).absolute()
+        folder = folder_of(path, "path")
         if not (folder / RESULT).is_file():
             way_out = "flfw.resume finishes one" if (folder / "checkpoint").is_dir() else "name the folder of a run"
             raise BadInput(f"Expected {RESULT} of a finished run in {folder}, got none; {way_out}.")
-        return cls(folder, read_result(folder))
+        content = read_result(folder)
+        if missing := [name for name in _NEEDED if name not in content]:
+            raise BadInput(f"Expected {missing[0]} in {folder / RESULT}, got none; restore it, or run anew.")
+        return cls(folder, content)
 
     @property
     def rounds(self) -> pd.DataFrame:
@@ -80,7 +85,7 @@ class Result:
         """Reconstructed examples, a row for each example, attack and target, with its scores; also of the ladder."""
         from flfw.api.frames import IMAGES, read_table, typed
 
-        path = self.path / "audit.csv"
+        path = self._folder() / "audit.csv"
         return read_table(path, IMAGES) if path.exists() else typed([], IMAGES)
 
     @property
@@ -175,9 +180,26 @@ class Result:
         """Return a CSV of the training, which a further audit has in the folder of its run."""
         from flfw.api.frames import read_table, typed
 
-        earlier = (self.content.get("provenance") or {}).get("from")
-        path = next((p for p in (self.path / name, *([Path(earlier) / name] if earlier else [])) if p.exists()), None)
-        return read_table(path, kinds) if path else typed([], kinds)
+        path = self._trained() / name
+        return read_table(path, kinds) if path.exists() else typed([], kinds)
+
+    def _folder(self) -> Path:
+        """Return the folder, which must be there: a table would be empty without a word."""
+        if not self.path.is_dir():
+            raise BadInput(f"Expected the result in {self.path}, got no such folder; load it from where it is now.")
+        return self.path
+
+    def _trained(self) -> Path:
+        """Return the folder of the training: of a further audit that of its run, with which it may have been moved."""
+        folder = self._folder()
+        if not (earlier := (self.content.get("provenance") or {}).get("from")):
+            return folder
+        around = folder.parent
+        if (around / RESULT).is_file() and read_result(around).get("rounds") == self.content.get("rounds"):
+            return around
+        if not Path(earlier).is_dir():
+            raise BadInput(f"Expected the run of the audit {folder} in {earlier}, got no such folder; put it back.")
+        return Path(earlier)
 
 
 def _plain(value: Any) -> Any:

@@ -9,6 +9,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -18,6 +21,7 @@ import torch
 import flfw
 import sim
 from flfw import BadInput, Experiment, Result, audit, estimate, resume, run
+from flfw.api.library_calls import library_call
 from tests.support.paths import ROOT
 
 SMALL = {"method": "fedavg", "net": "linear", "clients": 2, "rounds": 1, "local_epochs": 1, "images": 2}
@@ -111,6 +115,39 @@ def test_something_else_than_an_experiment_is_refused() -> None:
 def test_a_folder_without_a_result_is_refused(tmp_path: Path, load) -> None:
     with pytest.raises(BadInput, match=re.escape(f"in {tmp_path}, got no")):
         load(tmp_path)
+
+
+def test_an_audit_of_an_audit_names_the_run(finished: Result, tmp_path: Path) -> None:
+    again = audit(finished, attack="analytic", out=tmp_path / "again")
+    with pytest.raises(BadInput) as caught:
+        audit(again, attack="analytic")
+    named = f"an audit of the run in {finished.path}; name that one."
+    assert str(caught.value) == f"Expected a run, got {again.path}, {named}"
+
+
+def test_calls_of_several_threads_take_turns(finished: Result, tmp_path: Path) -> None:
+    asked = replace(finished.experiment, seed=3)
+    with ThreadPoolExecutor(2) as threads:
+        done = [
+            threads.submit(run, each, out=tmp_path / str(at)) for at, each in enumerate((asked, finished.experiment))
+        ]
+    assert done[0].result().verdict == done[1].result().verdict == "leaks"
+    assert done[1].result().final == finished.final != done[0].result().final
+
+
+def test_a_call_waits_for_that_of_another_thread() -> None:
+    came = threading.Event()
+    with ThreadPoolExecutor(1) as threads:
+        with library_call(), library_call():  # the second of the same thread has no turn to wait for
+            threads.submit(_in_turn, came)
+            assert not came.wait(0.2)
+        assert came.wait(10)
+
+
+def _in_turn(came: threading.Event) -> None:
+    """Set the event in a call of the library."""
+    with library_call():
+        came.set()
 
 
 def test_an_impossible_path_is_bad_input() -> None:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
 
-from flfw import BadInput, Result, run
+from flfw import BadInput, Result, audit, run
 from flfw.api import notebook
 from flfw.api.verdicts import gravest, verdicts
 
@@ -101,6 +102,30 @@ def test_show_names_the_report_outside_a_notebook(
     assert capsys.readouterr().out == f"{audited.report}\n"
     with pytest.raises(BadInput, match="got none; restore"):
         notebook.show(tmp_path, 100)
+
+
+def test_an_audit_that_was_moved_with_its_run_has_the_run_s_tables(tmp_path: Path) -> None:
+    moved, apart = tmp_path / "moved", tmp_path / "apart"
+    first = run(**SMALL, attack="analytic", engine="inproc", out=tmp_path / "first")
+    audit(first, attack="analytic")
+    outside = audit(first, attack="analytic", out=apart)
+    assert outside.clients["client"].tolist() == [0, 1]
+    first.path.rename(moved)
+    assert Result.load(moved / "audit-1").clients["client"].tolist() == [0, 1]
+    message = f"Expected the run of the audit {apart} in {first.path}, got no such folder; put it back."
+    with pytest.raises(BadInput, match=re.escape(message)):
+        _ = outside.clients
+    for table in ("clients", "failures", "images"):
+        with pytest.raises(BadInput, match=r"got no such folder; load it from where it is now\.$"):
+            getattr(first, table)
+
+
+@pytest.mark.parametrize("name", ["config", "rounds", "final", "privacy", "audit", "notes"])
+def test_a_result_without_its_parts_is_damaged(unaudited: Result, tmp_path: Path, name: str) -> None:
+    content = {part: value for part, value in unaudited.content.items() if part != name}
+    (tmp_path / "result.json").write_text(json.dumps(content))
+    with pytest.raises(BadInput, match=rf"^Expected {name} in .*, got none; restore it, or run anew\.$"):
+        Result.load(tmp_path)
 
 
 def test_infinite_figures_are_numbers(audited: Result) -> None:
