@@ -22,6 +22,7 @@ from flfw.data.catalogue import (
     is_at_sites,
     is_of_pictures,
     names,
+    private_constants,
     title,
 )
 from flfw.data.files import cache, remote
@@ -51,6 +52,7 @@ __all__ = [
     "is_table",
     "load",
     "names",
+    "private_constants",
     "sums",
     "title",
     "without_examples",

@@ -34,6 +34,14 @@ from flfw.data.tables.names import is_table
 from flfw.errors import BadInput, unknown
 from flfw.imports import imported
 
+_OWN_CONSTANTS = (
+    "Inputs are normalised with the mean and deviation of these very examples, so that each of them changes the "
+    "gradients of all others. Use --normalise half or none."
+)
+_OWN_SCALES = (
+    "Scales, categories and substitutes for missing values come from these very rows, so that each of them may change "
+    "how all others are encoded. Take a plan of the columns that was known beforehand (public = true)."
+)
 _CARDS = {
     "adult": adult.ADULT,
     "cancer": embedded.CANCER,
@@ -128,6 +136,18 @@ def has_public_constants(name: str) -> bool:
         plan = describe(name).columns
         return plan is not None and plan.public
     return name.partition(":")[0] not in ("folder", "hf")
+
+
+def private_constants(name: str, normalise: str) -> str:
+    """Return in sentences which constants of the very examples change all inputs; empty: none do.
+
+    A table's scales are those of its rows whatever the normalisation, as rows are encoded first.
+    """
+    if has_public_constants(name):
+        return ""
+    if is_table(name):
+        return _OWN_SCALES
+    return _OWN_CONSTANTS if normalise == "own" else ""
 
 
 def configured(name: str, assignments: Sequence[str]) -> str:

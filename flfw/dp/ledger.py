@@ -41,10 +41,6 @@ _KNOWN_SEED = (
     "The noise comes from the seed, which the server and every client have, and which others can guess: who knows it "
     "can take the noise off. Use noise_source=secure."
 )
-_OWN_CONSTANTS = (
-    "Inputs are normalised with the mean and deviation of these very examples, so that each of them changes the "
-    "gradients of all others. Use --normalise half or none."
-)
 _COHORTS = (
     "Nobody but the server learns who was drawn, or how many were: it keeps its folder to itself, with the tables and "
     "the report in it, and no round ends the run for having too few clients (--min-clients)."
@@ -151,8 +147,8 @@ def mechanism_in(resolved: Resolved, course: Course) -> Mechanism | None:
         return None
     if resolved.experiment.federation is not None and not getattr(resolved.settings, "secure", True):
         return replace(mechanism, void=_KNOWN_SEED)
-    if resolved.experiment.normalise == "own" and not data.has_public_constants(resolved.experiment.dataset):
-        return replace(mechanism, void=_OWN_CONSTANTS)
+    if constants := data.private_constants(resolved.experiment.dataset, resolved.experiment.normalise):
+        return replace(mechanism, void=constants)
     if not resolved.experiment.defended_partitions:
         return mechanism
     for hook, deed in _VOIDING.items():

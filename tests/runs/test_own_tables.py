@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from flfw.audit.measures.columns import column_rates
 from flfw.audit.measures.public import Public
 from flfw.data.files.columns import Column, Columns, NumberTarget
 from flfw.data.tables import plan_file
+from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.net import loss, losses, regression_metrics
@@ -173,6 +175,20 @@ def test_claims_need_a_plan_that_was_public(table: Path, tmp_path: Path) -> None
     (tmp_path / "plan.toml").write_text(text)
     public = replace(experiment, set=(f"csv.columns={tmp_path / 'plan.toml'}",))
     assert data.has_public_constants(resolve(public).experiment.dataset)
+
+
+@pytest.mark.parametrize("normalise", ["own", "none"])
+def test_no_normalisation_makes_a_claim_of_scales_that_are_the_rows_own(
+    table: Path, tmp_path: Path, normalise: str
+) -> None:
+    """Rows are encoded before they are normalised: one of them may change the scale of all."""
+    experiment = asked(table, "cost", attack=(), method="fed_cdp", normalise=normalise)
+    resolved, task, _ = check(experiment)
+    assert {one.epsilon for one in Ledger(resolved, task.split).claims()} == {inf}
+    assert all("public = true" in one.assumptions[0] for one in Ledger(resolved, task.split).claims())
+    (tmp_path / "plan.toml").write_text(plan_file.text(replace(task.dataset.columns, public=True)))
+    public, task, _ = check(replace(experiment, set=(f"csv.columns={tmp_path / 'plan.toml'}",)))
+    assert max(one.epsilon for one in Ledger(public, task.split).claims() if one.unit == "example") < inf
 
 
 def test_patients_of_a_regression_stay_whole(table: Path) -> None:
