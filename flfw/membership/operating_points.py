@@ -20,6 +20,8 @@ FALSE_POSITIVES = 10
 
 CONFIDENCE = 0.95
 
+_FEWEST_DRAWN = 8  # members without whom no interval is drawn: of two pairs that are right, all draws are right
+
 _AT_ONCE = 1_000_000  # counts of the bootstrap that are held at once
 
 
@@ -62,7 +64,7 @@ class Area:
 
     Attributes:
         auc: probability that a member's score is above a non-member's of the same client; ties count half.
-        low: lower end of the interval; None: not enough clients and examples for one.
+        low: lower end of the interval; None: not enough clients and examples, or fewer than eight members.
         high: upper end; None likewise.
         clients: number of clients.
     """
@@ -175,7 +177,7 @@ def area(
             below = np.pad(np.cumsum(two[some], axis=1), ((0, 0), (1, 0)))
             drawn[some, place] = (one[some] * (below[:, first] + below[:, last])).sum(1) / 2
     auc = float(wins.sum() / pairs.sum())
-    if max(len(names), pairs.max()) < 2:
+    if max(len(names), pairs.max()) < 2 or members.sum() < _FEWEST_DRAWN:
         return Area(auc, None, None, len(names))
     chosen = rng.integers(len(names), size=(draws, len(names)))
     resampled = np.take_along_axis(drawn, chosen, 1).sum(1) / pairs[chosen].sum(1)

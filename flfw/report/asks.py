@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from flfw.report.decision import NOTHING
+from flfw.report.decision import NOTHING, is_bound
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import above, percent_above
-from flfw.report.page_facts import Scope
+from flfw.report.page_facts import Scope, is_regression
 from flfw.report.questions import AGGREGATE, OUTSIDER, decisive, sees_sums
 from flfw.report.ranking import POSITIVE, answers
 from flfw.report.untested import rounds_in_words
@@ -57,7 +57,7 @@ def asks(
     row = decisive(membership)
     return [
         *_protection(settings, row, config),
-        *_missing_tests(settings, row),
+        *_missing_tests(settings, row, config),
         *_size(settings, config),
         *_sums(settings, membership, result),
         *_bound(result.get("privacy") or [], config),
@@ -97,13 +97,17 @@ def _protector(hidden: Any, config: Mapping[str, Any]) -> str:
     return f"method {hidden}" if hidden == config.get("method") else f"defence {hidden}"
 
 
-def _missing_tests(settings: Sequence[AuditEntry], row: Mapping[str, Any] | None) -> Iterator[Ask]:
+def _missing_tests(
+    settings: Sequence[AuditEntry], row: Mapping[str, Any] | None, config: Mapping[str, Any]
+) -> Iterator[Ask]:
     worst, _ = answers(settings)
     verdict = worst.entry.get("verdict") if worst else None
     if worst is None:
         yield Ask("Will somebody try to recover data from what clients send?", "No such attack ran (--attack).")
     elif verdict in ("inconclusive", "static only", "attack broken"):
         how = _STRONGER.get("static" if verdict == "static only" else worst.cause, "with a stronger attack (--attack)")
+        if verdict == "static only" and config.get("adaptation") == "auto":  # this attack could not adapt
+            how = "with an attack that can be told what hides the data (--attack)"
         yield Ask(f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer: “{verdict}”.")
     if row is None:
         yield Ask("Will it be tested who can be told to have taken part?", "It was not here (--attack membership).")
@@ -147,7 +151,7 @@ def _sums(
         yield Ask("How many clients must a sum hold, so that nothing is told?", "Some sums of this run still leak.")
     elif not summed and (settings or membership):
         clients = config.get("sample") or config.get("clients")
-        over = f" A round had {clients} clients." if clients else ""
+        over = f" A round had {clients} client{'' if clients == 1 else 's'}." if clients else ""
         yield Ask(
             "Will the server see sums alone (secure aggregation), and over how many clients?",
             f"Sums were not attacked here.{over}",
@@ -155,11 +159,11 @@ def _sums(
 
 
 def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Iterator[Ask]:
-    exact = [line for line in privacy if line.get("counted") != "as published"]
+    exact = [line for line in privacy if line.get("counted") != "as published" and is_bound(line)]
     if not exact:
         yield Ask(
             "Is there a bound that holds for every attack (differential privacy), and for whom?",
-            f"Method {config.get('method')} claims none in this run.",
+            f"Method {config.get('method')} claims none in this run{'; Privacy says why' if privacy else ''}.",
         )
         return
     line = exact[0]
@@ -194,7 +198,7 @@ def _people(
         yield Ask("Who will get the finished model?", "What it gives away was not tested (--vantage outsider).")
     if result.get("rounds") and config.get("metrics") == "all":
         yield Ask(
-            "Must clients report losses and accuracies?",
+            f"Must clients report losses and {'errors' if is_regression(result) else 'accuracies'}?",
             "Here they do, without noise (--metrics); such numbers come from their data.",
         )
 

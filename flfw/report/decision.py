@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import takewhile
+from math import inf
 from typing import Any, final
 
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import percent, percent_above
+from flfw.report.page_facts import is_regression
 from flfw.report.questions import AGGREGATE, OUTSIDER, PEER, decisive, sees_sums
 from flfw.report.ranking import answers
 
@@ -31,8 +34,7 @@ IN_PLACE = {
 NOTHING = 0.995
 """Share of right guesses from which on a bound that allows them excludes next to nothing."""
 _REPORTED = (
-    "No bound here counts the losses and accuracies that clients report without noise (--metrics): they can tell who "
-    "was there."
+    "No bound here counts the losses and {} that clients report without noise (--metrics): they can tell who was there."
 )
 _NO_PROOF = "Nothing follows from that: neither that the data are safe, nor that they leak."
 
@@ -97,7 +99,7 @@ def decision(
     kinds.append(small_rounds(result.get("sums")))
     tested = sorted((kind for kind in kinds if kind.level != Level.UNTESTED), key=lambda kind: kind.level)
     reported = bool(result.get("rounds")) and (result.get("config") or {}).get("metrics") == "all"
-    bounds = tuple(claims(result.get("privacy") or [], reported))
+    bounds = tuple(claims(result.get("privacy") or [], reported, "errors" if is_regression(result) else "accuracies"))
     if not tested:
         headline = "Not tested: no attack was run, so nothing is known about what leaks."
         useful = "A useful model is no sign that it keeps its data private."
@@ -196,19 +198,41 @@ def small_rounds(figures: Mapping[str, Any] | None) -> Tested:
     return Tested(Level.LEAKS, headline, "That follows from who took part; no attack is needed.")
 
 
-def claims(privacy: Sequence[Mapping[str, Any]], reported: bool = False) -> list[str]:
-    """Return the claimed bound in plain words, the first for each unit.
+def claims(privacy: Sequence[Mapping[str, Any]], reported: bool = False, measured: str = "accuracies") -> list[str]:
+    """Return the claimed bound in plain words, the first that is one for each unit.
 
     Args:
         privacy: ``privacy`` of result.json.
-        reported: whether clients report losses and accuracies without noise, which no bound counts.
+        reported: whether clients report losses and accuracies, or errors, without noise, which no bound counts.
+        measured: what they report beside losses: ``accuracies`` or ``errors``.
     """
-    exact = [line for line in privacy if line.get("counted") != "as published"]
-    first: dict[str, Mapping[str, Any]] = {}
-    for line in exact:
-        first.setdefault(str(line.get("unit")), line)
-    lines = [_claim(line) for line in first.values()]
-    return [*lines, _REPORTED] if lines and reported else lines
+    by_unit: dict[str, list[Mapping[str, Any]]] = {}
+    for line in privacy:
+        if line.get("counted") != "as published":
+            by_unit.setdefault(str(line.get("unit")), []).append(line)
+    if not by_unit:
+        return []
+    lines, without = [], []
+    for unit, rows in by_unit.items():
+        bounded = [line for line in rows if is_bound(line)]
+        lines += [_claim(bounded[0]) + _not_against(rows)] if bounded else []
+        without += [] if bounded else [f"one {unit}"]
+    if not lines:
+        return ["No bound is claimed in this run, against anybody: the reason stands under Privacy."]
+    lines += [f"For {' and '.join(without)} nothing is claimed."] if without else []
+    return [*lines, _REPORTED.format(measured)] if reported else lines
+
+
+def is_bound(line: Mapping[str, Any]) -> bool:
+    """Return whether a line of ``privacy`` bounds anything: an infinite epsilon is no claim."""
+    return number(line.get("epsilon")) != inf
+
+
+def _not_against(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a sentence on those whom a unit's first bound stands behind, as nothing is claimed against them."""
+    ahead = takewhile(lambda line: not is_bound(line), rows)
+    whom = " and ".join(_named(str(line.get("adversary"))) for line in ahead)
+    return f" Against {whom} nothing is claimed." if whom else ""
 
 
 def _claim(line: Mapping[str, Any]) -> str:
@@ -228,7 +252,8 @@ def _claim(line: Mapping[str, Any]) -> str:
 
 
 def _named(adversary: str) -> str:
-    return adversary if adversary.startswith(("another", "an ")) else f"the {adversary}"
+    known = {"aggregate": "a server that sees sums alone", "outsider": IN_PLACE[OUTSIDER], PEER: IN_PLACE[PEER]}
+    return known.get(adversary) or (adversary if adversary.startswith("another") else f"the {adversary}")
 
 
 def _where(shown: AuditEntry, place: str) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
+from flfw.data.tables.listing import DESCRIBING
 from flfw.experiment import VANTAGES
 from flfw.formats.rows import read_rows
 from flfw.report.findings import AuditEntry, Sample, number
@@ -63,6 +64,21 @@ def scope(settings: Sequence[AuditEntry]) -> Scope:
         verdicts=verdicts,
         seeds=max((len(setting.entry["seeds"] or []) for setting in settings), default=0),
     )
+
+
+def is_regression(result: Mapping[str, Any]) -> bool:
+    """Return whether a run's target is a number, also where its clients reported no error of theirs."""
+    notes = result.get("notes") or []
+    return "mae_global" in (result.get("final") or {}) or any(str(one).startswith(DESCRIBING[1]) for one in notes)
+
+
+def caveats(notes: Iterable[str]) -> list[str]:
+    """Return the notes of a run but for those that only describe its table; all of them stand under Provenance.
+
+    >>> caveats(["Table: 2 columns become 3 features in [0, 1]; 0 are left out.", "An attack was stopped."])
+    ['An attack was stopped.']
+    """
+    return [note for note in notes if not str(note).startswith(DESCRIBING)]
 
 
 def _outermost(vantage: str) -> int:

@@ -108,9 +108,9 @@ def _of_one_place(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def membership_line(row: Mapping[str, Any]) -> str:
     """Return a statistic in one line for the terminal."""
     area, low, high = (decimals(row[key], 3) for key in ("auc", "auc_low", "auc_high"))
-    shown = (
-        f"AUC {area} ({low} to {high}) on {row['pairs']} pairs{' of patients' if row.get('unit') == 'patient' else ''}"
-    )
+    interval = "" if number(row["auc_low"]) is None else f" ({low} to {high})"
+    of_patients = " of patients" if row.get("unit") == "patient" else ""
+    shown = f"AUC {area}{interval} on {compared(row)} pair{'' if row['pairs'] == 1 else 's'}{of_patients}"
     if number(row["tpr"]) is not None:
         shown += f", {row['tpr']:.1%} of members found at {row['fpr']:.2%} false alarms"
     if number(row["epsilon_low"]):
@@ -119,6 +119,16 @@ def membership_line(row: Mapping[str, Any]) -> str:
     cause = "" if row["verdict"] == "leaks" else f": {row['why']}"
     knowledge = f", told of {row.get('hidden_by') or row['defence']}," if row.get("adaptation") else ""
     return f"membership by {row['statistic']}{vantage}{knowledge} {where_told(row)}: {row['verdict']} ({shown}){cause}"
+
+
+def compared(row: Mapping[str, Any]) -> str:
+    """Return the number of a statistic's pairs, and how many of them were compared where it is fewer.
+
+    >>> compared({"pairs": 24, "unlike": 22, "failed": 0}), compared({"pairs": 24, "unlike": None, "failed": 0})
+    ('2 of 24', '24')
+    """
+    left = row["pairs"] - (row.get("failed") or 0) - (row.get("unlike") or 0)
+    return f"{row['pairs']}" if left == row["pairs"] else f"{left} of {row['pairs']}"
 
 
 def seen_by(row: Mapping[str, Any]) -> str:
@@ -169,7 +179,9 @@ def _told(membership: Sequence[Mapping[str, Any]], unit: str) -> PageQuestion:
     verdict = str(row["verdict"])
     beside = f", one of {len(membership)} statistics" if len(membership) > 1 else ""
     right = f"is right in {percent(row['auc'], 0)} of comparisons (a coin: 50\u00a0%)"
-    area = "gave no score" if number(row["auc"]) is None else right
+    on = f" on {few} pairs" if " of " in (few := compared(row)) else ""
+    area = "gave no score" if number(row["auc"]) is None else f"{right}{on}"
+    area = area if (row.get("right") or {}).get("guesses", 1) else f"tells no pair apart{on}"
     words = f"Statistic {row['statistic']}{beside}, {area} {where_told(row)}. Verdict: {verdict}."
     return PageQuestion(*asked, _TOLD.get(verdict, _OPEN), words, "membership", _is_leak(verdict))
 

@@ -30,8 +30,19 @@ from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
 from flfw.report.formats import above, below, capital, decimals, digits, flags, percent, percent_above, plain, sentence
 from flfw.report.opinion import UNASKED, opinion_facts
-from flfw.report.page_facts import Scope, beyond_chance, first_screen, grants, most_missed, read_failures, scope, who
-from flfw.report.questions import decisive, membership_first, questions, seen_by, where_told
+from flfw.report.page_facts import (
+    Scope,
+    beyond_chance,
+    caveats,
+    first_screen,
+    grants,
+    is_regression,
+    most_missed,
+    read_failures,
+    scope,
+    who,
+)
+from flfw.report.questions import compared, decisive, membership_first, questions, seen_by, where_told
 from flfw.report.ranking import (
     answers,
     group_by_grant,
@@ -56,6 +67,7 @@ _AXES = {
     "steps": "local steps",
     LADDER: "examples in the batch x local steps",
 }
+_PASSING = ("queue", "training.json", "tidying.json")  # of a run that is not tidied yet
 # A user's own data: only the user decides that pictures of them leave the machine.
 _OWN_DATA = ("csv:", "folder:", "hf:", "parquet:", "text:")
 
@@ -98,6 +110,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
     targets = together([setting for setting in settings if not setting.entry["curve"]] or settings)
     failures = read_failures(folder, result.get("recordings"), settings)
     rounds = result.get("rounds") or []
+    measured = any(number(row.get(key)) is not None for row in rounds for key in ("acc_global", "acc_local"))
     membership, asked = membership_first(result.get("membership") or []), scope(settings)
     page = _template().render(
         result=result,
@@ -123,17 +136,19 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         elsewhere=elsewhere,
         absence=absence,
         plan=plan_file.kept(folder),
+        regression=is_regression(result),
         legend=LEGEND,
         failures=failures,
         failed=first_screen(failures),
         overview=stacked_panels(
             [accuracy_panel(rounds), leakage_panel(without_copies(targets), worst)],
-            "Accuracy of the clients by round, and below it what the attacks reached by round.",
+            ("Accuracy of the clients by round, and below it what" * measured or "What")
+            + " the attacks reached by round.",
         ),
         curves=curves_of(settings),
         training=stacked_panels(
             [loss_panel(rounds), accuracy_panel(rounds)],
-            "Training loss by round, and below it accuracy as received and after local training.",
+            f"Training loss by round{', and below it accuracy as received and after local training' * measured}.",
         ),
         files=files_of(folder),
     )
@@ -160,6 +175,7 @@ def _template() -> Template:
     jinja.filters.update(because=because, plainly=plainly, of_search=of_search, sentence=sentence, digits=digits)
     jinja.filters.update(capital=capital, flags=flags, beyond_chance=beyond_chance, most_missed=most_missed)
     jinja.filters.update(where_told=where_told, seen_by=seen_by, above=above, below=below, above_pct=percent_above)
+    jinja.filters.update(compared=compared, caveats=caveats)
     return jinja.from_string(PAGE)
 
 
@@ -293,7 +309,7 @@ def _finite(value: Any) -> float | None:
 def files_of(folder: Path) -> list[tuple[str, int, int]]:
     """List the contents of the run folder: name, number of files and bytes; the report itself is left out."""
     listed = []
-    for path in sorted(folder.iterdir()):
+    for path in sorted(path for path in folder.iterdir() if path.name not in _PASSING):
         inside = [part for part in (path.rglob("*") if path.is_dir() else [path]) if part.is_file()]
         if not path.name.startswith((".", "report.html")):
             listed.append((path.name + "/" * path.is_dir(), len(inside), sum(part.stat().st_size for part in inside)))

@@ -64,7 +64,7 @@ def test_clients_that_sent_nothing_or_are_beyond_the_images_are_said(tmp_path: P
     result = result_of(
         tmp_path / "run", f"--method fedavg --clients 4 --sample 3 --images 2 --attack membership {SMALL}"
     )
-    words = "membership says nothing about 2 of 4 clients: 1 sent nothing in its rounds, 1 are beyond --images 2."
+    words = "membership says nothing about 2 of 4 clients: 1 sent nothing in its rounds, 1 is beyond --images 2."
     assert words in result["notes"]
     assert {(item["clients"], item["pairs"]) for item in result["membership"]} == {(2, 10)}
 

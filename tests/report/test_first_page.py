@@ -137,11 +137,36 @@ def test_a_claim_is_said_with_its_limits() -> None:
     assert "noise_source" not in plain
     (seeded,) = claims([CLAIM | {"noise": "seed", "adversary": "another client"}])
     assert "another client is right" in seeded and "whoever has the run’s seed can take the noise off" in seeded
-    (empty,) = claims([CLAIM | {"certainty": 0.9999, "epsilon": "inf"}])
+    (empty,) = claims([CLAIM | {"certainty": 0.9999, "epsilon": 12.0}])
     assert empty.startswith("The claimed bound for one example excludes next to nothing: it lets the server be right")
     (unknown,) = claims([CLAIM | {"certainty": None}])
     assert "A bound is claimed for one example against the server" in unknown
     assert claims([], reported=True) == []
+
+
+def test_an_infinite_epsilon_is_no_bound(tmp_path: Path) -> None:
+    """It lets everybody be right always, whatever draws the noise: what it would be with secret noise is no matter."""
+    none = CLAIM | {"epsilon": "inf", "certainty": 1.0, "noise": "seed"}
+    nobody = ["No bound is claimed in this run, against anybody: the reason stands under Privacy."]
+    assert claims([none, none | {"unit": "client"}], reported=True) == nobody
+    (outside,) = claims([none, none | {"adversary": "aggregate"}, CLAIM | {"adversary": "outsider"}])
+    assert "whoever has the finished model is right at most 64.2" in outside
+    assert outside.endswith("Against the server and a server that sees sums alone nothing is claimed.")
+    *_, last, reported = claims([CLAIM, none | {"unit": "patient"}, none | {"unit": "client"}], True, "errors")
+    assert last == "For one patient and one client nothing is claimed." and "losses and errors that" in reported
+    words = asked(tmp_path, privacy=[none], config=CONFIG)
+    assert "Is there a bound that holds for every attack" in words and "none in this run; Privacy says why." in words
+    assert "∞" not in words and "taken off" not in words
+    half = asked(tmp_path, privacy=[none, CLAIM | {"adversary": "outsider", "certainty": 0.95}], config=CONFIG)
+    assert "ε at most 0.58 lets" in half and "Is there a bound" not in half
+
+
+def test_a_question_fits_a_single_client_and_an_attack_that_cannot_adapt(tmp_path: Path) -> None:
+    one = judged("static only", "static")
+    assert "A round had 1 client." in asked(tmp_path, one, config=CONFIG | {"clients": 1})
+    assert "(--adaptation auto)" in asked(tmp_path, one, config=CONFIG | {"adaptation": "static"})
+    able = asked(tmp_path, one, config=CONFIG | {"adaptation": "auto"})
+    assert "with an attack that can be told what hides the data (--attack)" in able and "--adaptation" not in able
 
 
 def test_a_bound_says_that_reported_accuracies_are_not_in_it(tmp_path: Path) -> None:

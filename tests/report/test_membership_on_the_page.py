@@ -162,6 +162,5 @@ def test_a_statistic_has_one_line_in_the_terminal() -> None:
     )
     few = row("cosine", "inconclusive", vantage="peer", tpr=None, fpr=None, auc=None, auc_low=None, auc_high=None)
     assert membership_line(few) == (
-        "membership by cosine (peer) in rounds 1 to 2: inconclusive (AUC – (– to –) on 3000 pairs): The reason "
-        "of cosine."
+        "membership by cosine (peer) in rounds 1 to 2: inconclusive (AUC – on 3000 pairs): The reason of cosine."
     )

@@ -184,6 +184,7 @@ def test_no_normalisation_makes_a_claim_of_scales_that_are_the_rows_own(
     """Rows are encoded before they are normalised: one of them may change the scale of all."""
     experiment = asked(table, "cost", attack=(), method="fed_cdp", normalise=normalise)
     resolved, task, _ = check(experiment)
+    assert task.dataset.columns is not None
     assert {one.epsilon for one in Ledger(resolved, task.split).claims()} == {inf}
     assert all("public = true" in one.assumptions[0] for one in Ledger(resolved, task.split).claims())
     (tmp_path / "plan.toml").write_text(plan_file.text(replace(task.dataset.columns, public=True)))

@@ -71,13 +71,18 @@ class MembershipFacts:
 
 def conclude(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion:
     """Return the verdict, its cause and its reason."""
-    return (
+    concluded = (
         _void(facts)
         or _leak(evidence, facts)
         or _incapable(facts)
         or _unearned(evidence, facts)
         or _nothing_found(evidence, facts)
     )
+    unlike = facts.unlike or 0
+    if concluded.verdict != OPEN or concluded.cause == "few" or unlike <= evidence.pairs:
+        return concluded
+    most = f"{_count(evidence.pairs + unlike)}, labels alone tell the two of {unlike:,} apart"
+    return concluded._replace(why=f"{concluded.why} Of {most}, and these are not counted.")
 
 
 def finds_members(auc: float | None) -> bool | None:

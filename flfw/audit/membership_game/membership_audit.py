@@ -157,7 +157,8 @@ class MembershipAudit:
         every, images = self._experiment.clients, self._experiment.images
         if scored < every:
             absent = [f"{every - took_part} sent nothing in its rounds"] * (took_part < every)
-            absent += [f"{took_part - scored} are beyond --images {images}"] * (scored < took_part)
+            beyond = took_part - scored
+            absent += [f"{beyond} {'is' if beyond == 1 else 'are'} beyond --images {images}"] * (beyond > 0)
             why = ", ".join(absent)
             self.remarks.append(f"{attack} says nothing about {every - scored} of {every} clients: {why}.")
 

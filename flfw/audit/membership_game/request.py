@@ -81,7 +81,8 @@ class MembershipRequest:
         game = self.game
         of_sums = f" in sums over {game.group} client{'s' * (game.group > 1)}"
         suffix = {AGGREGATE: of_sums, PEER: " by a peer", OUTSIDER: " from outside"}.get(game.vantage, "")
-        return _WHERE.get(self.kind, f"on {len(game.clients)} clients") + suffix
+        many = len(game.clients)
+        return _WHERE.get(self.kind, f"on {many} client{'' if many == 1 else 's'}") + suffix
 
     def scored(self, scores: Sequence[tuple[int, str, Sequence[float | None]]]) -> dict[str, Scores]:
         """Sort an attack's scores by kind of game, statistic and pair; those of the target hold the null control.

@@ -11,6 +11,9 @@ from rich.table import Table
 
 from flfw.data.files.columns import Columns
 
+DESCRIBING = ("Table: ", "Regression of ", "Classification of ")
+"""Openings of the sentences that describe a table and are no caveats of a run on it."""
+
 _MOST = 40  # columns with a line of their own
 _WIDEST = 90  # characters of an encoding
 
@@ -44,8 +47,9 @@ def sentences(plan: Columns | None) -> list[str]:
     """Return sentences on a table's features, its target and its scales; none for other data."""
     if plan is None:
         return []
-    out = len(plan.columns) - len(plan.kept)
-    notes = [f"Table: {len(plan.kept)} columns become {plan.width} features in [0, 1]; {out} are left out."]
+    out, kept = len(plan.columns) - len(plan.kept), len(plan.kept)
+    become = f"{kept} column{' becomes' if kept == 1 else 's become'} {plan.width} features in [0, 1]"
+    notes = [f"Table: {become}; {out} {'is' if out == 1 else 'are'} left out."]
     if plan.number is not None:
         number = plan.number
         notes.append(

@@ -11,7 +11,7 @@ FIRST_PAGE = """\
 <dl class="asked" aria-label="Three questions">
 {% for question in questions %}<div><dt>{{ question.asked }} <small>{{ question.subject }}</small></dt><dd><b{{ ' class="accent-text"'|safe if question.leaks }}>{% if question.href %}<a href="#{{ question.href }}">{{ question.answer }}</a>{% else %}{{ question.answer }}{% endif %}</b><small>{{ question.words }}</small></dd></div>
 {% endfor %}</dl>
-{% if notes %}<div class="notice" role="note"><b>Read this result with {{ 'a caveat' if notes|length == 1 else 'these caveats' }}</b><ul>{% for note in notes[:3] %}<li>{{ note }}</li>{% endfor %}{% if notes|length > 3 %}<li><a href="#provenance">{{ notes|length - 3 }} more under Provenance</a></li>{% endif %}</ul></div>{% endif %}
+{% set cautions = notes|caveats %}{% if cautions %}<div class="notice" role="note"><b>Read this result with {{ 'a caveat' if cautions|length == 1 else 'these caveats' }}</b><ul>{% for note in cautions[:3] %}<li>{{ note }}</li>{% endfor %}{% if cautions|length > 3 %}<li><a href="#provenance">{{ cautions|length - 3 }} more under Provenance</a></li>{% endif %}</ul></div>{% endif %}
 <div class="columns">
 <div><h2>What to ask of the federation</h2>
 <ol class="plainlist asks">{% for ask in asks[:6] %}<li><b>{{ ask.question|flags }}</b> {{ ask.because|flags }}</li>{% endfor %}</ol>

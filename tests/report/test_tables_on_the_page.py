@@ -1,0 +1,148 @@
+"""Reports of tables: words and numbers fit rows, a regression, and pairs of patients that were not all compared."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from flfw.audit.membership_entries import ScoredClient, entry
+from flfw.data.files.columns import Column, Columns
+from flfw.data.tables.listing import sentences
+from flfw.report.page_facts import caveats, is_regression
+from flfw.report.questions import compared, membership_line
+from flfw.report.report import files_of
+from tests.report.test_report import Page, first_page, read
+from tests.support.reported_runs import a_run, full_entry, member_row
+
+TABLE = "Table: 6 columns become 13 features in [0, 1]; 1 is left out."
+TARGET = "Regression of los: squared error on (value - 7.254) / 2.678; errors are in the target's own units."
+SCALES = "Scales and categories come from the training rows."
+ERRORS = {
+    "mae_global": 2.4, "rmse_global": 2.9, "r2_global": -0.8, "mae_local": 2.3, "rmse_local": 2.8, "r2_local": -0.7,
+}  # fmt: skip
+PEER = {"smallest": 3, "round": 1, "left": 2, "verdict": "inconclusive", "why": "Three.", "check": None}
+NO_ACCURACY = {"acc_global": None, "acc_local": None, "acc_central": None}
+
+
+def a_regression(folder: Path, **changes: Any) -> Page:
+    """Read the page of a run on a table whose target is a number."""
+    exact = {"features": 0.72, "rows": 1 / 3, "floor": 0.61, "cells": 0.43, "floor_cells": 0.27}
+    trained = {"round": 1, "loss": 0.9, "clients": 3, "upload_bytes": 900, "download_bytes": 900, "seconds": 0.1}
+    given = {
+        "entries": [full_entry("ig", 0, True, exact_match=exact)],
+        "config": {"method": "fedavg", "dataset": "csv:t.csv@los", "rounds": 1, "metrics": "all"},
+        "rounds": [trained | NO_ACCURACY | {"extra": ERRORS}],
+        "final": NO_ACCURACY | ERRORS | {"per_client": []},
+        "notes": [TABLE, TARGET, SCALES, "membership says nothing about 1 of 3 clients."],
+    }
+    return read(a_run(folder, tabular=True, **given | changes))
+
+
+def test_sentences_that_describe_a_table_are_no_caveats(tmp_path: Path) -> None:
+    page = a_regression(tmp_path / "run")
+    first = first_page(page)
+    assert SCALES in first and "membership says nothing about 1 of 3 clients." in first
+    assert "more under Provenance" not in first and "squared error" not in first and TABLE not in first
+    assert TABLE in page.text and TARGET in page.text
+    assert caveats([TABLE, TARGET, "Classification of died: 2 classes, no, yes."]) == []
+    assert "Read this result with" not in first_page(a_regression(tmp_path / "bare", notes=[TABLE, TARGET]))
+
+
+@pytest.mark.parametrize(("dropped", "words"), [(0, "0 are left out"), (1, "1 is left out"), (2, "2 are left out")])
+def test_the_listing_counts_columns(dropped: int, words: str) -> None:
+    left_out = tuple(Column(name=f"d{k}", kind="dropped") for k in range(dropped))
+    plan = Columns(
+        target="y",
+        columns=(Column("age", "boolean", categories=("no", "yes")), *left_out),
+        task="classification",
+        classes=("no", "yes"),
+    )
+    assert sentences(plan)[0] == f"Table: 1 column becomes {plan.width} features in [0, 1]; {words}."
+
+
+def test_a_regression_has_errors_and_no_accuracy(tmp_path: Path) -> None:
+    page = a_regression(tmp_path / "run")
+    training = page.text[page.text.index("Training Errors as received") : page.text.index("Provenance Notes")]
+    assert "in the target’s own units" in training and "Final errors and traffic" in training
+    assert "MAE as received RMSE as received R² as received MAE after local training" in training
+    assert "mae global" not in training and "−0.800" in training and "-0.8" not in training
+    assert not re.search("[Aa]ccurac", training.replace("a regression has no accuracy", ""))
+    asked = page.text[: page.text.index("What the verdicts mean")]
+    assert "Must clients report losses and errors?" in asked and "accurac" not in asked
+    assert "Error (MAE, RMSE, R²) as received" in page.text
+    other = read(a_run(tmp_path / "other", tabular=True))
+    assert "Accuracy as received is that of the model" in other.text and "Final accuracy and traffic" in other.text
+
+
+def test_the_target_is_told_from_the_notes_where_no_error_is_reported(tmp_path: Path) -> None:
+    assert is_regression({"final": ERRORS}) and is_regression({"final": {}, "notes": [TABLE, TARGET]})
+    assert not is_regression({"final": {"acc_global": 0.5}, "notes": ["Classification of died: 2 classes."]})
+    silent = {"config": {"method": "fed_cdp", "dataset": "csv:t.csv@los", "metrics": "none"}, "final": NO_ACCURACY}
+    assert "Clients reported no losses and no errors (metrics=none)." in a_regression(tmp_path / "run", **silent).text
+
+
+def test_rows_are_records_and_their_cells_are_counted(tmp_path: Path) -> None:
+    page = a_regression(tmp_path / "run")
+    words = (
+        "43 % of the cells of the records were found exactly; guessing the most usual value of each column gives 27 %."
+    )
+    assert words in page.text and "cells found exactly by guessing 27.0 % 43.0 %" in page.text
+    limits = page.text[page.text.index("What this does not show") :]
+    assert "somebody’s record may come out" in limits and "without a single record being reconstructed" in limits
+    assert "which target values it holds" in limits and "on another one a record near the threshold" in limits
+    assert not re.search("picture|image", limits)
+    glossary = page.text[page.text.index("The words of this page") : page.text.index("The result in figures")]
+    assert "image" not in glossary and "for a record its values must be near the true ones" in glossary
+    pictures = read(a_run(tmp_path / "pictures")).text
+    assert "for an image at least 20 dB, and 1 dB above every floor" in pictures and "somebody’s picture" in pictures
+
+
+def test_membership_of_patients_says_how_many_pairs_were_compared(tmp_path: Path) -> None:
+    few = {"unit": "patient", "pairs": 24, "unlike": 22, "clients": 1, "auc": 1.0, "auc_low": None, "auc_high": None}
+    few |= {"tpr": None, "fpr": None, "right": {"guesses": 2, "right": 2, "low": 0.03, "high": 1.0, "p": 0.25}}
+    row = member_row("whitened", "inconclusive", **few)
+    assert "(AUC 1.000 on 2 of 24 pairs of patients, " in membership_line(row | {"epsilon_low": 0.01})
+    page = a_regression(tmp_path / "run", membership=[row])
+    assert "is right in 100 % of comparisons (a coin: 50 %) on 2 of 24 pairs in rounds 1 to 2." in first_page(page)
+    assert "single patients were in the training data: 2 of 24 pairs of 1 client were compared" in page.text
+    assert "with their target value, public data" in page.text and "each tenth of the target as near" in page.text
+    none = row | {"right": {"guesses": 0, "right": 0, "low": 0.0, "high": 1.0, "p": 1.0}, "auc": 0.5, "unlike": 23}
+    assert "tells no pair apart on 1 of 24 pairs" in first_page(a_regression(tmp_path / "none", membership=[none]))
+    assert (compared(row), compared(member_row("cosine", "leaks"))) == ("2 of 24", "3000")
+    assert "Other leaks. What share of a client" in page.text
+
+
+def test_a_conclusion_says_that_labels_tell_most_pairs_apart() -> None:
+    """Of 24 pairs 22 have labels that differ; the two others are right, which shows next to nothing."""
+    apart = [float(k >= 2) for k in range(24)]
+    scored = [ScoredClient(0, np.array([1.0] * 24), np.array([0.0] * 24))]
+    labels = [ScoredClient(0, np.array(apart), np.array([0.0] * 24))]
+    one = entry("whitened", scored, rounds=[1], floors={"label_only": labels})
+    assert (one["verdict"], one["cause"], one["unlike"]) == ("inconclusive", "easy", 22)
+    assert one["why"].endswith("Of 24 pairs, labels alone tell the two of 22 apart, and these are not counted.")
+    assert one["auc"] == 1.0 and one["auc_low"] is None and one["auc_high"] is None
+    half = [ScoredClient(0, np.array([1.0] * 12 + [0.0] * 12), np.array([0.0] * 24))]
+    scored = [ScoredClient(0, np.arange(24) % 2.0, np.full(24, 0.5))]
+    assert "are not counted" not in entry("whitened", scored, rounds=[1], floors={"label_only": half})["why"]
+
+
+def test_files_that_a_finished_run_has_not_are_not_listed(tmp_path: Path) -> None:
+    (tmp_path / "queue").mkdir()
+    for name in ("queue/job.json", "training.json", "tidying.json", "result.json"):
+        (tmp_path / name).write_text("{}")
+    assert files_of(tmp_path) == [("result.json", 1, 2)]
+
+
+def test_nobody_is_told_from_sums_without_a_condition(tmp_path: Path) -> None:
+    took = {"rounds": 2, "clients": 3, "smallest_group": 3, "rank": 1, "smallest_singular": 0.0, "separable": 0}
+    took |= {"noise": [], "isolated": 0, "isolating": [], "recorded_only": False}
+    sums = {"rounds": [], "same_for_all": True, "participation": took, "peer": PEER}
+    words = a_regression(tmp_path / "none", sums=sums).text
+    assert "can tell the mean update of none of them from the sums" in words and "That is exact only" not in words
+    sums["participation"] = took | {"separable": 2}
+    words = a_regression(tmp_path / "two", sums=sums).text
+    assert "mean update of 2 of them" in words and "That is exact only if" in words
