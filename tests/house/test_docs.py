@@ -93,6 +93,15 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), f"{page.name} links {target}"
 
 
+HEADLESS = re.compile(r"^```\n\n([a-z]\w*)\b.*", re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", WITH_NAMES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_sentence_below_a_command_has_its_subject(page: Path) -> None:
+    below = [words[0] for words in HEADLESS.finditer(page.read_text()) if words[1] not in ("where", "so")]
+    assert below == []  # a formula may go on with these two
+
+
 def reachable(name: str) -> bool:
     """Tell whether a dotted name is a module, or an attribute of one."""
     parts = name.replace(":", ".").split(".")
