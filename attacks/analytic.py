@@ -4,7 +4,8 @@ Paper       Phong et al., "Privacy-Preserving Deep Learning via Additively Homom
             Geiping et al., NeurIPS 2020, proposition 3.1.
 Needs       a network whose first layer with weights is fully connected and shared, with its bias.
 Granted     nothing but the observation. No labels.
-Exact       for one example: x = dL/dW_k / dL/db_k for any unit k. With several, each unit gives a mixture.
+Exact       for one example: x = dL/dW_k / dL/db_k for any unit k. With several, each unit gives a mixture; there must be
+            as many units as examples, or more.
 Departures  none; the unit with the largest |dL/db_k| is used.
 """
 
@@ -38,8 +39,11 @@ def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
     victim, first = knowledge.model, FirstLayer.of(knowledge.model)
     gradient = mean_gradient(observation, knowledge)
     weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))
-    if not first.dense or weight is None or bias is None or len(bias) < knowledge.batch:
+    if not first.dense or weight is None or bias is None:
         raise NotApplicable(f"analytic needs a shared fully connected first layer, got {first.kind}")
+    if len(bias) < knowledge.batch:
+        wanted = f"a first layer with {knowledge.batch} units or more, one for each example"
+        raise NotApplicable(f"analytic needs {wanted}, got {first.kind} with {len(bias)}")
     inputs = linear_inputs(weight, bias, knowledge.batch).view(-1, *victim.inputs.shape)
     raw = inputs * victim.inputs.std + victim.inputs.mean
     return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box))

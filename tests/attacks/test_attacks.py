@@ -78,6 +78,12 @@ def test_analytic_does_not_apply_to_a_convolution_or_to_a_silent_first_layer() -
         Analytic().run([silent], knowledge, generators(1))
 
 
+def test_analytic_needs_a_unit_for_each_example() -> None:
+    observations, knowledge = attackable("linear", 8, digits(0, count=11, side=8))
+    with pytest.raises(NotApplicable, match=r"first layer with 11 units or more, .*, got \w+ \(Linear\) with 10$"):
+        Analytic().run(observations, knowledge, generators(1))
+
+
 def test_analytic_says_grey_where_nothing_was_sent() -> None:
     observations, knowledge = attackable("linear", 8, digits(0, side=8))
     nothing = {name: torch.zeros_like(value) for name, value in observations[0].sent.items()}
