@@ -4,8 +4,8 @@ Paper       Phong et al., "Privacy-Preserving Deep Learning via Additively Homom
             Geiping et al., NeurIPS 2020, proposition 3.1.
 Needs       a network whose first layer with weights is fully connected and shared, with its bias.
 Granted     nothing but the observation. No labels.
-Exact       for one example: x = dL/dW_k / dL/db_k for any unit k. With several, each unit gives a mixture; there must be
-            as many units as examples, or more.
+Exact       for one example: x = dL/dW_k / dL/db_k for any unit k. With several, each unit gives a mixture; there must
+            be as many units as examples, or more.
 Departures  none; the unit with the largest |dL/db_k| is used.
 """
 
