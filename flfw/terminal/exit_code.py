@@ -78,7 +78,7 @@ def from_machine(error: OSError) -> BadInput | RunFailed | None:
 
 
 def _unread() -> bool:
-    """Return whether the reader of stdout, such as ``head``, has gone; what is still unwritten is dropped then."""
+    """Return whether the reader of stdout, such as ``head``, has gone; the rest of the output is dropped then."""
     try:
         output = sys.stdout.fileno()
     except (OSError, ValueError):  # it is no file
