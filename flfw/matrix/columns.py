@@ -100,7 +100,7 @@ class Utility:
         return f"{self.name} {f'{value:.3f}' if self.is_share else _figures(value)} {self.when}"
 
     def at(self, value: float) -> str:
-        """Format a value as what is traded for privacy: ``80.0 % accuracy``, ``a mean absolute error of 39.1``."""
+        """Format a value to end a sentence on leakage: ``80.0 % accuracy``, ``a mean absolute error of 39.1``."""
         return f"{self.text(value)} {self.name}" if self.is_share else f"a {self.name} of {self.text(value)}"
 
     def tick(self, value: float) -> str:
@@ -142,7 +142,7 @@ UTILITIES = {one.key: one for one in (*ACCURACIES, *ERRORS)}
 
 
 def family(measured: Iterable[Mapping[str, Any]]) -> tuple[Utility, ...]:
-    """Return what says how good the models of some runs are: `ERRORS` if any has one, else `ACCURACIES`.
+    """Return the utilities of some runs: `ERRORS` if any has one, else `ACCURACIES`.
 
     Args:
         measured: mappings by the keys of utilities, as in result.json and matrix.json.
