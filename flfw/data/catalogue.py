@@ -182,3 +182,18 @@ def title(name: str) -> str:
     if prefix == "text":
         return Path(text.located(word)[0]).stem
     return Path(word).name if prefix == "folder" else word.partition("@")[0] if prefix == "hf" else name
+
+
+def without_folders(name: str) -> str:
+    """Return the name as it may be told to other machines: of a path its last part alone.
+
+    >>> without_folders("folder:/home/user/scans"), without_folders("hf:ylecun/mnist"), without_folders("digits")
+    ('folder:scans', 'hf:ylecun/mnist', 'digits')
+    >>> without_folders("csv:/home/user/stays.csv@cost?columns=/home/user/plan.toml")
+    'csv:stays.csv@cost?columns=plan.toml'
+    """
+    if is_table(name):
+        return str(tables.TableName.parse(name).without_folders())
+    prefix, colon, word = name.partition(":")
+    here = prefix in ("folder", "text", "site") or (prefix == "hf" and word.startswith("/"))
+    return f"{prefix}:{Path(word).name}" if colon and here else name

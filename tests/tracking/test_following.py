@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ import pytest
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.runs import run
-from flfw.tracking import figures
-from flfw.tracking.following import NOTES, Follower, tracked
+from flfw.tracking import TrackedRun, figures
+from flfw.tracking.following import Follower, tracked
+from flfw.tracking.notes import NOTES, TrackerNotes
 from tests.support.paths import ROOT
 from tests.support.resumed_runs import cut_short
 from tests.support.small_runs import tiny
-from tests.support.trackers import Failing, Lacking, Noting
+from tests.support.trackers import Failing, Lacking, Noting, Unanswered
 
 PAGE = ROOT / "docs" / "tracking.md"
-NOTING, FAILING, LACKING = (f"{cls.__module__}:{cls.__name__}" for cls in (Noting, Failing, Lacking))
+NOTING, FAILING, LACKING, UNANSWERED = (
+    f"{cls.__module__}:{cls.__name__}" for cls in (Noting, Failing, Lacking, Unanswered)
+)
 
 
 def calls(folder: Path) -> list[list[Any]]:
@@ -51,7 +55,7 @@ def test_no_pictures_are_handed_over_unless_they_were_asked_for(tmp_path: Path) 
 
 def test_rounds_are_handed_over_while_the_run_goes_on(tmp_path: Path) -> None:
     journal = tmp_path / "history.jsonl"
-    follower = Follower(Experiment(track=(NOTING,)), tmp_path, "live", journal)
+    follower = Follower(NOTING, Experiment(), tmp_path, "live", journal, TrackerNotes(tmp_path))
     line = json.dumps({"rounds": [{"round": 1, "loss": 0.5}]})
     journal.write_text(json.dumps({"rounds": []}) + "\n" + line)  # the second line has no end yet
     time.sleep(1.2)
@@ -63,7 +67,8 @@ def test_rounds_are_handed_over_while_the_run_goes_on(tmp_path: Path) -> None:
             break
         time.sleep(0.1)
     assert calls(tmp_path)[1] == ["round", 1, {"loss": 0.5}]
-    follower.end("failed")
+    follower.finish("failed")
+    assert follower.ends(10.0)
     assert calls(tmp_path)[2:] == [["end", "failed", {}, [], []]]
 
 
@@ -85,6 +90,46 @@ def test_a_tracker_that_fails_is_said_once_and_ends_no_run(tmp_path: Path, capfd
     assert lines == [f"warning: {FAILING} {why}"]
     assert [call[0] for call in calls(folder)] == ["start", "round", "round", "round", "audit", "end"]
     assert json.loads((folder / NOTES).read_text())[FAILING]["round"] == 1  # so a resumed run hands over round 2
+
+
+def test_a_tracker_that_does_not_come_to_its_end_costs_no_other_one_its_figures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("flfw.tracking.following._PATIENCE_S", 2.0)
+    with tracked(Experiment(track=(UNANSWERED, NOTING)), tmp_path):
+        pass
+    warnings = [line for line in capfd.readouterr().err.splitlines() if "did not take" in line]
+    assert warnings == [f"warning: {UNANSWERED} did not take the run's figures within 2 s"]
+    assert [call[0] for call in calls(tmp_path)] == ["start", "end"]
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "history.jsonl").write_text('{"rounds": [{"round": 3}]}\n')
+    (late,) = (thread for thread in threading.enumerate() if UNANSWERED in thread.name)
+    late.join(20.0)
+    assert len(calls(tmp_path)) > 2
+
+
+def test_a_tracker_that_is_slow_to_begin_holds_up_no_round(tmp_path: Path) -> None:
+    folder = run.run(tiny(tmp_path / "run", rounds=3, track=(UNANSWERED,)))
+    start, seen, *rest = calls(folder)
+    assert start[0] == "start" and seen == ["has round 3", True]
+    assert [call[:2] for call in rest[:3]] == [["round", 1], ["round", 2], ["round", 3]]
+    assert [call[0] for call in rest[3:]] == ["audit", "end"]
+
+
+def test_settings_are_handed_over_without_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = Experiment(
+        dataset="csv:/home/user/stays.csv@cost?columns=/home/user/plan.toml",
+        set=("csv.columns=/home/user/plan.toml", "ig.iterations=10"),
+        data_root=Path("/home/user"),
+        track=(NOTING,),
+    )
+    seen: list[TrackedRun] = []
+    monkeypatch.setattr(Noting, "on_start", lambda _, run: seen.append(run) or "")
+    with tracked(experiment, tmp_path):
+        pass
+    config = seen[0].config
+    assert config["dataset"] == "csv:stays.csv@cost?columns=plan.toml"
+    assert config["set"] == "csv.columns=plan.toml ig.iterations=10" and "/home" not in str(config)
 
 
 def test_the_tracker_of_the_docs_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

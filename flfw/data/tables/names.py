@@ -131,6 +131,11 @@ class TableName:
         paths = {one: str(self.beside(value)) for one in ("columns", "test") if (value := getattr(self.settings, one))}
         return replace(self, file=str(self.path), settings=replace(self.settings, **paths))
 
+    def without_folders(self) -> TableName:
+        """Return the same name with the last parts of its paths alone; it finds no file."""
+        names = {one: Path(getattr(self.settings, one)).name for one in ("columns", "test")}
+        return replace(self, file=self.path.name, settings=replace(self.settings, **names))
+
     def __str__(self) -> str:
         """Return the whole name, with the settings that are not the usual ones."""
         usual = asdict(TableSettings())
