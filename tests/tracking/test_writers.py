@@ -142,3 +142,27 @@ def test_wandb_without_a_key_is_refused_before_the_run(places: Path, monkeypatch
     assert not (places / "run").exists()
     monkeypatch.setenv("WANDB_MODE", "offline")
     WeightsAndBiases.check("wandb")
+
+
+def test_wandb_with_a_key_is_not_refused_where_its_server_does_not_answer(
+    places: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_MODE", "online")
+    monkeypatch.setenv("WANDB_API_KEY", 40 * "a")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")  # nobody listens there
+    wandb = pytest.importorskip("wandb")
+    wandb.teardown()  # what an earlier test has set
+    WeightsAndBiases.check("wandb")
+    wandb.teardown()
+
+
+def test_wandb_offline_of_the_folders_settings_needs_no_key(places: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.delenv("WANDB_API_KEY", raising=False)
+    monkeypatch.setenv("NETRC", str(places / "none"))
+    (places / "wandb").mkdir()
+    (places / "wandb" / "settings").write_text("[default]\nmode = offline\n")  # as `wandb offline` writes
+    wandb = pytest.importorskip("wandb")
+    wandb.teardown()
+    WeightsAndBiases.check("wandb")
+    wandb.teardown()
