@@ -21,6 +21,7 @@ from flfw.storage.folders import require_over
 _GIVES_AWAY = (
     *("observations", "examples", "truth", "reconstructions", "queue", "state", "checkpoint"),
     *("pictures", "report.html", "report.pdf"),  # a report has the pictures inside
+    "wandb/results",  # the report that a tracker was handed
     "figures",  # clients' embeddings and their dominant classes
 )
 _LOCKS = (".run", ".server")

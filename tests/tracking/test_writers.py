@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from flfw.errors import BadInput
+from flfw.recording.retention import purge
 from flfw.runs import run
 from flfw.tracking.writers.wandb import WeightsAndBiases
 from tests.support.resumed_runs import cut_short
@@ -127,6 +128,12 @@ def test_wandb_offline_has_rounds_audit_summary_and_files_in_the_runs_folder(pla
     artefacts = [one.request.log_artifact.artifact for one in read if one.request.HasField("log_artifact")]
     artefacts += [one.artifact for one in read if one.WhichOneof("record_type") == "artifact"]
     assert {entry.path for one in artefacts for entry in one.manifest.contents} == {"result.json", "report.html"}
+    kept = {path.name: path for path in (folder / "wandb" / "results").iterdir()}
+    assert kept.keys() == {"result.json", "report.html"} and not list((places / "wandb-own").rglob("staging/*"))
+    assert kept["result.json"].read_bytes() == (folder / "result.json").read_bytes()
+    assert {Path(entry.local_path) for one in artefacts for entry in one.manifest.contents} == set(kept.values())
+    purge(folder)
+    assert not (folder / "wandb" / "results").exists() and file.exists()
     runs = [one.run for one in read if one.WhichOneof("record_type") == "run"]
     assert {(one.host, one.git.remote_url) for one in runs} == {("-", "")}  # no name of the machine
     notes = json.loads((folder / "tracking.json").read_text())

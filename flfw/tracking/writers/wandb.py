@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
@@ -12,6 +13,7 @@ from flfw.tracking.tracker import AuditFigures, RunEnd, TrackedRun, Tracker
 if TYPE_CHECKING:
     import wandb
 
+COPIES = "wandb/results"  # in the run's folder; `--purge` removes it
 _OFFLINE = ("offline", "disabled", "dryrun")
 
 
@@ -49,7 +51,7 @@ class WeightsAndBiases(Tracker):
         _be_quiet()
         import wandb
 
-        self._name = run.name
+        self._copies = run.folder / COPIES
         settings = wandb.Settings(
             console="off",
             disable_git=True,
@@ -89,8 +91,9 @@ class WeightsAndBiases(Tracker):
         self._run.summary.update(dict(end.figures))
         if end.files:
             results = wandb.Artifact(f"results-{self._run.id}", type="results")
-            for path in end.files:
-                results.add_file(str(path), policy="mutable")
+            self._copies.mkdir(parents=True, exist_ok=True)
+            for path in end.files:  # the package's own copies would lie in the user's home, and stay there
+                results.add_file(str(shutil.copyfile(path, self._copies / path.name)), policy="immutable")
             self._run.log_artifact(results)
         self._run.finish(exit_code=0 if end.status == "finished" else 1)
 
