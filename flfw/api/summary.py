@@ -79,7 +79,10 @@ def claimed(privacy: Sequence[Mapping[str, Any]]) -> list[str]:
             lower = line.get("lower")
             least = f", at least {at_least(lower['epsilon'])} ({lower['confidence']:.0%} sure)," if lower else ""
             secret = "with noise_source=secure: " if line.get("noise") == "seed" and line["epsilon"] != "inf" else ""
-            bound = f"{secret}epsilon at most {at_most(float(line['epsilon']))}{least} for one {line['unit']} against"
+            most = f"epsilon at most {at_most(float(line['epsilon']))}{least}"
+            if line["epsilon"] == "inf":
+                most = f"no epsilon is claimed{least.replace(', at', ', and it is at')}"
+            bound = f"{secret}{most} for one {line['unit']} against"
         adversary = str(line["adversary"])
         against.setdefault(bound, []).append(shown.get(adversary, adversary))
     return [f"{bound} {', '.join(adversaries)}" for bound, adversaries in against.items()]

@@ -43,8 +43,13 @@ class Scope:
     seeds: int
 
 
-def scope(settings: Sequence[AuditEntry]) -> Scope:
-    """Count the scope of a run's settings."""
+def scope(settings: Sequence[AuditEntry], otherwise: str = "samples") -> Scope:
+    """Count the scope of a run's settings.
+
+    Args:
+        settings: settings of the audit by reconstruction.
+        otherwise: the unit where no score says which.
+    """
     # The points of a curve attack the same clients again, with larger batches: only the answer's targets count.
     targets = [setting for setting in settings if not setting.entry["curve"]] or settings
     rows = [sample.row for setting in targets for sample in setting.samples]
@@ -55,7 +60,7 @@ def scope(settings: Sequence[AuditEntry]) -> Scope:
         word = str(setting.entry["verdict"] or "not judged")
         verdicts[word] = verdicts.get(word, 0) + 1
     return Scope(
-        unit=unit_of(settings),
+        unit=otherwise if (unit := unit_of(settings)) == "samples" else unit,
         samples=len(examples) or max((setting.total for setting in targets), default=0),
         clients=len({row.get("client") for row in rows}) or None,
         rounds=tuple(sorted({int(setting.entry["round"] or 0) for setting in settings})),

@@ -53,6 +53,8 @@ def test_a_client_without_scores_has_pairs_that_failed() -> None:
     assert np.isnan(first.members).all() and np.isnan(first.held_out).all() and len(first.members) == 1
     assert (second.members.tolist(), second.held_out.tolist()) == ([0.9], [0.2])
     assert asked.scored([]) == {"target": {}, "null": {}}
+    alone = MembershipRequest("a", Game("file", 4, (4,), (1,), 0.1), (1,), (), candidates)
+    assert (asked.where, alone.where) == ("on 2 clients", "on 1 client")
 
 
 def test_a_cosine_of_nothing_is_no_evidence_and_of_zeros_is_zero() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from flfw.api.summary import claimed
 from flfw.report.asks import asks
 from flfw.report.decision import Level, claims, decision, presence, small_rounds
 from flfw.report.findings import read_settings
@@ -159,6 +160,16 @@ def test_an_infinite_epsilon_is_no_bound(tmp_path: Path) -> None:
     assert "∞" not in words and "taken off" not in words
     half = asked(tmp_path, privacy=[none, CLAIM | {"adversary": "outsider", "certainty": 0.95}], config=CONFIG)
     assert "ε at most 0.58 lets" in half and "Is there a bound" not in half
+
+
+def test_the_terminal_says_that_an_infinite_epsilon_is_no_claim() -> None:
+    none = CLAIM | {"epsilon": "inf", "certainty": 1.0, "noise": "seed"}
+    assert claimed([none, none | {"adversary": "outsider"}, CLAIM | {"unit": "client"}]) == [
+        "no epsilon is claimed for one example against server, outsider",
+        "epsilon at most 0.58 for one client against server",
+    ]
+    (measured,) = claimed([none | {"lower": {"epsilon": 0.3, "confidence": 0.95}}])
+    assert measured == "no epsilon is claimed, and it is at least 0.3 (95% sure), for one example against server"
 
 
 def test_a_question_fits_a_single_client_and_an_attack_that_cannot_adapt(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from flfw.audit.membership_entries import ScoredClient, entry
 from flfw.data.files.columns import Column, Columns
+from flfw.data.tables import plan_file
 from flfw.data.tables.listing import sentences
 from flfw.report.page_facts import caveats, is_regression
 from flfw.report.questions import compared, membership_line
@@ -99,6 +100,37 @@ def test_rows_are_records_and_their_cells_are_counted(tmp_path: Path) -> None:
     assert "image" not in glossary and "for a record its values must be near the true ones" in glossary
     pictures = read(a_run(tmp_path / "pictures")).text
     assert "for an image at least 20 dB, and 1 dB above every floor" in pictures and "somebody’s picture" in pictures
+
+
+def with_columns(folder: Path, **changes: Any) -> Page:
+    """Read the page of a run whose folder holds the plan of its columns: a boolean and eleven numbers."""
+    numbers = tuple(Column(f"n{k}", "numeric", high=10.0) for k in range(11))
+    plan = Columns(
+        (Column("smoker", "boolean", categories=("no", "yes")), *numbers), "died", "classification", ("n", "y")
+    )
+    folder.mkdir()
+    (folder / plan_file.KEPT).write_text(plan_file.text(plan))
+    return a_regression(folder, **changes)
+
+
+def test_a_table_with_columns_shows_them_and_no_rings(tmp_path: Path) -> None:
+    column = {"share": 1.0, "low": 0.2, "high": 1.0, "floor": 0.5, "chance": None, "p": 0.25, "name": "smoker"}
+    config = {"method": "fedavg", "dataset": "csv:t.csv@los", "pictures": "yes"}
+    page = with_columns(tmp_path / "run", entries=[full_entry("ig", 0, True, columns=[column])], config=config)
+    assert "True: the client’s record. Attack: what attack ig" in page.text and "Wrong values are marked." in page.text
+    assert "The client’s record beside the reconstruction, of which wrong values are marked; worst" in page.text
+    assert "Rings" not in page.text and "Column by column" in page.text and "0 of 1 columns above a guess" in page.text
+    bare = a_regression(tmp_path / "bare", entries=[full_entry("ig", 0, True, columns=[column])], config=config).text
+    assert "Rings: the client’s record. Dots:" in bare and "0 of 1 features above a guess" in bare
+
+
+def test_rows_that_nobody_attacked_are_records(tmp_path: Path) -> None:
+    first = first_page(with_columns(tmp_path / "run", entries=[], membership=[member_row("loss", "inconclusive")]))
+    assert "which records were trained on" in first and "membership of single records" in first
+    assert "sample" not in first
+    assert "which samples were trained on" in first_page(
+        a_regression(tmp_path / "bare", entries=[], membership=[member_row("loss", "inconclusive")])
+    )
 
 
 def test_membership_of_patients_says_how_many_pairs_were_compared(tmp_path: Path) -> None:

@@ -109,8 +109,8 @@ RESULTS = """\
 <h3>{{ column|capital }} by {{ column }}</h3>
 <p class="soft">How often each {{ column }} was recovered, and how often the best constant guess matches it.{% if attributes|selectattr('rows.0.chance', 'number')|list %} By chance: how often the same guesses match in other {{ scope.unit }} than those of the message.{% endif %} A {{ column }} is counted as above a guess at p = 0.01, corrected for all {{ column }}s of all settings.</p>
 {% for table in attributes %}
-<details><summary>{{ table.setting.title }}, {{ when(table.setting) }}: {{ table.above }} of {{ table.rows|length }} features above a guess</summary>
-<div class="scroll" tabindex="0" role="region" aria-label="Features, {{ table.setting.title }}"><table><thead><tr><th scope="col">Feature</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">By guessing</th><th scope="col">By chance</th><th scope="col">p</th><th scope="col" class="text">Above</th></tr></thead>
+<details><summary>{{ table.setting.title }}, {{ when(table.setting) }}: {{ table.above }} of {{ table.rows|length }} {{ column }}s above a guess</summary>
+<div class="scroll" tabindex="0" role="region" aria-label="{{ column|capital }}s, {{ table.setting.title }}"><table><thead><tr><th scope="col">{{ column|capital }}</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">By guessing</th><th scope="col">By chance</th><th scope="col">p</th><th scope="col" class="text">Above</th></tr></thead>
 <tbody>{% for row_ in table.rows %}<tr><th scope="row">{{ row_.name or row_.number }}</th><td>{{ row_.share|pct }}</td><td>{{ span([row_.low, row_.high]) }}</td><td>{{ row_.floor|pct }}</td><td>{{ row_.chance|pct }}</td><td>{{ row_.p|digits }}</td><td class="text">{{ row_.above|plain }}</td></tr>
 {% endfor %}</tbody></table></div></details>
 {% endfor %}
@@ -177,7 +177,7 @@ ATTACKER = """\
 GALLERY = """\
 <section id="gallery" aria-labelledby="gallery-title">
 <h2 id="gallery-title">{{ 'All samples' if absence else 'All reconstructions' }}</h2>
-<p>{% if absence %}{{ no_pictures() }} What follows are the scores, worst for the client first.{% else %}{{ {'records': 'Rings are the client’s record, dots the reconstruction;', 'texts': 'Original above, reconstruction below with its wrong bytes marked,'}.get(scope.unit, 'Original on the left, reconstruction on the right,') }} worst for the client first. These are clients’ real samples: treat this page as confidential as the data.{% endif %}{% if scope.unit == 'texts' %}{% if not absence %} {{ legend }}.{% endif %}{% else %} The gain is measured against the best floor of the {{ one }}: the best that a guess reaches which saw nothing of this client.{% endif %}</p>
+<p>{% if absence %}{{ no_pictures() }} What follows are the scores, worst for the client first.{% else %}{{ {'records': 'The client’s record beside the reconstruction, of which wrong values are marked;' if plan else 'Rings are the client’s record, dots the reconstruction;', 'texts': 'Original above, reconstruction below with its wrong bytes marked,'}.get(scope.unit, 'Original on the left, reconstruction on the right,') }} worst for the client first. These are clients’ real samples: treat this page as confidential as the data.{% endif %}{% if scope.unit == 'texts' %}{% if not absence %} {{ legend }}.{% endif %}{% else %} The gain is measured against the best floor of the {{ one }}: the best that a guess reaches which saw nothing of this client.{% endif %}</p>
 <p class="soft onscreen">Enter opens one with all its figures; the arrow keys walk on.</p>
 {% for setting in gallery %}
 <h3>Attack {{ setting.name }}, {{ when(setting) }}</h3>
