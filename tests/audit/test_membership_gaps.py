@@ -57,6 +57,16 @@ def test_a_client_without_scores_has_pairs_that_failed() -> None:
     assert (asked.where, alone.where) == ("on 2 clients", "on 1 client")
 
 
+def test_labels_alone_tell_no_two_of_one_band_apart() -> None:
+    """A pair of two numbers of one band, to which an attack's own bands give different shares of members."""
+    clients, places, numbers = torch.zeros(2, dtype=torch.int64), torch.tensor([0, 1]), torch.tensor([0.4, 0.6])
+    made = GameCandidates(torch.zeros(2, 1), numbers, clients, places, {0: 1}, torch.tensor([3, 3]))
+    floor, _ = made.scored(0, [0.25, 0.75], "label_only")
+    assert (floor.members.tolist(), floor.held_out.tolist()) == ([0.5], [0.5])
+    played, _ = made.scored(0, [0.25, 0.75], "cosine")
+    assert (played.members.tolist(), played.held_out.tolist()) == ([0.25], [0.75])
+
+
 def test_a_cosine_of_nothing_is_no_evidence_and_of_zeros_is_zero() -> None:
     values = Products(torch.zeros(2), torch.tensor([torch.nan, 0.0]), torch.tensor([1.0, 0.0]), 1.0)
     assert cosine(values).isnan().tolist() == [True, False] and cosine(values)[1] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,6 +63,18 @@ def test_mixes_of_classes_that_labels_tell_apart_differ_by_labels_alone() -> Non
     """The share of class 0 is 0.6 and of class 1 0.4: patients 4, 6 and 7 are alike, of one or two examples."""
     scored, _ = candidates().scored(3, [0.6, 0.6, 0.6, 0.4, 0.6, 0.6, 0.6], "label_only")
     assert (scored.members.tolist(), scored.held_out.tolist()) == ([0.6, 0.6], [0.6, 0.5])
+
+
+def test_bands_of_a_numeric_target_stand_for_classes() -> None:
+    """All seven targets differ: as classes of their own each z-score would be zero, and labels would tell all apart."""
+    numbers = torch.tensor([0.11, 0.12, 0.13, 0.91, 0.14, 0.15, 0.16])
+    bands = torch.tensor([0, 0, 0, 1, 0, 0, 0])
+    banded, scores = replace(candidates(), labels=numbers, classes=bands), [3.0, 3.0, 1.0, 5.0, 1.0, 2.0, 2.0]
+    played, known = banded.scored(3, scores, "cosine")[0], candidates().scored(3, scores, "cosine")[0]
+    assert (played.members.tolist(), played.held_out.tolist()) == (known.members.tolist(), known.held_out.tolist())
+    assert played.members[0] > 0 > played.held_out[0]
+    floor, _ = banded.scored(3, [0.5, 0.6, 0.7, 0.4, 0.5, 0.6, 0.7], "label_only")
+    assert (floor.members.tolist(), floor.held_out.tolist()) == ([0.6, 0.6], [0.6, 0.5])
 
 
 def test_a_patient_with_a_score_that_is_none_has_none() -> None:

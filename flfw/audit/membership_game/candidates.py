@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from flfw.audit.membership_entries import ScoredClient
+from flfw.audit.membership_entries.entry import LABELS
 from flfw.membership.pairs import Pairs, PatientGame, draw_pairs, draw_patient_pairs
 from flfw.rng import numpy_generator
 from flfw.task import Task
@@ -30,6 +31,7 @@ class GameCandidates:
         clients: (N,) the client of each.
         places: (N,) place of each among its own client's: its pair, and the number of pairs more if it is held out.
         played: for each client the number of pairs of the game; later pairs are those of the null control.
+        classes: (N,) class of each, of a regression the band of its target; None: the labels.
     """
 
     samples: Tensor
@@ -37,6 +39,7 @@ class GameCandidates:
     clients: Tensor
     places: Tensor
     played: Mapping[int, int]
+    classes: Tensor | None = None
 
     @classmethod
     def of(cls, task: Task, pairs: Mapping[int, Pairs], null: Mapping[int, Pairs] | None = None) -> GameCandidates:
@@ -53,14 +56,15 @@ class GameCandidates:
         both = {client: _joined(drawn, null.get(client)) for client, drawn in pairs.items()}
         parts = [_of_client(task, client, drawn) for client, drawn in both.items()]
         played = {client: len(drawn.members) for client, drawn in pairs.items()}
-        return cls(*(torch.cat(columns) for columns in zip(*parts, strict=True)), played=played)
+        samples, labels, *others = (torch.cat(columns) for columns in zip(*parts, strict=True))
+        return cls(samples, labels, *others, played=played, classes=classes_of(task, labels))
 
     def granted(self) -> dict[str, Tensor]:
         """Return the tensors that an attack may see of them."""
         return {"samples": self.samples, "labels": self.labels, "clients": self.clients}
 
     def scored(self, client: int, scores: Sequence[float], statistic: str = "") -> tuple[ScoredClient, ScoredClient]:
-        """Sort one client's scores, which are in the candidates' order, by pair; those of all statistics alike.
+        """Sort one client's scores, which are in the candidates' order, by pair; those of labels are made of classes.
 
         Returns:
             Those of the game, and those of the null control.
@@ -71,8 +75,11 @@ class GameCandidates:
         places = self.places[self.clients == client].numpy()
         if len(scores) != len(places):
             raise ValueError(f"{len(scores)} scores for {len(places)} candidates of client {client}")
+        values = np.asarray(scores, np.float64)
+        if statistic == LABELS and self.classes is not None:
+            values = by_class(values, self.classes[self.clients == client].numpy())
         by_place = np.empty(len(places))
-        by_place[places] = scores
+        by_place[places] = values
         return self._sorted(client, by_place)
 
     def unscored(self, client: int) -> tuple[ScoredClient, ScoredClient]:
@@ -86,6 +93,24 @@ class GameCandidates:
             ScoredClient(client, first[:played], second[:played]),
             ScoredClient(client, first[played:], second[played:]),
         )
+
+
+def classes_of(task: Task, labels: Tensor) -> Tensor:
+    """Return the class (N,) of each label, of a regression the band of the target by which pairs are drawn."""
+    return torch.from_numpy(np.asarray(task.dataset.kinds(labels.numpy())))
+
+
+def by_class(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
+    """Return in place of each score (N,) the mean of its class: what is known of a class alone.
+
+    What labels alone say is the same for all of a class. Of numbers an attack makes bands of its own, which would tell
+    two of one band of the game apart.
+
+    >>> by_class(np.array([1.0, 3.0, 7.0]), np.array([4, 4, 5])).tolist()
+    [2.0, 2.0, 7.0]
+    """
+    _, row = np.unique(classes, return_inverse=True)
+    return (np.bincount(row, scores) / np.bincount(row))[row]
 
 
 def untrained_pairs(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flfw.audit.membership_entries import ScoredClient
 from flfw.audit.membership_entries.entry import LABELS
-from flfw.audit.membership_game.candidates import GameCandidates, ordered
+from flfw.audit.membership_game.candidates import GameCandidates, by_class, classes_of, ordered
 from flfw.membership.pairs import Pairs, PatientGame, PatientPairs, patient_scores
 from flfw.task import Task
 
@@ -31,6 +31,7 @@ class PatientCandidates:
         patients: (N,) the patient of each.
         pairs: of each client.
         null: of the null control for each client; none where there is no such control.
+        classes: (N,) class of each, of a regression the band of its target; None: the labels.
     """
 
     samples: Tensor
@@ -39,6 +40,7 @@ class PatientCandidates:
     patients: Tensor
     pairs: Mapping[int, PatientPairs]
     null: Mapping[int, PatientPairs]
+    classes: Tensor | None = None
 
     @classmethod
     def of(
@@ -61,7 +63,7 @@ class PatientCandidates:
             parts.append((samples[order], labels[order], torch.full((len(order),), client), whose))
         samples, labels, clients, whose = (torch.cat(column) for column in zip(*parts, strict=True))
         pairs, untrained = ({client: one.pairs for client, one in side.items()} for side in (games, null))
-        return cls(samples, labels, clients, whose, pairs, untrained)
+        return cls(samples, labels, clients, whose, pairs, untrained, classes_of(task, labels))
 
     def granted(self) -> dict[str, Tensor]:
         """Return the part that an attack may see."""
@@ -78,17 +80,19 @@ class PatientCandidates:
             ValueError: another number of scores than of candidates.
         """
         mine = self.clients == client
-        patients, labels = self.patients[mine].numpy(), self.labels[mine].numpy()
+        classes = (self.labels if self.classes is None else self.classes)[mine].numpy()
+        patients = self.patients[mine].numpy()
         values = np.asarray(scores, np.float64)
         if len(values) != len(patients):
             raise ValueError(f"{len(values)} scores for {len(patients)} candidates of client {client}")
         finite = ~np.isin(patients, patients[~np.isfinite(values)])
-        values, labels, patients = values[finite], labels[finite], patients[finite]
+        values, classes, patients = values[finite], classes[finite], patients[finite]
         if statistic == LABELS:
             each, row = np.unique(patients, return_inverse=True)
+            values = by_class(values, classes)
             means = (np.bincount(row, values, len(each)) / np.bincount(row, minlength=len(each))).round(_DIGITS)
         else:
-            each, means = patient_scores(values, labels, patients)
+            each, means = patient_scores(values, classes, patients)
         return self._sorted(client, dict(zip(each.tolist(), means.tolist(), strict=True)))
 
     def unscored(self, client: int) -> tuple[ScoredClient, ScoredClient]:
