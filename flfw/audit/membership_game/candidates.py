@@ -101,7 +101,7 @@ def classes_of(task: Task, labels: Tensor) -> Tensor:
 
 
 def by_class(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
-    """Return in place of each score (N,) the mean of its class: what is known of a class alone.
+    """Return in place of each score (N,) the mean of its class.
 
     What labels alone say is the same for all of a class. Of numbers an attack makes bands of its own, which would tell
     two of one band of the game apart.
