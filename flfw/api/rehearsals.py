@@ -56,10 +56,11 @@ class RehearsalResult:
 
     @property
     def attempts(self) -> pd.DataFrame:
-        """Attacks on the rungs of the ladder, a row each."""
-        from flfw.api.frames import typed
+        """Attacks on the rungs of the ladder, a row each: the fields of `flfw.rehearse.answers.RungAttack`."""
+        from flfw.api.frames import columns, typed
+        from flfw.rehearse.answers import RungAttack
 
-        return typed(self.content["found"], {})
+        return typed(self.content["found"], columns(RungAttack))
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ SMALL = Experiment(
     method="fedavg", net="linear", clients=2, rounds=1, local_epochs=1, images=2, attack=("analytic",), engine="inproc"
 )
 
+ATTEMPT_TYPES = ("Int64", "float64", "boolean", "object")
+
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> MatrixResult:
@@ -75,6 +77,9 @@ def test_a_rehearsal_answers_for_each_attack(tmp_path: Path, capsys: pytest.Capt
     assert "nothing leaves this machine" in capsys.readouterr().out
     assert len(rehearsal.answers) == 1 and all("analytic" in name for name in rehearsal.answers)
     assert len(rehearsal.attempts) >= 2 and rehearsal.warnings == () and len(rehearsal.limits) == 3
+    types = {name: str(kind) for name, kind in rehearsal.attempts.dtypes.items()}
+    assert (types["batch"], types["best_psnr"], types["control"], types["because"]) == ATTEMPT_TYPES
+    assert rehearsal.attempts["control"].all() and rehearsal.attempts["batch"].tolist()[0] == 1
     assert rehearsal.result.audit["attack"].unique().tolist() == ["analytic"]
     assert RehearsalResult.load(tmp_path / "r") == rehearsal
     (tmp_path / "r" / "rehearsal.json").write_text(json.dumps({"answers": {}}))
