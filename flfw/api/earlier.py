@@ -34,11 +34,14 @@ def audit_again(source: Path, change: Change) -> Path:
 
 
 def _refuse_audit(source: Path) -> None:
-    """Refuse the folder of a further audit, and name its run, which has the recordings."""
+    """Refuse the folder of a further audit, and name its run, which has the recordings; or of another app's audit."""
     if (source / "checkpoint").exists() or not (source / RESULT).is_file():
         return
-    if earlier := (read_result(source).get("provenance") or {}).get("from"):
+    result = read_result(source)
+    if earlier := (result.get("provenance") or {}).get("from"):
         raise BadInput(f"Expected a run, got {source}, an audit of the run in {earlier}; name that one.")
+    if "clients" not in (result.get("config") or {}):
+        raise BadInput(f"Expected a run, got {source}, an audit of another app; flfw.audit.foreign makes another one.")
 
 
 def resume(folder: Path, change: Change) -> Path:

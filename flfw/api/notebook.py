@@ -16,7 +16,7 @@ from flfw.report.ranking import answers
 from flfw.report.report import why_no_pictures
 
 _MOST_PICTURES = 6
-_PICTURE = 'style="width:64px;height:64px;image-rendering:pixelated;margin:2px"'
+_PICTURE = 'style="height:64px;image-rendering:pixelated;margin:2px"'
 
 
 def html(folder: Path, result: Mapping[str, Any], verdicts: Mapping[str, str]) -> str:

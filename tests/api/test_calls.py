@@ -125,6 +125,12 @@ def test_an_audit_of_an_audit_names_the_run(finished: Result, tmp_path: Path) ->
     assert str(caught.value) == f"Expected a run, got {again.path}, {named}"
 
 
+def test_an_audit_of_another_app_has_no_run(finished: Result, tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text(json.dumps({**finished.content, "config": {"method": "theirs"}}))
+    with pytest.raises(BadInput, match=r"an audit of another app; flfw\.audit\.foreign makes another one\.$"):
+        audit(tmp_path, attack="analytic")
+
+
 def test_calls_of_several_threads_take_turns(finished: Result, tmp_path: Path) -> None:
     asked = replace(finished.experiment, seed=3)
     with ThreadPoolExecutor(2) as threads:

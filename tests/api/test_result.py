@@ -91,6 +91,11 @@ def test_a_summary_in_html_has_verdicts_and_pictures_that_the_report_may_show(au
     assert "<img" not in private and "not audited" in private
 
 
+def test_a_picture_keeps_its_shape(audited: Result) -> None:
+    styles = re.findall(r"<img [^>]*style=\"([^\"]*)\"", audited._repr_html_())
+    assert len(styles) == 4 and all("height:64px" in style and "width:" not in style for style in styles)
+
+
 def test_names_in_a_result_cannot_add_to_the_page(unaudited: Result) -> None:
     assert "<script>" not in notebook.html(unaudited.path, unaudited.content, {"<script>": "leaks"})
 
