@@ -16,6 +16,12 @@ from flfw.report.ranking import answers
 from flfw.report.report import why_no_pictures
 
 _MOST_PICTURES = 6
+_STRIPS = Markup(
+    "<style>.flfw-strips svg { width: 300px; height: 74px; } .flfw-strips .ring { fill: none; stroke: currentColor; "
+    "stroke-width: 1.5; } .flfw-strips .dot { fill: #b23a12; } .flfw-strips .gap { stroke: #b23a12; opacity: .5; } "
+    ".flfw-strips .line { font-family: monospace; white-space: break-spaces; }</style>"
+)
+"""Style of records and texts, whose own is in the report."""
 _PICTURE = 'style="height:64px;image-rendering:pixelated;margin:2px"'
 
 
@@ -72,12 +78,23 @@ def _worst(folder: Path, result: Mapping[str, Any]) -> AuditEntry | None:
 
 
 def _pictures(samples: Iterable[Sample]) -> Markup:
-    """Return the worst samples, each original above its reconstruction."""
-    cells = [_cell(sample) for sample in samples if sample.reconstruction or sample.strip][:_MOST_PICTURES]
-    if not cells:
+    """Return the worst samples, each original with its reconstruction."""
+    shown = [sample for sample in samples if sample.reconstruction or sample.strip][:_MOST_PICTURES]
+    if not shown:
         return Markup()
-    below = Markup("<p style='margin:0'>Originals, and below them what the attack made of the messages:</p>")
-    return Markup("{}<div style='display:flex;flex-wrap:wrap'>{}</div>").format(below, Markup("").join(cells))
+    cells, style = Markup("").join(map(_cell, shown)), _STRIPS if shown[0].strip else ""
+    page = "{}<p style='margin:0'>{}:</p><div class='flfw-strips' style='display:flex;flex-wrap:wrap'>{}</div>"
+    return Markup(page).format(style, _legend(shown[0]), cells)
+
+
+def _legend(sample: Sample) -> str:
+    """Return the words above samples: where the original is, and where what the attack made of the messages."""
+    made = "what the attack made of the messages"
+    if sample.strip and "<svg" in sample.strip:
+        return f"Rings are the original records, dots {made}"
+    if sample.strip and not sample.is_text:
+        return f"Original rows, and beside them {made}"
+    return f"Originals, and below them {made}"
 
 
 def _cell(sample: Sample) -> Markup:

@@ -96,6 +96,20 @@ def test_a_picture_keeps_its_shape(audited: Result) -> None:
     assert len(styles) == 4 and all("height:64px" in style and "width:" not in style for style in styles)
 
 
+def test_records_and_texts_bring_the_style_without_which_nothing_of_them_is_seen(
+    tmp_path: Path, audited: Result
+) -> None:
+    (tmp_path / "notes.txt").write_text("".join(f"A line of number {number} in the notes.\n" for number in range(60)))
+    small = {**SMALL, "net": "auto", "pictures": "yes", "engine": "inproc"}
+    records = run(**small, dataset="cancer", attack="analytic", out=tmp_path / "records")._repr_html_()
+    texts = run(**small, dataset=f"text:{tmp_path / 'notes.txt'}", attack="dager", out=tmp_path / "texts")._repr_html_()
+    assert ".flfw-strips svg { width: 300px; height: 74px; }" in records and "<svg" in records
+    assert "Rings are the original records, dots what the attack made of the messages:" in records
+    assert ".flfw-strips .line { font-family: monospace;" in texts and 'class="line"' in texts
+    assert "Originals, and below them what the attack made of the messages:" in texts
+    assert "<style>" not in audited._repr_html_()
+
+
 def test_names_in_a_result_cannot_add_to_the_page(unaudited: Result) -> None:
     assert "<script>" not in notebook.html(unaudited.path, unaudited.content, {"<script>": "leaks"})
 
