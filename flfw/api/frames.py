@@ -109,9 +109,9 @@ def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
     """
     rows = read_rows(path)
     further = dict.fromkeys(name for row in rows for name in row if name not in kinds)
-    beside = {name: _NUMBER if all(_is_number(row[name]) for row in rows) else _OTHER for name in further}
+    by_values = {name: _NUMBER if all(_is_number(row[name]) for row in rows) else _OTHER for name in further}
     try:
-        return typed(rows, {**kinds, **beside})
+        return typed(rows, {**kinds, **by_values})
     except ValueError as error:
         raise BadInput(f"Expected numbers in {path}, got {error}; restore it, or run anew.") from error
 

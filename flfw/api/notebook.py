@@ -88,7 +88,7 @@ def _pictures(samples: Iterable[Sample]) -> Markup:
 
 
 def _legend(sample: Sample) -> str:
-    """Return the words above samples: where the original is, and where what the attack made of the messages."""
+    """Return the words above samples, which tell the originals from the reconstructions."""
     made = "what the attack made of the messages"
     if sample.strip and "<svg" in sample.strip:
         return f"Rings are the original records, dots {made}"

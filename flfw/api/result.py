@@ -60,7 +60,7 @@ class Result:
 
     @property
     def clients(self) -> pd.DataFrame:
-        """Clients' own figures, a row for each client and round; empty where clients report none."""
+        """Clients' own figures, a row for each client and round; missing where clients report none."""
         from flfw.api.frames import CLIENTS
 
         return self._table("clients.csv", CLIENTS)
@@ -114,7 +114,7 @@ class Result:
 
     @property
     def final(self) -> dict[str, Any]:
-        """Accuracies (0 to 1) after the last round; empty where nothing was evaluated."""
+        """Accuracies (0 to 1), of a regression errors, after the last round; empty where nothing was evaluated."""
         return _plain(self.content.get("final") or {})
 
     @property
@@ -143,7 +143,11 @@ class Result:
 
     @property
     def experiment(self) -> Experiment:
-        """Settings of the run as an `Experiment` without a folder, to run it again with changes."""
+        """Settings of the run as an `Experiment` without a folder, to run it again with changes.
+
+        Raises:
+            BadInput: it is an audit of another app, or a value does not fit.
+        """
         from flfw.api.arguments import experiment_from
 
         return experiment_from(self.config)
