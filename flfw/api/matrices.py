@@ -65,7 +65,7 @@ class MatrixResult:
         tables = {name: read_table(folder / "matrix.csv", KINDS) for name, folder in self.matrices.items()}
         if len(tables) > 1:
             for name, table in tables.items():
-                table.insert(0, _FOLDER, name)
+                table.insert(0, _FOLDER, pd.Series(name, index=table.index, dtype=object))
         return pd.concat(tables.values(), ignore_index=True)
 
     @property

@@ -28,6 +28,7 @@ def test_a_matrix_has_tables_and_a_result_for_each_run(matrix: MatrixResult) -> 
     assert set(matrix.matrices) == {"digits", "cancer"} and len(matrix.reports) == 2
     assert all(page.is_file() for page in matrix.reports)
     assert matrix.table["matrix"].unique().tolist() == ["cancer", "digits"]
+    assert matrix.table["matrix"].dtype == object
     assert matrix.cells["state"].tolist() == ["complete"] * 2
     assert set(matrix.runs) == {"cancer/fedavg-none-s0", "digits/fedavg-none-s0"}
     plain = matrix.runs["digits/fedavg-none-s0"]
