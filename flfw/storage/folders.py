@@ -35,7 +35,9 @@ def stored_at(folder: Path) -> Path:
         raise BadInput(f"Expected a run's folder, got {folder}, which does not exist.")
     files = sealed(folder / "checkpoint", "experiment")
     if not files:
-        raise BadInput(f"Expected a run with a checkpoint, got {folder} without; start it anew.")
+        over = (folder / "result.json").is_file()
+        instead = "with results alone; name the run of an audit, or" if over else "without;"
+        raise BadInput(f"Expected a run with a checkpoint, got {folder} {instead} start it anew.")
     return files[-1][1]
 
 
