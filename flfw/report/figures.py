@@ -260,11 +260,18 @@ def feature_strip(truth: np.ndarray, reconstruction: np.ndarray | None, alt: str
     )
 
 
-def accuracy_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
-    """Build the chart of clients' test accuracy as received and after local training, from `rounds` of result.json."""
-    received, after = _curve_of(rounds, "acc_global"), _curve_of(rounds, "acc_local")
+def utility_panel(rounds: Sequence[Mapping[str, Any]], regression: bool) -> Chart:
+    """Build the chart of clients' test accuracy, or of a regression's mean absolute error, by round.
+
+    Args:
+        rounds: those of result.json, which have both for the models as received and for those after local training.
+        regression: whether it is of errors.
+    """
+    rows = [{"round": row.get("round"), **(row.get("extra") or {})} for row in rounds] if regression else rounds
+    kind, title = ("mae", "Mean absolute error") if regression else ("acc", "Accuracy")
+    received, after = _curve_of(rows, f"{kind}_global"), _curve_of(rows, f"{kind}_local")
     lines = (Line("after", after, "ink"), Line("as received", received, "soft"))
-    return Chart("Accuracy as received, and after local training", lines, percent=True)
+    return Chart(f"{title} as received, and after local training", lines, percent=not regression)
 
 
 def loss_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:

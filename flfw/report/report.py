@@ -26,7 +26,7 @@ from flfw.report.attributes import attribute_tables
 from flfw.report.call import command
 from flfw.report.causes import because, of_search, plainly
 from flfw.report.decision import decision
-from flfw.report.figures import Chart, Line, accuracy_panel, loss_panel, stacked_panels
+from flfw.report.figures import Chart, Line, loss_panel, stacked_panels, utility_panel
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
 from flfw.report.formats import above, below, capital, decimals, digits, flags, percent, percent_above, plain, sentence
 from flfw.report.opinion import UNASKED, opinion_facts
@@ -110,7 +110,9 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
     targets = together([setting for setting in settings if not setting.entry["curve"]] or settings)
     failures = read_failures(folder, result.get("recordings"), settings)
     rounds = result.get("rounds") or []
-    measured = any(number(row.get(key)) is not None for row in rounds for key in ("acc_global", "acc_local"))
+    regression = is_regression(result)
+    utility = utility_panel(rounds, regression)
+    name = ("mean absolute error" if regression else "accuracy") * utility.drawable
     membership, plan = membership_first(result.get("membership") or []), plan_file.kept(folder)
     asked = scope(settings, "samples" if plan is None else "records")
     page = _template().render(
@@ -137,19 +139,19 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
         elsewhere=elsewhere,
         absence=absence,
         plan=plan,
-        regression=is_regression(result),
+        regression=regression,
         legend=LEGEND,
         failures=failures,
         failed=first_screen(failures),
         overview=stacked_panels(
-            [accuracy_panel(rounds), leakage_panel(without_copies(targets), worst)],
-            ("Accuracy of the clients by round, and below it what" * measured or "What")
+            [utility, leakage_panel(without_copies(targets), worst)],
+            (f"{name.capitalize()} of the clients by round, and below it what" if name else "What")
             + " the attacks reached by round.",
         ),
         curves=curves_of(settings),
         training=stacked_panels(
-            [loss_panel(rounds), accuracy_panel(rounds)],
-            f"Training loss by round{', and below it accuracy as received and after local training' * measured}.",
+            [loss_panel(rounds), utility],
+            f"Training loss by round{f', and below it {name} as received and after local training' if name else ''}.",
         ),
         files=files_of(folder),
     )

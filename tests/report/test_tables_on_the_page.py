@@ -13,6 +13,7 @@ from flfw.audit.membership_entries import ScoredClient, entry
 from flfw.data.files.columns import Column, Columns
 from flfw.data.tables import plan_file
 from flfw.data.tables.listing import sentences
+from flfw.report.figures import utility_panel
 from flfw.report.page_facts import caveats, is_regression
 from flfw.report.questions import compared, membership_line
 from flfw.report.report import files_of
@@ -72,11 +73,22 @@ def test_a_regression_has_errors_and_no_accuracy(tmp_path: Path) -> None:
     assert "MAE as received RMSE as received R² as received MAE after local training" in training
     assert "mae global" not in training and "−0.800" in training and "-0.8" not in training
     assert not re.search("[Aa]ccurac", training.replace("a regression has no accuracy", ""))
+    assert "Mean absolute error as received, and after local training" in training
     asked = page.text[: page.text.index("What the verdicts mean")]
     assert "Must clients report losses and errors?" in asked and "accurac" not in asked
     assert "Error (MAE, RMSE, R²) as received" in page.text
     other = read(a_run(tmp_path / "other", tabular=True))
     assert "Accuracy as received is that of the model" in other.text and "Final accuracy and traffic" in other.text
+
+
+def test_errors_by_round_are_drawn_in_the_unit_of_the_target() -> None:
+    rounds = [{"round": 1, "extra": ERRORS}, {"round": 2, "extra": ERRORS | {"mae_local": 1.5}}]
+    panel = utility_panel(rounds, regression=True)
+    assert [line.points for line in panel.lines] == [((1.0, 2.3), (2.0, 1.5)), ((1.0, 2.4), (2.0, 2.4))]
+    assert not panel.percent and panel.top() == pytest.approx(2.4 * 1.05)
+    assert not utility_panel([{"round": 1}], regression=True).drawable
+    accuracies = utility_panel([{"round": 1, "acc_global": 0.5, "acc_local": 0.75}], regression=False)
+    assert accuracies.percent and [line.points for line in accuracies.lines] == [((1.0, 0.75),), ((1.0, 0.5),)]
 
 
 def test_the_target_is_told_from_the_notes_where_no_error_is_reported(tmp_path: Path) -> None:
