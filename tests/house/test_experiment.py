@@ -321,7 +321,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--net", "cnn9"],
-            "Expected a network among {nets}, or package.module:name; got net=cnn9; did you mean cnn2?",
+            "Expected a network among {nets}, or package.module:name; got net=cnn9; did you mean cnn1 or cnn2?",
         ),
         (["--net", "cnn2"], "Expected inputs of 3x32x32 for net=cnn2, got 1x32x32; choose another --net."),
         (["--split", "even"], "Expected a split among {splits}, or package.module:Class; got split=even."),
@@ -385,7 +385,7 @@ def elsewhere(tmp_path, monkeypatch) -> Path:
         ),
         (
             ["--table", "hyperfl.9"],
-            "Expected a table among {tables}; got --table hyperfl.9; did you mean hyperfl.5?",
+            "Expected a table among {tables}; got --table hyperfl.9; did you mean hyperfl.1, hyperfl.2 or hyperfl.3?",
         ),
         (
             ["--cell", "hyperfl.1/HyperFLL"],
