@@ -26,6 +26,7 @@ _RAY_GIB = 0.2  # Ray's own code and buffers in the driver and in an actor
 _RAY_DAEMONS_GIB = 0.6  # raylet, control store and agents
 _PROCESSES = 8  # most clients that are measured at a time
 _NEGLIGIBLE = 0.02  # share of a round
+_SHOWN_S = 0.1  # least time in a line of the terminal
 _ROW_BYTES = 1100  # of a client and round at the end of the training: its row, a copy of it and its text
 _GIB = 1024**3
 
@@ -177,12 +178,20 @@ def lines(expected: Estimate) -> str:
         f"time    about {_time(time.total)}{processor}: start {_time(time.start)}, {spent}\n"
         f"{server if time.server >= _NEGLIGIBLE * time.round else ''}"
         f"memory  about {memory.total_gib:.1f} GiB: driver {memory.driver_gib:.1f} GiB, {clients}\n"
-        f"sent    about {expected.sent_bytes / 1e6:,.1f} MB by a client in a round\n"
-        f"disk    about {expected.disk_bytes / 1e6:,.0f} MB{files}\nfrom    {expected.measured_on}"
+        f"sent    about {_size(expected.sent_bytes)} by a client in a round\n"
+        f"disk    about {_size(expected.disk_bytes)}{files}\nfrom    {expected.measured_on}"
     )
 
 
+def _size(count: int) -> str:
+    """Format a number of bytes: ``56.8 kB``, ``1,080 MB``."""
+    size, unit = (1e6, "MB") if count >= 1e6 else (1e3, "kB")
+    return f"{count / size:,.{0 if count >= 100 * size else 1}f} {unit}"
+
+
 def _time(seconds: float) -> str:
+    if 0 < seconds < _SHOWN_S:
+        return f"under {_SHOWN_S} s"
     size, unit = next(u for u in ((3600, "h"), (60, "min"), (1, "s")) if seconds >= 1.5 * u[0] or u[0] == 1)
     return f"{seconds / size:.1f} {unit}"
 

@@ -99,7 +99,7 @@ def test_within_a_factor_of_two_of_what_running_it_takes_and_leaves_nothing_behi
     assert size / 2 < result.disk_bytes < 2 * size
     assert 0.3 < result.memory.actor_gib < 3 and result.memory.driver_gib > 0.5
     assert (result.memory.total_gib == result.memory.driver_gib) == (engine == "inproc")
-    assert all(unit in lines(result) for unit in (" s", " GiB", " MB", "3 rounds", "load"))
+    assert all(unit in lines(result) for unit in (" s", " GiB", "B by a client", "3 rounds", "load"))
 
 
 @pytest.mark.slow
@@ -240,7 +240,7 @@ def test_an_attack_on_membership_sends_no_probes_and_holds_all_uploads(audited: 
 
 
 @pytest.mark.parametrize(
-    ("amount", "message"), [(0.04, "0.0 s"), (89, "89.0 s"), (150, "2.5 min"), (7200, "2.0 h")], ids=str
+    ("amount", "message"), [(0, "0.0 s"), (0.04, "under 0.1 s"), (89, "89.0 s"), (150, "2.5 min"), (7200, "2.0 h")], ids=str
 )
 def test_times_are_said_with_their_unit(amount: float, message: str) -> None:
     assert module._time(amount) == message
@@ -313,6 +313,13 @@ def test_a_measurement_that_fails_is_reported(
         measuring.measured("client", small, 2, time.monotonic())
 
 
+def test_small_sizes_and_times_are_not_rounded_to_nothing(small: Experiment) -> None:
+    few = dataclasses.replace(seconds(small), round=0.02)
+    result = Estimate(small, few, module._memory(small, 1, CLIENT, {}, STORE), 56_844, 137_000_000, "a machine")
+    shown = lines(result)
+    assert "of under 0.1 s)" in shown and "about 56.8 kB by a client" in shown and "about 137 MB" in shown
+
+
 def test_lines_are_few(small: Experiment) -> None:
     result = Estimate(
         small, seconds(small), module._memory(small, 1, CLIENT, {}, STORE), 1_040_000, 2_500_000, "a machine"
@@ -321,7 +328,7 @@ def test_lines_are_few(small: Experiment) -> None:
         "time    about 27.1 s: start 4.0 s, training 23.1 s (2 rounds of 7.8 s), audit 0.0 s",
         "memory  about 1.0 GiB: driver 1.0 GiB, clients 1 x 1.0 GiB",
         "sent    about 1.0 MB by a client in a round",
-        "disk    about 2 MB",
+        "disk    about 2.5 MB",
         "from    a machine",
     ]
 
