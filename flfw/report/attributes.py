@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import ceil, log2
 from typing import Any, final
 
 from flfw.report.findings import AuditEntry
@@ -20,10 +21,13 @@ class AttributeTable:
         setting: the setting.
         rows: for each feature the keys of `flfw.audit.measures.columns.ColumnRate`, its ``number`` from 1 on, and
             whether it is recovered ``above`` chance.
+        needed: messages without which no feature could be above chance, as the test flips a coin for each; 0: there
+            are enough.
     """
 
     setting: AuditEntry
     rows: tuple[Mapping[str, Any], ...]
+    needed: int = 0
 
     @property
     def above(self) -> int:
@@ -44,5 +48,7 @@ def attribute_tables(settings: Iterable[AuditEntry]) -> list[AttributeTable]:
             for number, column in enumerate(setting.entry["columns"], 1)
         ]
         rows.sort(key=lambda row: (not row["above"], row["floor"] - row["share"], row["number"]))
-        tables.append(AttributeTable(setting, tuple(rows)))
+        needed = ceil(log2(tests / _ALPHA))
+        enough = (setting.entry.get("messages") or needed) >= needed or any(row["above"] for row in rows)
+        tables.append(AttributeTable(setting, tuple(rows), 0 if enough else needed))
     return tables

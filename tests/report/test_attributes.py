@@ -38,6 +38,18 @@ def test_another_setting_makes_every_p_count_for_less() -> None:
     assert first.above == 1
 
 
+@pytest.mark.parametrize(("messages", "needed"), [(8, 9), (9, 0)])  # 2 ** -8 > 0.01 / 4 > 2 ** -9
+def test_too_few_messages_for_any_feature_to_be_above_a_guess_are_named(
+    tmp_path: Path, messages: int, needed: int
+) -> None:
+    columns = [column(1.0, 0.1, 2.0**-messages)] * 4
+    (table,) = attribute_tables([shown(columns=columns, messages=messages)])
+    assert (table.needed, table.above) == (needed, 0 if needed else 4)
+    entry = full_entry("ig", 0, True, columns=columns, messages=messages)
+    words = read(a_run(tmp_path / "run", tabular=True, entries=[entry])).text
+    assert ("none could be with 8 messages: it takes 9" in words) == bool(needed)
+
+
 def test_images_have_no_table() -> None:
     assert attribute_tables([shown(columns=None), shown()]) == []
 

@@ -240,7 +240,9 @@ def test_an_attack_on_membership_sends_no_probes_and_holds_all_uploads(audited: 
 
 
 @pytest.mark.parametrize(
-    ("amount", "message"), [(0, "0.0 s"), (0.04, "under 0.1 s"), (89, "89.0 s"), (150, "2.5 min"), (7200, "2.0 h")], ids=str
+    ("amount", "message"),
+    [(0, "0.0 s"), (0.04, "under 0.1 s"), (89, "89.0 s"), (150, "2.5 min"), (7200, "2.0 h")],
+    ids=str,
 )
 def test_times_are_said_with_their_unit(amount: float, message: str) -> None:
     assert module._time(amount) == message

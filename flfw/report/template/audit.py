@@ -109,7 +109,7 @@ RESULTS = """\
 <h3>{{ column|capital }} by {{ column }}</h3>
 <p class="soft">How often each {{ column }} was recovered, and how often the best constant guess matches it.{% if attributes|selectattr('rows.0.chance', 'number')|list %} By chance: how often the same guesses match in other {{ scope.unit }} than those of the message.{% endif %} A {{ column }} is counted as above a guess at p = 0.01, corrected for all {{ column }}s of all settings.</p>
 {% for table in attributes %}
-<details><summary>{{ table.setting.title }}, {{ when(table.setting) }}: {{ table.above }} of {{ table.rows|length }} {{ column }}s above a guess</summary>
+<details><summary>{{ table.setting.title }}, {{ when(table.setting) }}: {{ table.above }} of {{ table.rows|length }} {{ column }}s above a guess{% if table.needed %} (none could be with {{ table.setting.entry.messages }} messages: it takes {{ table.needed }}){% endif %}</summary>
 <div class="scroll" tabindex="0" role="region" aria-label="{{ column|capital }}s, {{ table.setting.title }}"><table><thead><tr><th scope="col">{{ column|capital }}</th><th scope="col">Recovered</th><th scope="col">Interval</th><th scope="col">By guessing</th><th scope="col">By chance</th><th scope="col">p</th><th scope="col" class="text">Above</th></tr></thead>
 <tbody>{% for row_ in table.rows %}<tr><th scope="row">{{ row_.name or row_.number }}</th><td>{{ row_.share|pct }}</td><td>{{ span([row_.low, row_.high]) }}</td><td>{{ row_.floor|pct }}</td><td>{{ row_.chance|pct }}</td><td>{{ row_.p|digits }}</td><td class="text">{{ row_.above|plain }}</td></tr>
 {% endfor %}</tbody></table></div></details>
