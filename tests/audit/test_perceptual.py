@@ -241,5 +241,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 def test_without_the_package_the_way_out_is_named(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lpips", None)
-    with pytest.raises(BadInput, match=r"Expected the package lpips, got none: pip install flfw\[papers\]."):
+    with pytest.raises(BadInput, match=r"Expected the package lpips, got none: pip install lpips\.$"):
         load(weights)
