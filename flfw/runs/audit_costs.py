@@ -9,11 +9,14 @@ from __future__ import annotations
 import importlib
 import time
 import timeit
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import final
+
+import numpy as np
 
 from flfw.audit.adaptation import hiding
 from flfw.audit.jobs import UPLOAD, Ticket, ticket_of, tickets_of
@@ -24,10 +27,11 @@ from flfw.data.splits import on_demand
 from flfw.experiment import Experiment
 from flfw.messages.sharing import shared
 from flfw.messages.wire import pack, views
+from flfw.nets.net import Tensors
 from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.runs.attack_costs import AttackSeconds, TimedTarget, attack_seconds
-from flfw.runs.costs import Costs, client_of, peak_gib
+from flfw.runs.costs import Costs, client_of, file_bytes, peak_gib
 from flfw.runs.membership_costs import membership_seconds
 from flfw.runs.timing import announce
 from flfw.task import Task
@@ -48,7 +52,7 @@ def audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
         return PlainVictim(fresh, fresh.state_dict(), ("*",), task.inputs)
 
     easy = plain()
-    costs["easy"] = sum(v.nbytes for v in easy.known.values())
+    costs["easy_file"] = file_bytes(experiment, easy.known)
     answer = partial(easy.gradient, unknown={}, constants={})
     remaining = _Remaining(resolved)
     ladder = TimedTarget(plain, 1, answer, first=True, images=experiment.images)
@@ -76,12 +80,19 @@ def audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     costs["game_s"] = membership_seconds(
         resolved, task, lambda _: victim(), received, shared(held, worker.sharing.uploads)
     )
+    costs |= {"probe_file": file_bytes(experiment, _probe(task, worker.gradient, target.batch), received)}
+    costs |= {"easy_probe_file": file_bytes(experiment, _probe(task, answer, 1), easy.known)}
     costs["probed"] = float(bool(resolved.attacks or experiment.record))
     uses = any("uploads" in attack.uses for attack in resolved.attacks.values())
     recorded = experiment.record or experiment.audit_source != "probe" or uses or bool(resolved.membership)
     costs["uploads"] = experiment.per_round * recorded
     costs["beside"] = len(list(tickets_beside(resolved, target)))
     costs["peak_gib"] = peak_gib()
+
+
+def _probe(task: Task, answer: Callable[..., Tensors], batch: int) -> Tensors:
+    """Return a client's message for the first examples there are."""
+    return answer(*task.examples("train", np.arange(batch)))
 
 
 def _probes_s(resolved: Resolved, attacked: TimedTarget, remaining: _Remaining) -> float:

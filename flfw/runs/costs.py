@@ -24,9 +24,12 @@ from flfw.client.phases import side_by_side
 from flfw.client.store import ClientStore
 from flfw.client.workplace import Workplace
 from flfw.data.splits import on_demand
+from flfw.experiment import Experiment
 from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import shared
 from flfw.messages.wire import nbytes, pack, unpack, views
+from flfw.nets.net import Tensors
+from flfw.recording.format import PlainTensors
 from flfw.resolve import Resolved
 from flfw.runs import timing
 from flfw.runs.timing import at_length, fastest_s
@@ -85,6 +88,8 @@ def client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     sent = expand(unpack(record), views(arrays))  # the upload as the server decodes it, and as probes send it
     costs |= {"largest": max(sizes) / fmean(sizes), "up": nbytes(pack(sent)), "down": nbytes(arrays)}
     costs["message"] = nbytes(record)
+    before = unpack(arrays)
+    costs |= {"down_file": file_bytes(experiment, before), "up_file": file_bytes(experiment, sent, before)}
     costs["reply_s"] = fastest_s(lambda: expand(unpack(record), views(arrays)))
     if not isinstance(settings, ServerTraining):  # the server's training is measured separately
         updates = [Update(partition, sizes[partition], sent, metrics)] * 4
@@ -145,6 +150,18 @@ def client_of(resolved: Resolved, partition: int, folder: Path) -> FederatedClie
             run="estimate",
         )
     )
+
+
+def file_bytes(experiment: Experiment, tensors: Tensors, received: Tensors | None = None) -> int:
+    """Return the size of the recorded file of a message, which ``--compression`` makes smaller.
+
+    Args:
+        experiment: the settings.
+        tensors: content of the message.
+        received: tensors that its sender had received; None: it was sent to a client.
+    """
+    arrays, before = ({k: v.detach().cpu().numpy() for k, v in part.items()} for part in (tensors, received or {}))
+    return len(PlainTensors.of(arrays).encoded(experiment.compression, before).data)
 
 
 def run_imports(costs: Costs) -> None:

@@ -284,11 +284,13 @@ def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> i
     The checkpoint also has the server's own tensors.
     """
     probes = len(tickets_of(experiment, 0)) * experiment.images * (1 + audit.get("beside", 0))
-    probes, ladder = (probes, (1 + experiment.images) * audit["easy"]) if audit.get("probed") else (0, 0)
+    easy = audit["easy_file"] + experiment.images * audit["easy_probe_file"] if audit.get("probed") else 0
+    probes = probes if audit.get("probed") else 0
     on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0
     rounds = experiment.audited if probes else _trained(experiment)
-    seen = len(rounds) * ((1 + on_clients) * client["down"] + probes * client["up"]) if audit else 0
-    seen += len(_trained(experiment)) * audit.get("uploads", 0) * client["up"]
+    each = (1 + on_clients) * client["down_file"] + probes * audit.get("probe_file", 0)
+    seen = len(rounds) * each if audit else 0
+    seen += len(_trained(experiment)) * audit.get("uploads", 0) * client["up_file"]
     return int(
-        client["down"] + client.get("kept", 0.0) + 2 * _taking_part(experiment) * client["private"] + seen + ladder
+        client["down"] + client.get("kept", 0.0) + 2 * _taking_part(experiment) * client["private"] + seen + easy
     )

@@ -39,6 +39,8 @@ CLIENT = {
     "write_s": 0.0,
     "up": 1e6,
     "down": 1e6,
+    "up_file": 4e5,
+    "down_file": 9e5,
     "private": 1e3,
     "run_s": 0.0,
     "slower_alone": 1.0,
@@ -46,7 +48,8 @@ CLIENT = {
     "exit_s": 0.0,
     "exit_gib": 0.0,
 }
-AUDIT = {"imports_s": 3.0, "easy_s": 10.0, "probes_s": 20.0, "peak_gib": 1.5, "easy": 1e6}
+AUDIT = {"imports_s": 3.0, "easy_s": 10.0, "probes_s": 20.0, "peak_gib": 1.5}
+AUDIT |= {"easy_file": 5e4, "easy_probe_file": 4e3, "probe_file": 2e5}
 AUDIT |= {"uploads_s": 0.0, "beside": 0, "game_s": 0.0, "probed": 1, "uploads": 0}
 
 
@@ -222,14 +225,21 @@ def test_memory_and_disk_count_everybody(audited: Experiment) -> None:
     assert inline.driver_gib > AUDIT["peak_gib"] and memory.actor_gib > CLIENT["peak_gib"]
     assert memory.driver_gib < inline.driver_gib and memory.total_gib > memory.driver_gib + AUDIT["peak_gib"]
     rounds, images = 2, 2
-    assert module._disk(on_ray, 4, CLIENT, AUDIT) == 1e6 * (1 + rounds * (1 + images) + 1 + images) + 2 * 3 * 1e3
+    recorded = rounds * (9e5 + images * 2e5) + 5e4 + images * 4e3
+    assert module._disk(on_ray, 4, CLIENT, AUDIT) == 1e6 + recorded + 2 * 3 * 1e3
     assert module._disk(on_ray, 4, CLIENT, {}) == 1e6 + 2 * 3 * 1e3
+
+
+def test_the_size_of_recorded_files_is_that_of_their_compression(small: Experiment) -> None:
+    rank_one = {"weight": torch.outer(torch.arange(1.0, 101.0), torch.linspace(-1.0, 1.0, 100))}  # one example's
+    sizes = {c: costs.file_bytes(dataclasses.replace(small, compression=c), rank_one) for c in ("none", "compact")}
+    assert 40_000 < sizes["none"] < 40_500 and sizes["compact"] < sizes["none"] / 4
 
 
 def test_an_attack_on_membership_sends_no_probes_and_holds_all_uploads(audited: Experiment) -> None:
     game = dataclasses.replace(audited, attack=("membership",), rounds=3, audit_rounds="1,last")
     costs = {**AUDIT, "probed": 0, "uploads": 3, "game_s": 5.0, "easy_s": 0.0, "probes_s": 0.0}
-    assert module._disk(game, 1, CLIENT, costs) == 1e6 * (1 + 2 * (1 + 3)) + 2 * 3 * 1e3
+    assert module._disk(game, 1, CLIENT, costs) == 1e6 + 2 * (9e5 + 3 * 4e5) + 2 * 3 * 1e3
     both = module._seconds(game, 1, CLIENT, costs)
     assert both.audit == pytest.approx(3.0 + 5.0)
     probed = module._seconds(game, 1, CLIENT, {**costs, "probed": 1})
