@@ -6,6 +6,7 @@ The run checks all of it again: what cannot be told here without PyTorch, or wit
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from flfw import plugins
@@ -15,6 +16,7 @@ from flfw.errors import BadInput, meant, unknown
 from flfw.experiment import Experiment
 from flfw.plugins import ATTACK, DEFENCE, METHOD, Kind, converted, short_name, split_assignment
 
+_AXES = {"methods": METHOD, "defences": DEFENCE, "attacks": ATTACK}
 _ON_THE_NETWORK = "hf"  # a look at such a data set may ask its server
 
 
@@ -29,7 +31,10 @@ def check(command: Command) -> None:
         from flfw.papers.published import require_table
 
         require_table(command.table or command.cell.partition("/")[0])
-    if command.compare or command.figures or command.purge or command.matrix or command.verify or command.pdf:
+    if command.compare or command.figures or command.purge or command.verify or command.pdf:
+        return
+    if command.matrix:
+        _check_axes(command.matrix, command.experiment)
         return
     experiment = command.experiment
     _check_names(experiment)
@@ -83,6 +88,18 @@ def _check_names(experiment: Experiment) -> None:
         known = declared.networks()
         if name not in ("auto", *known):
             raise unknown(f"a network among {', '.join(known)}, or package.module:name", "net", name, known)
+
+
+def _check_axes(words: Iterable[str], experiment: Experiment) -> None:
+    """Refuse names on the axes of a matrix that nothing bears; how the axes are written is left to the matrix."""
+    for word in words:
+        axis, _, values = word.partition("=")
+        for name in _ours(value for value in values.split(",") if value not in ("", "none", "auto")):
+            if kind := _AXES.get(axis):
+                for part in name.split("+"):
+                    plugins.require_known(kind, part)
+            elif axis == "datasets":
+                _check_data(replace(experiment, dataset=name))
 
 
 def _ours(names: Iterable[str]) -> list[str]:
