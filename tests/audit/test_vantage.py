@@ -466,9 +466,10 @@ def test_an_attack_that_reads_other_clients_examples_is_caught(watched: Watched)
 
 
 def test_the_estimate_counts_its_probes_and_its_files(tmp_path: Path) -> None:
-    client = {"up": 1e6, "down": 2e6, "private": 0.0}
+    client = {"up": 3e6, "down": 4e6, "up_file": 2.5e6, "down_file": 2e6, "private": 0.0}
+    audit = {"easy_file": 0.0, "easy_probe_file": 0.0, "probe_file": 1e6, "probed": 1.0}
     counted = [
-        estimation._disk(asked(tmp_path, vantage=vantage), 1, client, {"easy": 0.0, "probed": 1.0})
+        estimation._disk(asked(tmp_path, vantage=vantage), 1, client, audit)
         for vantage in ((SERVER, UPDATE), (SERVER, EXAMPLE))
     ]
     assert counted[1] - counted[0] == 2 * (3 * 1e6 + 2 * 2e6)  # two rounds: three gradients, two clients' broadcasts
