@@ -49,6 +49,6 @@ def attribute_tables(settings: Iterable[AuditEntry]) -> list[AttributeTable]:
         ]
         rows.sort(key=lambda row: (not row["above"], row["floor"] - row["share"], row["number"]))
         needed = ceil(log2(tests / _ALPHA))
-        enough = (setting.entry.get("messages") or needed) >= needed or any(row["above"] for row in rows)
+        enough = (setting.entry.get("messages") or needed) >= needed
         tables.append(AttributeTable(setting, tuple(rows), 0 if enough else needed))
     return tables

@@ -18,7 +18,7 @@ from benchmarks.process_family import descendants
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
-from flfw.runs import costs, measuring, timing
+from flfw.runs import costs, measuring, membership_costs, timing
 from flfw.runs import estimate as module
 from flfw.runs.estimate import Estimate, estimate, lines
 from flfw.runs.run import check, require_folder
@@ -119,6 +119,14 @@ def test_a_membership_audit_is_within_a_factor_of_two(small: Experiment, defence
     assert took / FACTOR < result.seconds.whole_processor < took * FACTOR
     size = sum(path.stat().st_size for path in (folder / "observations").rglob("*") if path.is_file())
     assert size / 2 < result.disk_bytes < 2 * size
+
+
+@pytest.mark.parametrize(("defence", "again"), [("none", ()), ("prune", (0, 1))])
+def test_who_is_told_of_a_defence_plays_against_its_clients_once_more(
+    small: Experiment, defence: str, again: tuple[int, ...]
+) -> None:
+    game = dataclasses.replace(small, attack=("membership",), membership_pairs="auto", defence=defence, images=2)
+    assert membership_costs._informed_of(resolve(game), "membership", steps=3) == again
 
 
 def test_time_grows_with_rounds_and_local_epochs(small: Experiment) -> None:
@@ -313,6 +321,15 @@ def test_an_estimate_that_takes_long_says_so(
     assert measuring.measured("audit", small, 1, time.monotonic())[0].keys() >= {"exit_s", "exit_gib"}
     heard = capsys.readouterr().err
     assert heard.startswith(notice) and heard.count("\n") == bool(notice)
+
+
+def test_an_estimate_that_takes_long_announces_nothing_shorter_than_a_second(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ending = 'echo \'{"more_s": 0.4}\'\necho \'{"all_gib": 0, "all_s": 0}\''
+    monkeypatch.setattr(sys, "executable", python_that(tmp_path, ending))
+    measuring.measured("audit", small, 1, time.monotonic() - 60)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_measurement_that_fails_is_reported(
