@@ -16,12 +16,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw.adversary.attack import Models, Uses
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.experiment import Experiment
+from flfw.inversion import compute
 from flfw.resolve import Resolved, resolve
 from flfw.rng import initialising, torch_generator
 from flfw.runs import timing
 from flfw.runs.attack_costs import AttackSeconds, TimedTarget, attack_seconds
 from flfw.task import Task
 from flfw.victims.victim import PlainVictim
+from tests.support.clock import Clock
 from tests.support.small_runs import ByGuess, plug_in
 
 
@@ -164,7 +166,18 @@ def test_work_that_was_done_before_for_one_iteration_is_extrapolated_from_two() 
     assert timing.at_length(seconds, 3, calls=1, first=4) == pytest.approx(5.3)
 
 
-class Sized(ByGuess):
+class Timed(ByGuess):
+    """Lets time pass on a clock of the test."""
+
+    clock: ClassVar[Clock]
+
+
+@pytest.fixture
+def _clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timed, "clock", Clock.read_by(monkeypatch, compute), raising=False)
+
+
+class Sized(Timed):
     """Takes a time for each image, which it notes."""
 
     seen: ClassVar[list[Any]] = []
@@ -173,16 +186,15 @@ class Sized(ByGuess):
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         self.seen.append(len(observations))
-        began = time.process_time()
-        while time.process_time() < began + 0.01 * len(observations):
-            pass
+        self.clock.pass_by(0.01 * len(observations))
         return []
 
 
+@pytest.mark.usefixtures("_clock")
 def test_more_images_than_are_measured_count_in_proportion(small: Experiment) -> None:
     resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=(plug_in(Sized),), images=80))
     Sized.seen.clear()
-    assert 0.8 <= attack_seconds(resolved, target(resolved)).total < 2 and Sized.seen == [1, 8]
+    assert attack_seconds(resolved, target(resolved)).total == pytest.approx(0.8) and Sized.seen == [1, 8]
 
 
 @dataclass(frozen=True)
@@ -202,17 +214,16 @@ class Parted(Sized):
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         self.seen.append((self.settings.iterations, self.settings.further_iterations))
-        began = time.process_time()
-        while time.process_time() < began + 0.001 * self.settings.further_iterations:
-            pass
+        self.clock.pass_by(0.001 * self.settings.further_iterations)
         return []
 
 
+@pytest.mark.usefixtures("_clock")
 def test_the_parts_of_a_search_are_lowered_together(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "ENOUGH_S", 0.03)
     resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=(plug_in(Parted),), images=1))
     Sized.seen.clear()
-    assert 0.15 < attack_seconds(resolved, target(resolved)).total < 0.6
+    assert attack_seconds(resolved, target(resolved)).total == pytest.approx(0.3)
     assert max(further for _, further in Sized.seen) < 300
     assert all(first == max(1, round(further / 3)) for first, further in Sized.seen)
 
@@ -224,7 +235,7 @@ class InParts:
     iterations: int = 400
 
 
-class Opening(ByGuess):
+class Opening(Timed):
     """Begins a second part, which takes its time, where there are iterations for it; half a millisecond for each."""
 
     Settings = InParts
@@ -232,16 +243,16 @@ class Opening(ByGuess):
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        began, count = time.process_time(), self.settings.iterations
-        while time.process_time() < began + 0.0005 * count + (0.05 if count > 1 else 0):
-            pass
+        count = self.settings.iterations
+        self.clock.pass_by(0.0005 * count + (0.05 if count > 1 else 0))
         return []
 
 
+@pytest.mark.usefixtures("_clock")
 def test_the_beginning_of_a_further_part_is_not_extrapolated(
     small: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In all 0.25 s; from one iteration and four it would be 7 s."""
     monkeypatch.setattr(timing, "ENOUGH_S", 0.06)
     resolved = resolve(dataclasses.replace(small, net="linear", side=8, attack=(plug_in(Opening),), images=1))
-    assert 0.15 < attack_seconds(resolved, target(resolved)).total < 0.75
+    assert attack_seconds(resolved, target(resolved)).total == pytest.approx(0.25)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -17,11 +18,15 @@ import torch
 from benchmarks.process_family import descendants
 from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
+from flfw.nets import Tensors
 from flfw.resolve import resolve
 from flfw.runs import costs, measuring, membership_costs, timing
 from flfw.runs import estimate as module
 from flfw.runs.estimate import Estimate, estimate, lines
 from flfw.runs.run import check, require_folder
+from flfw.server.aggregation import Update
+from flfw.strategies.fedcg import FedCG
+from tests.support.clock import Clock
 from tests.support.paths import ROOT
 
 FACTOR = 2  # between what is estimated and what is measured, either way
@@ -202,17 +207,23 @@ def test_iterations_are_extrapolated_on_a_line() -> None:
 def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(timing, "ENOUGH_S", 0.6)
+    monkeypatch.setattr(timing, "ENOUGH_S", 0.06)
+    clock, trained, longest = Clock.read_by(monkeypatch, timing, costs), FedCG.trained, 0
 
-    def server_s(clients: int, iterations: int) -> float:
+    def training(self: FedCG, uploads: Sequence[Update], mean: Tensors) -> Tensors:
+        """Train, and let a tenth of a second pass, and a millisecond for each upload in each iteration."""
+        nonlocal longest
+        longest = max(longest, self.settings.iterations)
+        clock.pass_by(0.1 + 0.001 * self.settings.iterations * len(uploads))
+        return trained(self, uploads, mean)
+
+    monkeypatch.setattr(FedCG, "trained", training)
+    for clients, iterations in [(2, 20), (2, 2000), (9, 2000)]:
         changes = {"method": "fedcg", "net": "lenet5", "clients": clients, "set": (f"iterations={iterations}",)}
         result: costs.Costs = {}
         costs.server_costs(resolve(dataclasses.replace(small, **changes)), tmp_path, result)
-        return result["server_s"]
-
-    short, long, many = server_s(2, 20), server_s(2, 2000), server_s(9, 2000)
-    assert 20 * short < long < 200 * short  # which has beside its iterations what a round begins with
-    assert many > 1.3 * long
+        assert result["server_s"] == pytest.approx(0.1 + 0.001 * iterations * clients)
+    assert longest <= 16
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 6])
