@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flfw import data, nets
 from flfw.adversary.malicious_server import require_public
-from flfw.audit.auditor import auditing
+from flfw.audit.auditor import AuditContext, auditing
 from flfw.client.site import Site
 from flfw.combinations import check as check_names
 from flfw.data.splits.on_demand import looked_at, sizes
@@ -47,13 +47,11 @@ def run(experiment: Experiment) -> Path:
         RunFailed: it started and could not be completed; what was written so far stays in the folder.
     """
     resolved, task, notes = check(experiment)
-    experiment = resolved.experiment
-    engine.check_resources(experiment)
+    engine.check_resources(resolved.experiment)
     _warn(notes)
-    folder = experiment.out
+    resolved, audit = _with_folder(resolved, task, experiment.out is not None)
+    experiment, folder = resolved.experiment, resolved.experiment.out
     assert folder is not None, "check names the folder"
-    audit = auditing(resolved, task, folder)
-    make_folder(folder)
     plan_file.keep(task.dataset.columns, folder)
     Checkpoints(folder, experiment)
     require_same_data(folder, task.dataset.digest)
@@ -62,6 +60,22 @@ def run(experiment: Experiment) -> Path:
         engine.run(resolved, _site(experiment, folder))
         results.finish(resolved, task, notes, auditor)
     return folder
+
+
+def _with_folder(resolved: Resolved, task: Task, named: bool) -> tuple[Resolved, AuditContext]:
+    """Make the folder of a run, another one where one of the same second took its default name; return its audit."""
+    while True:
+        folder = resolved.experiment.out
+        assert folder is not None, "check names the folder"
+        audit = auditing(resolved, task, folder)  # may refuse, so before the folder
+        try:
+            make_folder(folder)
+        except BadInput:
+            if named or not folder.exists():
+                raise
+            resolved = resolved.replaced(out=unused(Path("runs") / default_name(resolved.experiment)).absolute())
+        else:
+            return resolved, audit
 
 
 def resume(experiment: Experiment) -> Path:

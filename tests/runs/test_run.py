@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import sim
 from flfw.adversary.observation import Truth
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.runs import run as module
 from flfw.runs.final import best_validation
 
 AUDITED = (
@@ -168,3 +173,23 @@ def test_validation_data_choose_the_round_of_each_client(tmp_path: Path) -> None
     accuracy = sum(float(row["acc_local"]) for row in chosen) / 2
     assert result["final"]["best_validation"]["accuracy"] == pytest.approx(accuracy)
     assert result["rounds"][0]["extra"]["acc_validation"] > 0
+
+
+def test_a_default_name_that_another_process_takes_first_is_left_to_it(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in an array of jobs: their checks take seconds, and the folder is made after them."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "default_name", lambda _: "name")
+    begun, taken = module.auditing, tmp_path / "runs" / "name"
+
+    def after_another(*given: Any) -> Any:
+        taken.mkdir(parents=True, exist_ok=True)
+        return begun(*given)
+
+    monkeypatch.setattr(module, "auditing", after_another)
+    folder = module.run(dataclasses.replace(small, rounds=1, out=None))
+    assert folder == tmp_path / "runs" / "name-2" and (folder / "result.json").exists() and not list(taken.iterdir())
+    with pytest.raises(BadInput, match="Expected a folder that can be made"):
+        taken.rmdir()
+        module.run(dataclasses.replace(small, rounds=1, out=taken))
