@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flfw.formats.latex import escaped, floating
-from flfw.matrix.columns import family
+from flfw.matrix.utility import family
 from flfw.papers.run_groups import RunGroup
 
 _INCLUDED = ("pdf", "png")  # LaTeX includes no SVG

@@ -15,7 +15,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 
 from flfw.errors import require
-from flfw.matrix.columns import RECEIVED
+from flfw.matrix.utility import RECEIVED
 from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, End, Rows, blank, name_ends, write_numbers
 
 _WIDE = 100.0  # smallest ratio of largest to smallest value with a logarithmic axis

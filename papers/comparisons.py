@@ -7,8 +7,8 @@ from math import inf, isfinite
 from typing import Any
 
 from flfw.errors import BadInput, require
-from flfw.matrix.columns import Utility, family
 from flfw.matrix.rows import Finished
+from flfw.matrix.utility import Utility, family
 from flfw.papers.drawing import Rows
 from flfw.plugins import short_name
 

@@ -22,10 +22,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from flfw.errors import BadInput
-from flfw.matrix.columns import ACCURACIES, ERRORS, Utility
+from flfw.matrix.utility import ACCURACIES, ERRORS, Utility
 from flfw.report.figures import spread
 
 Format = Literal["svg", "png", "pdf"]
@@ -204,9 +204,8 @@ def blank(width: float, height: float, title: str) -> Figure:
 
 
 def write_numbers(axis: Axis, utility: Utility) -> None:
-    """Write the numbers of a utility's axis: in per cent if it is a share, else as they are."""
-    in_unit = FuncFormatter(lambda value, _: utility.tick(value))
-    axis.set_major_formatter(PercentFormatter(1.0, symbol=" %") if utility.is_share else in_unit)
+    """Write the numbers of a utility's axis in its unit."""
+    axis.set_major_formatter(FuncFormatter(lambda value, _: utility.tick(value)))
 
 
 def _by_round(axes: Axes) -> None:

@@ -36,9 +36,9 @@ from matplotlib.figure import Figure
 
 from flfw import data
 from flfw.errors import BadInput, require
-from flfw.matrix.columns import ERRORS, UTILITIES, family
 from flfw.matrix.ranking_page import listed
 from flfw.matrix.rows import Finished, read
+from flfw.matrix.utility import ERRORS, UTILITIES, family
 from flfw.papers import charts, comparisons, drawing, features, gains, grids, leakage_charts
 from flfw.papers import leakage_numbers as numbers
 from flfw.papers.captions import snippet

@@ -18,8 +18,8 @@ from matplotlib.ticker import FuncFormatter
 
 from flfw.data.splits import partition
 from flfw.errors import BadInput, require
-from flfw.matrix.columns import ERRORS, Utility, family
 from flfw.matrix.rows import Finished
+from flfw.matrix.utility import ERRORS, Utility, family
 from flfw.papers.drawing import INKS, STYLE, Rows, blank
 from flfw.plugins import settings
 
@@ -95,7 +95,7 @@ def _identity(run: Finished) -> dict[str, Any]:
 
 def _utilities(run: Finished, local: Utility) -> dict[int, float]:
     """Return the utility of each client after local training."""
-    chosen_by = "acc_validation" if local.is_share else "r2_validation"
+    chosen_by = local.validation
     rounds = _by_round(run.folder / "clients.csv", (local.key, chosen_by))
     if rounds and all(row[chosen_by] is not None for row in rounds):
         best: dict[int, dict[str, float]] = {}

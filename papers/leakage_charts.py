@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from flfw.matrix.columns import UTILITIES
+from flfw.matrix.utility import UTILITIES
 from flfw.papers.drawing import INKS, MARKS, STYLE, TEXT, Rows, blank, write_numbers
 
 _BAR: Any = {"linestyle": "none", "capsize": 2, "linewidth": 1.2, "zorder": 3}

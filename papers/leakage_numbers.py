@@ -7,10 +7,10 @@ from typing import Any
 
 from flfw.curves import GROUP
 from flfw.errors import BadInput
-from flfw.matrix.columns import UTILITIES
 from flfw.matrix.findings import Leak
 from flfw.matrix.significance import CombinationRanking, ranked
 from flfw.matrix.together import across, common_places
+from flfw.matrix.utility import UTILITIES
 from flfw.papers.drawing import Rows
 from flfw.papers.run_groups import RunGroup
 from flfw.report.findings import number

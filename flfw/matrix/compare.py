@@ -16,13 +16,14 @@ from rich.table import Table
 
 from flfw.audit.measures.statistics import Interval, paired
 from flfw.errors import BadInput
-from flfw.matrix.columns import ACCURACIES, ERRORS, Utility, bound, family
+from flfw.matrix.columns import bound
 from flfw.matrix.findings import Leak, pooled, uneven_budgets
 from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.ranking_page import listed, sentences
 from flfw.matrix.rows import AttackSetting, Finished, MatrixRow, read
 from flfw.matrix.significance import ranked
 from flfw.matrix.together import across, common_places, joined_messages
+from flfw.matrix.utility import ACCURACIES, ERRORS, Utility, family
 from flfw.report.formats import below, decimals
 from flfw.report.questions import seen_by, where_told
 from flfw.rng import numpy_generator

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flfw.formats.latex import escaped, floating, tabular
-from flfw.matrix.columns import Utility, claimed, shown
+from flfw.matrix.columns import claimed
+from flfw.matrix.utility import Utility, shown
 
 _NONE = "--"
 

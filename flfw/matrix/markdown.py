@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flfw.matrix.columns import claimed, shown
+from flfw.matrix.columns import claimed
+from flfw.matrix.utility import shown
 
 _NONE = "–"
 

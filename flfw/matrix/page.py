@@ -11,11 +11,12 @@ from jinja2 import Environment
 from markupsafe import Markup
 
 from flfw import data
-from flfw.matrix.columns import Utility, claimed, family, shown
+from flfw.matrix.columns import claimed
 from flfw.matrix.findings import Combination, Comparison
 from flfw.matrix.picture import PlotMark, Scatter, draw
 from flfw.matrix.ranking_page import listed, section
 from flfw.matrix.significance import CombinationRanking
+from flfw.matrix.utility import Utility, family, shown
 from flfw.report.ranking import POSITIVE
 from flfw.report.template.style import STYLE
 

@@ -11,7 +11,7 @@ from typing import final
 
 from markupsafe import Markup, escape
 
-from flfw.matrix.columns import Utility
+from flfw.matrix.utility import Utility
 from flfw.report.figures import ticks
 
 _LEFT, _HEAD, _PLOT, _FOOT = 44.0, 28.0, 250.0, 44.0

@@ -14,7 +14,7 @@ from flfw.adversary.attack import Attack
 from flfw.errors import BadInput
 from flfw.formats.result_file import read_result
 from flfw.formats.rows import read_rows
-from flfw.matrix.columns import ACCURACIES, family
+from flfw.matrix.utility import ACCURACIES, family
 from flfw.report.findings import was_informed
 from flfw.storage.folders import require_finished
 

@@ -13,13 +13,14 @@ from typing import Any
 
 import flfw
 from flfw.errors import BadInput, require
-from flfw.matrix.columns import ACCURACIES, Utility, claimed, family
+from flfw.matrix.columns import claimed
 from flfw.matrix.findings import Combination, Comparison, Leak, combine, comparisons, pooled, reference, uneven_budgets
 from flfw.matrix.latex import latex
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import NO_DEFENCE, MatrixCell
 from flfw.matrix.ranking_page import in_json, ranking
 from flfw.matrix.rows import Finished, read
+from flfw.matrix.utility import ACCURACIES, Utility, family
 from flfw.storage.checkpoint import is_complete
 from flfw.storage.sealed import write_whole
 

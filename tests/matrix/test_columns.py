@@ -13,13 +13,14 @@ import pytest
 from flfw import matrix
 from flfw.errors import BadInput
 from flfw.matrix import Matrix, tables
-from flfw.matrix.columns import claimed, shown
+from flfw.matrix.columns import claimed
 from flfw.matrix.compare import table
 from flfw.matrix.findings import combine
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import MatrixCell
 from flfw.matrix.record import read_matrix
 from flfw.matrix.rows import Finished, read
+from flfw.matrix.utility import shown
 from flfw.privacy.rounding import at_most
 from tests.support.matrix_runs import written
 from tests.support.small_runs import tiny

@@ -21,7 +21,6 @@ from flfw.defence import Defence
 from flfw.errors import BadInput, RunFailed
 from flfw.matrix import Matrix, parse, tables
 from flfw.matrix.cells import settled
-from flfw.matrix.columns import ACCURACIES
 from flfw.matrix.compare import table
 from flfw.matrix.findings import combine, comparisons, reference, uneven_budgets
 from flfw.matrix.markdown import markdown
@@ -30,6 +29,7 @@ from flfw.matrix.picture import PlotMark, Scatter, draw, place
 from flfw.matrix.question import MatrixCell
 from flfw.matrix.rows import AttackSetting, read
 from flfw.matrix.significance import ranked
+from flfw.matrix.utility import ACCURACIES
 from flfw.nets import Tensors
 from flfw.resolve import resolve
 from flfw.runs.run import run as run_one

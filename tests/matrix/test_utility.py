@@ -15,12 +15,12 @@ from flfw import matrix
 from flfw.errors import BadInput
 from flfw.formats.result_file import read_result
 from flfw.matrix import Matrix, tables
-from flfw.matrix.columns import ACCURACIES, ERRORS, family, shown
 from flfw.matrix.compare import table
 from flfw.matrix.markdown import markdown
 from flfw.matrix.picture import PlotMark, Scatter, draw
 from flfw.matrix.question import MatrixCell
 from flfw.matrix.record import read_matrix
+from flfw.matrix.utility import ACCURACIES, ERRORS, family, shown
 from tests.support.latex import check
 from tests.support.matrix_runs import SMALL, entry, row, written
 from tests.support.small_runs import tiny
