@@ -14,6 +14,7 @@ from flfw.command import declared
 from flfw.command.record import Command
 from flfw.errors import BadInput, meant, unknown
 from flfw.experiment import Experiment
+from flfw.experiment.axes import axes
 from flfw.plugins import ATTACK, DEFENCE, METHOD, Kind, converted, short_name, split_assignment
 
 _AXES = {"methods": METHOD, "defences": DEFENCE, "attacks": ATTACK}
@@ -91,15 +92,15 @@ def _check_names(experiment: Experiment) -> None:
 
 
 def _check_axes(words: Iterable[str], experiment: Experiment) -> None:
-    """Refuse names on the axes of a matrix that nothing bears; how the axes are written is left to the matrix."""
-    for word in words:
-        axis, _, values = word.partition("=")
-        for name in _ours(value for value in values.split(",") if value not in ("", "none", "auto")):
-            if kind := _AXES.get(axis):
+    """Refuse axes that there are not, and names on them that nothing bears."""
+    for axis, values in axes(words).items():
+        if axis == "datasets":
+            for name in values:
+                _check_data(replace(experiment, dataset=name))
+        elif kind := _AXES.get(axis):
+            for name in _ours(value for value in values if value not in ("none", "auto")):
                 for part in name.split("+"):
                     plugins.require_known(kind, part)
-            elif axis == "datasets":
-                _check_data(replace(experiment, dataset=name))
 
 
 def _ours(names: Iterable[str]) -> list[str]:
@@ -110,13 +111,17 @@ def _ours(names: Iterable[str]) -> list[str]:
 def _check_data(experiment: Experiment) -> None:
     """Refuse an unknown data set or split, a path that is not there, and files that nothing can download."""
     from flfw import data
+    from flfw.data.readers.table import require_target
     from flfw.data.splits.schemes import scheme
+    from flfw.data.tables.names import is_table
 
     name = experiment.dataset
     prefix, _, word = name.partition(":")
     of_a_path = prefix in data.PREFIXES and prefix != _ON_THE_NETWORK
     if not word or (of_a_path and not Path(word.partition("@")[0]).expanduser().exists()):
         data.describe(name)
+    elif is_table(name):
+        require_target(data.configured(name, experiment.set))
     if (
         not (word or experiment.federation)
         and not data.is_here(name, experiment.data_root)

@@ -11,12 +11,10 @@ from typing import Any, final
 
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
+from flfw.experiment.axes import AXES, WITHIN, axes
 from flfw.plugins import short_name, split_assignment
 from flfw.resolve import attack_fields
 
-AXES = ("methods", "defences", "attacks", "seeds")
-"""Axes within one folder; each value of the axis ``datasets`` has a folder of its own."""
-_ALL_AXES = (*AXES, "datasets")
 NO_DEFENCE = "none"
 SEARCHES = "searches"
 """Setting of attacks that search in another way when they know a mechanism; ``both`` makes each search."""
@@ -79,7 +77,7 @@ class Matrix:
     datasets: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        for axis in _ALL_AXES:
+        for axis in AXES:
             values = getattr(self, axis)
             require(all(str(value) for value in values), f"a value behind each comma of {axis}", **{axis: values})
             twice = [value for value in dict.fromkeys(values) if values.count(value) > 1]
@@ -139,9 +137,9 @@ class Matrix:
 
     def question(self, experiment: Experiment) -> dict[str, Any]:
         """Return all settings that the numbers of a filled matrix depend on, as stored in matrix.json."""
-        axes = {axis: list(getattr(self, axis)) for axis in AXES}
+        varied = {axis: list(getattr(self, axis)) for axis in WITHIN}
         shared = {key: value for key, value in experiment.decisive.items() if key not in _VARIED}
-        return {**axes, "set": list(experiment.set), "experiment": shared}
+        return {**varied, "set": list(experiment.set), "experiment": shared}
 
 
 def parse(words: Sequence[str]) -> Matrix:
@@ -153,19 +151,8 @@ def parse(words: Sequence[str]) -> Matrix:
     >>> parse(["seeds=0,1"])
     Matrix(methods=(), defences=(), attacks=(), seeds=(0, 1), datasets=())
     """
-    values: dict[str, Any] = {}
-    for word in words:
-        axis, equals, text = word.partition("=")
-        if not equals or axis not in _ALL_AXES:
-            raise BadInput(f"Expected AXIS=VALUE,VALUE with an axis among {', '.join(_ALL_AXES)}; got {word!r}.")
-        require(axis not in values, f"each axis among {', '.join(_ALL_AXES)} once", twice=axis)
-        if not all(part.strip() for part in text.split(",")):
-            raise BadInput(f"Expected {axis}=VALUE,VALUE with a value behind each comma, got {word!r}.")
-        values[axis] = tuple(part.strip() for part in text.split(","))
-    seeds = values.get("seeds", ())
-    if not all(seed.isdecimal() for seed in seeds):
-        raise BadInput(f"Expected whole numbers for seeds, got seeds={','.join(seeds)}.")
-    return Matrix(**{**values, "seeds": tuple(map(int, seeds))})
+    values = axes(words)
+    return Matrix(**{**values, "seeds": tuple(map(int, values.get("seeds", ())))})
 
 
 def require_same_question(stored: Mapping[str, Any], asked: Mapping[str, Any], folder: Path) -> None:

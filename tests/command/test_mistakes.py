@@ -33,6 +33,17 @@ MISTAKES = [
     ("--matrix methods=fedavg,fedpr", "got method=fedpr; did you mean fedper?"),
     ("--matrix defences=none,soteria+prun attacks=ig", "got defence=prun; did you mean prune?"),
     ("--matrix methods=fedavg datasets=digits,minst", "got dataset=minst; did you mean mnist?"),
+    ("--matrix method=fedavg,fedper", "got 'method=fedavg,fedper'; did you mean methods?"),
+    ("--matrix seeds", "got 'seeds'."),
+    (
+        "--dataset csv:{table}@targt",
+        "Expected target targt among the columns of {table}, got age, target; did you mean",
+    ),
+    (
+        "--dataset csv:{table}@target --set 'csv.separator=;'",
+        "Expected target target among the columns of {table}, got ",
+    ),
+    ("--matrix datasets=digits,csv:{table}@targt", "Expected target targt among the columns of {table}"),
     ("--attak ig", "Unrecognized options: --attak, ig; did you mean --attack?"),
     ("-method fedavg", "Unrecognized options: -method, fedavg; did you mean --method?"),
     ("--engine inprocess", "; did you mean inproc?"),
@@ -61,14 +72,16 @@ MISTAKES = [
 def test_a_mistake_is_answered_within_a_second(line: str, words: str, tmp_path: Path) -> None:
     if "gpus" in line and machine.may_have_gpu():
         pytest.skip("this machine may have a GPU, of which PyTorch is asked")
-    command = [sys.executable, str(ROOT / "sim.py"), *shlex.split(line.format(here=tmp_path))]
+    table = tmp_path.with_name(f"{tmp_path.name}.csv")
+    table.write_text("age,target\n41,0\n")
+    command = [sys.executable, str(ROOT / "sim.py"), *shlex.split(line.format(here=tmp_path, table=table))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     before = os.times()
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
     assert done.returncode == 2 and done.stdout == ""
-    assert words.format(here=tmp_path) in done.stderr and done.stderr.count("\n") == 1
+    assert words.format(here=tmp_path, table=table) in done.stderr and done.stderr.count("\n") == 1
     assert seconds < MOST_S * GENEROUS
     assert list(tmp_path.iterdir()) == []
 
@@ -110,6 +123,9 @@ def test_settings_of_a_table_are_no_mistake_and_a_misspelt_prefix_is_answered(tm
     (tmp_path / "t.csv").write_text("a,y\n1,0\n2,1\n")
     line = f"--method fedavg --dataset csv:{tmp_path / 't.csv'}@y --attack none --set"
     early.check(parse([*line.split(), "csv.drop=a", "csv.encoding=latin-1"]))
+    (tmp_path / "t.csv").write_text("a:y\n1:0\n2:1\n")
+    (tmp_path / "t.csv.toml").write_text('separator = ":"\n')
+    early.check(parse(line.split()[:-1]))
     with pytest.raises(BadInput, match=r"got parqet\.drop for no plug-in; did you mean parquet\?"):
         early.check(parse([*line.split(), "parqet.drop=a"]))
 

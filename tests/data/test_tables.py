@@ -10,6 +10,7 @@ import pytest
 
 from flfw import data
 from flfw.data.files.columns import Column, Columns
+from flfw.data.readers import table as reader
 from flfw.data.tables import listing, plan_file
 from flfw.data.tables.names import TableName
 from flfw.errors import BadInput
@@ -267,3 +268,16 @@ def test_columns_refuse_what_no_table_has() -> None:
         Column("a", "numeric", 2, 1)
     with pytest.raises(BadInput, match="each column once"):
         Columns((Column("a", "numeric"), Column("a", "numeric")), "y", "classification", ("0", "1"))
+
+
+def test_a_table_that_is_read_in_another_way_than_before_is_read_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, reads = tmp_path / "t.csv", list[TableName]()
+    file.write_text("a,y\n" + "".join(f"{i},{'no' if i % 2 else 'yes'}\n" for i in range(20)))
+    made = reader._made
+    monkeypatch.setattr(reader, "_made", lambda parsed: (reads.append(parsed), made(parsed))[1])
+    for version in (1, 1, 2, 2, 1):
+        monkeypatch.setattr(reader, "_VERSION", version)
+        data.describe(f"csv:{file}@y")
+    assert len(reads) == 2

@@ -93,22 +93,39 @@ def _described(folder: Path) -> tuple[Columns, int, bool]:
     return Columns.from_dict(meta["plan"], folder / "meta.json"), meta["left_out"], meta["by_patient"]
 
 
+def require_target(name: str) -> None:
+    """Refuse a target that is no column of its table, by the names of the columns alone; nothing large is imported.
+
+    Raises:
+        BadInput: it is not; or there is no such file, or it has no names.
+    """
+    from flfw.data.tables import reading
+
+    parsed = TableName.parse(name)
+    reading.require_target(parsed.path, parsed.prefix, _planned(parsed)[0], parsed.target)
+
+
+def _planned(parsed: TableName) -> tuple[TableSettings, Columns | None]:
+    """Return the settings of a table, with those of the file beside it, or the plan that stands there."""
+    from flfw.data.tables import plan_file
+
+    if not parsed.plan:
+        return parsed.settings, None
+    plan = plan_file.read_plan(parsed.plan)
+    return (parsed.settings if plan else plan_file.read_settings(parsed.plan, parsed.settings)), plan
+
+
 def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays of both parts, and the plan and the numbers for the card."""
-    from flfw.data.tables import plan_file, reading
+    from flfw.data.tables import reading
 
-    settings, plan = parsed.settings, None
-    if parsed.plan:
-        plan = plan_file.read_plan(parsed.plan)
-        settings = settings if plan else plan_file.read_settings(parsed.plan, settings)
+    settings, plan = _planned(parsed)
+    reading.require_target(parsed.path, parsed.prefix, settings, parsed.target)
     parts = [reading.read(parsed.path, parsed.prefix, settings)]
     if settings.test:
         parts.append(reading.read(parsed.beside(settings.test), parsed.prefix, settings))
         require_columns(parts[1], list(parts[0]), parsed.beside(settings.test))
     rows = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-    if parsed.target not in rows:
-        near = ", ".join(list(rows)[:12]) + (f" and {len(rows) - 12} more" * (len(rows) > 12))
-        raise BadInput(f"Expected target {parsed.target} among the columns of {parsed.path}, got {near}.")
     there = rows[parsed.target] != ""
     given = (
         (np.arange(len(there)) >= len(parts[0][parsed.target]))[there] if len(parts) > 1 else None

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from flfw.data.tables.names import TableSettings
-from flfw.errors import BadInput
+from flfw.errors import BadInput, meant
 
 Table: TypeAlias = dict[str, np.ndarray]
 """Columns (N,) of words, by their names."""
@@ -29,13 +29,31 @@ def read(path: Path, prefix: str, settings: TableSettings) -> Table:
     Raises:
         BadInput: there is no such file, it is empty or damaged, or two columns have one name.
     """
-    if not path.is_file():
-        raise BadInput(f"Expected {prefix}:FILE@TARGET with a file of rows, got {path}; no file is there.")
+    _require_file(path, prefix)
     table = _csv(path, settings) if prefix == "csv" else _parquet(path)
     if not table or not len(next(iter(table.values()))):
         raise BadInput(f"Expected rows below the names of the columns in {path}, got none.")
     absent = {*MISSING_WORDS, *(word.strip().lower() for word in settings.missing.split(",") if word.strip())}
     return {name: _without(words, absent) for name, words in table.items()}
+
+
+def require_target(path: Path, prefix: str, settings: TableSettings, target: str) -> None:
+    """Refuse a target that is none of the columns, by their names alone.
+
+    Raises:
+        BadInput: it is not; or there is no such file, or it has no names.
+    """
+    _require_file(path, prefix)
+    names = _head(path, settings)[0] if prefix == "csv" else _schema(path)
+    if target not in names:
+        near = ", ".join(names[:12]) + (f" and {len(names) - 12} more" * (len(names) > 12))
+        like = meant(target, names) or "."
+        raise BadInput(f"Expected target {target} among the columns of {path}, got {near}{like}")
+
+
+def _require_file(path: Path, prefix: str) -> None:
+    if not path.is_file():
+        raise BadInput(f"Expected {prefix}:FILE@TARGET with a file of rows, got {path}; no file is there.")
 
 
 def _without(words: np.ndarray, absent: set[str]) -> np.ndarray:
@@ -47,20 +65,7 @@ def _without(words: np.ndarray, absent: set[str]) -> np.ndarray:
 def _csv(path: Path, settings: TableSettings) -> Table:
     import pandas as pd
 
-    try:
-        with path.open(encoding=settings.encoding, newline="") as file:
-            first = file.readline().removeprefix("\ufeff")
-    except LookupError as error:
-        raise BadInput(f"Expected a known csv.encoding, got {settings.encoding}.") from error
-    except UnicodeError as error:
-        raise _not_encoded(path, settings, error) from error
-    if not first.strip():
-        raise BadInput(f"Expected the names of the columns in the first line of {path}, got an empty line or file.")
-    separator = {"tab": "\t", "": max(_SEPARATORS, key=first.count)}.get(settings.separator, settings.separator)
-    if "\0" in first:
-        raise BadInput(f"Expected a CSV file of text, got a zero byte in the first line of {path}.")
-    names = [name.strip() for name in next(csv.reader([first], delimiter=separator))]
-    _require_names(path, names)
+    names, separator = _head(path, settings)
     _require_cells(path, separator, len(names), settings)
     try:
         with warnings.catch_warnings():
@@ -84,6 +89,36 @@ def _csv(path: Path, settings: TableSettings) -> Table:
     return {name: np.asarray(read[name], dtype=object) for name in names}
 
 
+def _head(path: Path, settings: TableSettings) -> tuple[list[str], str]:
+    """Return the names of the columns of a CSV file, and the sign between its cells."""
+    try:
+        with path.open(encoding=settings.encoding, newline="") as file:
+            first = file.readline().removeprefix("\ufeff")
+    except LookupError as error:
+        raise BadInput(f"Expected a known csv.encoding, got {settings.encoding}.") from error
+    except UnicodeError as error:
+        raise _not_encoded(path, settings, error) from error
+    if not first.strip():
+        raise BadInput(f"Expected the names of the columns in the first line of {path}, got an empty line or file.")
+    separator = {"tab": "\t", "": max(_SEPARATORS, key=first.count)}.get(settings.separator, settings.separator)
+    if "\0" in first:
+        raise BadInput(f"Expected a CSV file of text, got a zero byte in the first line of {path}.")
+    names = [name.strip() for name in next(csv.reader([first], delimiter=separator))]
+    _require_names(path, names)
+    return names, separator
+
+
+def _schema(path: Path) -> list[str]:
+    """Return the names of the columns of a Parquet file."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return pq.read_schema(path).names
+    except (pa.ArrowException, OSError) as error:
+        raise _unreadable(path, error) from error
+
+
 def _parquet(path: Path) -> Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -91,8 +126,7 @@ def _parquet(path: Path) -> Table:
     try:
         read = pq.read_table(path)
     except (pa.ArrowException, OSError) as error:
-        got = " ".join(str(error).split())[:200]
-        raise BadInput(f"Expected a readable Parquet file {path}, got {type(error).__name__}: {got}.") from error
+        raise _unreadable(path, error) from error
     _require_names(path, list(map(str, read.column_names)))
     made = {}
     for name, column in zip(read.column_names, read.columns, strict=True):
@@ -100,6 +134,11 @@ def _parquet(path: Path) -> Table:
             raise BadInput(f"Expected numbers, words, dates or booleans in {path}, got {column.type} in column {name}.")
         made[str(name)] = np.array(["" if one is None else str(one) for one in column.to_pylist()], dtype=object)
     return made
+
+
+def _unreadable(path: Path, error: Exception) -> BadInput:
+    got = " ".join(str(error).split())[:200].rstrip(".")
+    return BadInput(f"Expected a readable Parquet file {path}, got {type(error).__name__}: {got}.")
 
 
 def _require_names(path: Path, names: list[str]) -> None:
