@@ -180,6 +180,7 @@ def main() -> None:
     flags.add_argument("--seed", type=output.whole(0), default=0, help="of moments and victims (0)")
     run = output.start(flags, PARTS)
     kills, results = run.amount(30, 1, run.asked.kills), dict[str, dict[str, Any]]()
+    run.begin(f"Ray starts on {len(_WORKERS) + 1} nodes of this machine")
     with (
         tempfile.TemporaryDirectory(prefix="flfw-kills-") as temporary,
         tempfile.TemporaryDirectory(prefix="fl-") as short,

@@ -145,6 +145,7 @@ def test_the_same_answer_again_tells_nothing() -> None:
     assert apart(3 * result.gradient, layer(undefended(net, x, y))) > 1e-2
 
 
+@pytest.mark.slow
 def test_weights_that_move_between_the_answers_spoil_it() -> None:
     net, (x, y) = network("lenet", 0), batch(0, 5)
     errors = []

@@ -228,6 +228,7 @@ def after_training() -> tuple[Net, Examples]:
     return trained(small(), x[:500], y[:500]), Examples(x[500:1200], y[500:1200])
 
 
+@pytest.mark.slow
 def test_a_decoder_of_stand_ins_beats_the_class_mean_and_the_paper_s_attack() -> None:
     _, x, y = digits()
     (net, public), count = after_training(), 12

@@ -47,6 +47,7 @@ def test_a_closed_form_for_first_layers_does_not_take_features_for_an_image(tmp_
     assert "analytic needs a shared fully connected first layer" in words and "crashed" not in words
 
 
+@pytest.mark.slow
 def test_the_attack_on_hypernetworks_runs_on_generated_adapters(tmp_path: Path) -> None:
     settings = ("hidden=6", "embedding=4", "hyperfl.iterations=20")
     net = "tests.support.tiny_backbone:TINY"

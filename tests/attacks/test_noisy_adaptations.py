@@ -422,6 +422,7 @@ def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said()
 # --- in a whole run ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rule", "words"), [("abadi", ""), ("automatic", ", automatic")])
 def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Path, rule: str, words: str) -> None:
     set_ = ("clip=0.1", "noise_multiplier=0.0002", f"clipping={rule}", "ig.iterations=120")

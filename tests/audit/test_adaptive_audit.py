@@ -75,6 +75,7 @@ def audited(out: Path, **changes: Any) -> list[dict[str, Any]]:
     return json.loads((folder / "result.json").read_text())["audit"]
 
 
+@pytest.mark.slow
 def test_who_is_told_of_the_defence_finds_what_who_is_not_told_does_not(tmp_path: Path) -> None:
     static, adaptive = audited(tmp_path / "run", defence=plug_in(OwnPrune), set=("ig.iterations=300",))
     assert (static["adaptive"], static["adaptation"]) == (False, None)
@@ -131,6 +132,7 @@ def test_who_normalises_by_the_batch_is_seen_through_by_who_does_so_too() -> Non
     assert any(words.startswith("not made use of: that BatchNorm") for words in by_running.granted)
 
 
+@pytest.mark.slow
 def test_a_search_in_bfloat16_is_static_and_closed_forms_are_as_they_were(tmp_path: Path) -> None:
     (rough,) = audited(tmp_path / "run", method="fedavg", attack_precision="bf16", set=("ig.iterations=3",))
     assert not rough["adaptive"] and rough["verdict"] != "no leak found" and not rough["failures"]
@@ -188,6 +190,7 @@ def test_a_defence_that_changes_the_data_is_attacked_statically_and_that_is_said
     assert not entry["adaptive"]
 
 
+@pytest.mark.slow
 def test_local_steps_are_unrolled_where_the_method_says_how_they_are_made(tmp_path: Path) -> None:
     given = {"victim_steps": 3, "lr": 0.1, "set": ("ig.iterations=2",)}
     (plain,) = audited(tmp_path / "plain", **given)
@@ -234,6 +237,7 @@ def client_model(experiment: Experiment, task: Any) -> torch.nn.Module:
     return resolve(experiment).client(at).model
 
 
+@pytest.mark.slow
 def test_labels_that_an_attack_recovers_are_counted(tmp_path: Path) -> None:
     (entry,) = audited(tmp_path / "run", attack=("idlg",), set=("idlg.iterations=1", "idlg.restarts=1"))
     assert entry["labels_found"] == 1.0

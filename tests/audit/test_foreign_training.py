@@ -141,6 +141,7 @@ def searching(iterations: int = 3, memory: float = 4.0) -> dict[str, IG]:
     return {"ig": IG(IGSettings(iterations=iterations), Compute(memory_gb=memory))}
 
 
+@pytest.mark.slow
 def test_a_search_goes_through_steps_that_are_described(tmp_path: Path) -> None:
     build = lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.Sigmoid(), nn.Linear(24, 3))  # noqa: E731
     strong = Local(lambda p: torch.optim.SGD(p, 1.0, momentum=0.9), 4)

@@ -478,6 +478,7 @@ def test_there_are_set_ups_enough_of_every_kind() -> None:
     assert set(kinds) == {LEAKS, IDENTIFIES, STATIC, INCONCLUSIVE, BROKEN} and min(kinds.values()) >= 3
 
 
+@pytest.mark.slow
 def test_audits_of_known_answer_get_it(laboratory: Laboratory) -> None:
     wrong = laboratory.wrong()
     assert not wrong, f"{len(wrong)} of {len(SETUPS)} verdicts are wrong"

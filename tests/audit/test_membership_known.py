@@ -194,17 +194,17 @@ QUICK: dict[str, MembershipSetup] = {
     "the members were not trained on either": MembershipSetup(
         {"cosine": (OPEN, "few"), "whitened": (OPEN, ANY)}, "all candidates were held out", ONE_STEP, pairs=untrained
     ),
+    "a false claim": MembershipSetup(
+        {"whitened": (LEAKS, "pairs")}, "an epsilon of 0.01 allows no such guesses", ONE_STEP, privacy=[0.01]
+    ),
+}  # fmt: skip
+SLOW: dict[str, MembershipSetup] = {
     "one client among twenty leaks": MembershipSetup(
         {"whitened": (LEAKS, "client")},
         "the others have sent one another's updates, in which their members are not",
         {**ONE_STEP, "attack": (plug_in(OneStatistic),)},
         sends_anothers(*range(1, 20)),
     ),
-    "a false claim": MembershipSetup(
-        {"whitened": (LEAKS, "pairs")}, "an epsilon of 0.01 allows no such guesses", ONE_STEP, privacy=[0.01]
-    ),
-}  # fmt: skip
-SLOW: dict[str, MembershipSetup] = {
     "a claim that may be true": MembershipSetup(
         {"whitened": (LEAKS, "pairs")}, "an epsilon of 100 allows any guesses", ONE_STEP, privacy=[100.0]
     ),

@@ -27,6 +27,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fedcg, "_GOAL", {"clients_2": 0.01})
 
 
+@pytest.mark.slow
 def test_both_sides_compute_the_same(tmp_path: Path) -> None:
     exact, worst = fedcg.gate(tmp_path)
     assert exact.keys() == {"client", "clients_2", "clients_2_float32"}

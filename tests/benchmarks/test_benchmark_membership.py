@@ -17,6 +17,7 @@ def test_eight_members_of_one_gradient_are_told_from_others() -> None:
     assert 0.9 < row["predicted"]["auc"] <= 1
 
 
+@pytest.mark.slow
 def test_permuted_membership_gives_uniform_p_values() -> None:
     assert membership.uniform("digits", seeds=12, public=200)["uniform_p"] > 0.01
 

@@ -252,6 +252,7 @@ def test_soteria_on_the_bottleneck_itself_has_no_adaptation() -> None:
     assert [composes([PrecodeAdaptation({"scale": 1.0}), one]) for one in operators] == [False, True]
 
 
+@pytest.mark.slow
 def test_an_audit_of_several_steps_never_says_that_it_knew_everything(tmp_path: Path) -> None:
     few = ("ig.iterations=2", "sampled.train=20")
     experiment = asked(

@@ -141,6 +141,7 @@ def reconstructed(net: nn.Module, ratio: float, knows: bool) -> float:
     return float((result.samples - x).square().mean().sqrt())
 
 
+@pytest.mark.slow
 def test_a_search_that_is_told_comes_as_close_as_without_the_defence() -> None:
     bare, unknowing = reconstructed(network(), 0.0, False), reconstructed(network(), 0.8, False)
     knowing = [reconstructed(network(), ratio, True) for ratio in (0.0, 0.8)]  # weakened to nothing, and not

@@ -300,6 +300,7 @@ def test_noise_is_secure_with_real_clients_unless_it_is_chosen_otherwise(tmp_pat
     assert without.experiment.set == ()
 
 
+@pytest.mark.slow
 def test_a_simulation_says_that_its_figures_are_of_secure_noise(capsys: pytest.CaptureFixture[str]) -> None:
     flags = [
         "--method",

@@ -337,6 +337,7 @@ def test_only_who_knows_of_the_defence_recovers(net: str, defence: Defence) -> N
     assert attacked(ig, net, defence, informed=False)[0] < 20
 
 
+@pytest.mark.slow
 def test_larger_images_are_recovered_as_well() -> None:
     ig = IG(IGSettings(iterations=400))
     for defence in (plus(5.0), replaces(0.005)):

@@ -67,6 +67,7 @@ def test_a_cell_without_a_difference_has_one_variant() -> None:
     assert (authors.variant, ours.variant) == ("authors", "ours") and digest(authors) != digest(ours)
 
 
+@pytest.mark.slow
 def test_rows_that_no_paper_has_stand_beside_its_own() -> None:
     (item,) = (one for one in items("hyperfl.1/FedPer/Fashion-MNIST/20") if one.seed == 0)
     assert item.run.method == "fedper" and item.cell.value is None

@@ -119,6 +119,7 @@ def test_every_point_has_settings_to_choose_from_that_make_different_runs(scale:
 # --- a point ---
 
 
+@pytest.mark.slow
 def test_a_point_has_the_ledger_s_epsilon_and_the_price_of_its_choice(tiny: None, tmp_path: Path) -> None:
     point = measure.measured(cell(EXAMPLE), "quick", GIVEN, tmp_path, print)
     assert (point.status, point.seeds, len(point.folders)) == ("measured", (0, 1, 2), 2 + 3)
@@ -258,6 +259,7 @@ def test_the_page_in_docs_is_printed_from_its_points() -> None:
 # --- the papers' own points ---
 
 
+@pytest.mark.slow
 def test_the_papers_points_have_their_printed_and_their_true_epsilons() -> None:
     by_method = {(one.data, one.method): one for one in marks(GIVEN)}
     if ("MNIST", "Fed-CDP") not in by_method:

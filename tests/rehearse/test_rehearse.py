@@ -352,6 +352,7 @@ def test_a_search_reads_one_example_and_its_settings_count(
     assert "ig: leaks on the highest rung, batch 1 and one step (2 of 2 examples" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_nothing_leaves_the_machine(chosen: Path, tmp_path: Path) -> None:
     """Whoever opens a connection, looks a name up or sends a datagram ends the process."""
     code = (

@@ -45,6 +45,7 @@ def test_one_round_of_two_is_another_audit(played: Path, tmp_path: Path) -> None
     assert (again["rounds"], again["clients"]) == ([2], 2) and again["auc"] != first["auc"]
 
 
+@pytest.mark.slow
 def test_uploads_recorded_for_another_attack_serve_as_well(tmp_path: Path, played: Path) -> None:
     flags = "--attack analytic --audit-source update"
     assert sim.main([*f"{RUN} {flags}".split(), "--out", str(tmp_path / "run")]) == 0

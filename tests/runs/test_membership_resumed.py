@@ -117,6 +117,7 @@ def test_killed_after_the_attack(whole: Path, tmp_path: Path, monkeypatch: pytes
     assert_alike(whole, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_the_process_of_the_attacks_gives_the_same_scores(whole: Path, tmp_path: Path) -> None:
     folder = run.run(replace(asked(tmp_path / "run"), attack_server="after"))
     assert membership(folder) == membership(whole)

@@ -95,7 +95,7 @@ def test_groups_holes_and_lines_stay_as_they_are() -> None:
         torch.testing.assert_close(result, expected)
 
 
-@pytest.mark.parametrize("name", ["cnn1", "lenet5", "resnet18"])
+@pytest.mark.parametrize("name", ["cnn1", "lenet5", pytest.param("resnet18", marks=pytest.mark.slow)])
 def test_networks_with_pooling_and_normalisation_are_traced(name: str) -> None:
     shape = {"cnn1": (1, 28, 28), "lenet5": (3, 32, 32), "resnet18": (3, 8, 8)}[name]
     with rounds.exactly(), initialising(0, name):

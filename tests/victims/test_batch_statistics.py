@@ -181,6 +181,7 @@ def audited(out: Path, **changes: Any) -> dict[str, Any]:
     return json.loads((whole.run(run) / "result.json").read_text())["audit"][0]
 
 
+@pytest.mark.slow
 def test_an_audit_says_so_and_finds_that_the_description_is_right(tmp_path: Path) -> None:
     entry = audited(tmp_path / "run", attack=("ig",), set=("sampled.train=20", "ig.iterations=3"))
     assert entry["adaptive"]
@@ -240,6 +241,7 @@ def test_a_layer_of_instances_is_as_in_training(running: bool) -> None:
     assert (off(evaluated, sent) > 1e-2) is running
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("builder", ["of_instances", "without_running"])
 def test_an_audit_of_such_layers_explains_the_message(tmp_path: Path, builder: str) -> None:
     """After a round, when the running statistics have moved; also for attacks that know nothing of BatchNorm."""
@@ -250,6 +252,7 @@ def test_an_audit_of_such_layers_explains_the_message(tmp_path: Path, builder: s
     assert consistency["passed"], consistency
 
 
+@pytest.mark.slow
 def test_an_audit_of_dropout_is_static_and_says_why(tmp_path: Path) -> None:
     """A failure behind the client's own draws is no evidence, whatever defence stands behind them."""
     few = {"set": ("sampled.train=20", "ig.iterations=3"), "net": f"{__name__}:dropping", "attack": ("ig",)}
