@@ -11,6 +11,7 @@ from flfw.audit.measures.statistics import share_interval
 from flfw.experiment import FREE_ON_RESUME
 
 EQUAL, WITHIN, DIFFERENT = "bit for bit", "within its interval", "different"
+RESULT, REPETITION = "result", "repetition"
 
 NOT_COMPARED = (
     "seconds and *_seconds: times",
@@ -38,6 +39,8 @@ class ComparedValue:
         outcome: `EQUAL`, `WITHIN` or `DIFFERENT`.
         interval: the 95 % interval around the first value; None: the result states none.
         moved_with: the number whose interval decided, for ends and extremes that move with it; empty: its own.
+        lacking: `RESULT` or `REPETITION`, whichever lacks the place itself, which is another thing than null; empty:
+            both have it.
     """
 
     path: str
@@ -46,6 +49,19 @@ class ComparedValue:
     outcome: str
     interval: tuple[float, float] | None = None
     moved_with: str = ""
+    lacking: str = ""
+
+    @classmethod
+    def of_one(cls, path: str, before: Any, after: Any, *, there: bool) -> ComparedValue:
+        """Return the value of a place that one of two results lacks.
+
+        Args:
+            path: the place.
+            before: the value in the result; None where it has none.
+            after: the value of the repetition, likewise.
+            there: whether the result is the one that has it.
+        """
+        return cls(path, before, after, DIFFERENT, lacking=REPETITION if there else RESULT)
 
     def as_dict(self) -> dict[str, Any]:
         """Return the value as verify.json holds it."""
@@ -95,7 +111,7 @@ class _Leader:
 
 
 def compare(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[ComparedValue]:
-    """Compare all numbers, words and truth values of two results.
+    """Compare all numbers, words and truth values of two results, and the keys and entries that either lacks.
 
     An accuracy lies in the exact binomial interval of as many test examples as its clients have; every other number in
     the interval that stands beside it; and both numbers in that of the repetition. Where a number moved within its
@@ -123,16 +139,19 @@ def farthest(compared: Iterable[ComparedValue]) -> tuple[ComparedValue, float] |
 def _kept(result: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts that are compared."""
     kept = {key: value for key, value in result.items() if key not in _APART}
-    config = result.get("config") or {}
-    kept["config"] = {key: value for key, value in config.items() if key not in FREE_ON_RESUME}
-    kept["notes"] = [note for note in result.get("notes") or [] if not note.startswith(_CODE_CHANGED)]
+    if isinstance(config := kept.get("config"), Mapping):
+        kept["config"] = {key: value for key, value in config.items() if key not in FREE_ON_RESUME}
+    if _is_list(notes := kept.get("notes")):
+        kept["notes"] = [note for note in notes if not str(note).startswith(_CODE_CHANGED)]
     return kept
 
 
 def _examples(result: Mapping[str, Any]) -> float:
     """Return the mean number of test examples of a client, 0 where it is not known."""
-    rows = (result.get("final") or {}).get("per_client") or []
-    numbers = [row["num-examples"] for row in rows if _is_number(row.get("num-examples"))]
+    final = result.get("final")
+    rows = final.get("per_client") if isinstance(final, Mapping) else None
+    tables = [row for row in rows if isinstance(row, Mapping)] if _is_list(rows) else []
+    numbers = [row["num-examples"] for row in tables if _is_number(row.get("num-examples"))]
     return sum(numbers) / len(numbers) if numbers else 0.0
 
 
@@ -141,8 +160,11 @@ def _compared(before: Any, after: Any, path: str, examples: float) -> Iterator[C
         yield from _of_tables(before, after, path, examples)
     elif _is_list(before) and _is_list(after):
         for place in range(max(len(before), len(after))):
-            there = [one[place] if place < len(one) else None for one in (before, after)]
-            yield from _compared(there[0], there[1], f"{path}[{place}]", examples)
+            old, new = (one[place] if place < len(one) else None for one in (before, after))
+            if place < min(len(before), len(after)):
+                yield from _compared(old, new, f"{path}[{place}]", examples)
+            else:
+                yield ComparedValue.of_one(f"{path}[{place}]", old, new, there=place < len(before))
     elif before is not None or after is not None:
         equal = type(before) is type(after) or (_is_number(before) and _is_number(after))
         yield ComparedValue(path, before, after, EQUAL if equal and before == after else DIFFERENT)
@@ -169,10 +191,14 @@ def _of_tables(
     for key in [*before, *(key for key in after if key not in before)]:
         if key == "seconds" or key.endswith("_seconds"):
             continue
+        place = f"{path}.{key}".lstrip(".")
+        if (key in before) != (key in after):
+            yield ComparedValue.of_one(place, before.get(key), after.get(key), there=key in before)
+            continue
         if key in decided:
             yield decided[key]
             continue
-        for one in _compared(before.get(key), after.get(key), f"{path}.{key}".lstrip("."), examples):
+        for one in _compared(before.get(key), after.get(key), place, examples):
             leader = leaders.get(key)
             if one.outcome == DIFFERENT and leader is not None and leader.allows(key, one, before):
                 yield ComparedValue(one.path, one.before, one.after, WITHIN, moved_with=leader.value.path)

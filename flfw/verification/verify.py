@@ -19,7 +19,17 @@ from flfw.runs import run
 from flfw.storage.checkpoint import is_trained
 from flfw.storage.sealed import sealed, write_whole
 from flfw.verification import changes
-from flfw.verification.comparison import DIFFERENT, EQUAL, NOT_COMPARED, WITHIN, ComparedValue, compare, farthest
+from flfw.verification.comparison import (
+    DIFFERENT,
+    EQUAL,
+    NOT_COMPARED,
+    REPETITION,
+    RESULT,
+    WITHIN,
+    ComparedValue,
+    compare,
+    farthest,
+)
 
 _SHOWN = 40  # lines of each kind on the terminal
 _NOTHING = "Nothing differs in code, environment, data and hardware: every number should repeat bit for bit."
@@ -176,6 +186,10 @@ def _lines(compared: Sequence[ComparedValue], verdict: str, *, same: bool) -> li
 def _line(one: ComparedValue) -> str:
     by = f", with {one.moved_with}" if one.moved_with else ""
     inside = f", 95 % interval {one.interval[0]:.6g} to {one.interval[1]:.6g}" if one.interval else by
+    if one.lacking == RESULT:
+        return f"{one.path}: no such key or entry, now {_short(one.after)}"
+    if one.lacking == REPETITION:
+        return f"{one.path}: {_short(one.before)}, now no such key or entry"
     none = ", no interval is stated" if one.outcome == DIFFERENT and not one.interval else ""
     return f"{one.path}: {_short(one.before)}, now {_short(one.after)}{inside}{none}"
 

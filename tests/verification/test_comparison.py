@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 
-from flfw.verification.comparison import DIFFERENT, EQUAL, WITHIN, ComparedValue, compare, farthest
+from flfw.verification.comparison import (
+    DIFFERENT,
+    EQUAL,
+    REPETITION,
+    RESULT,
+    WITHIN,
+    ComparedValue,
+    compare,
+    farthest,
+)
 
 
 def outcomes(before: dict[str, Any], after: dict[str, Any]) -> dict[str, str]:
@@ -128,6 +137,33 @@ def test_shares_and_areas_have_their_own_intervals() -> None:
 )
 def test_all_else_must_be_equal(before: dict[str, Any], after: dict[str, Any], paths: set[str]) -> None:
     assert outcomes(before, after) == dict.fromkeys(paths, DIFFERENT)
+
+
+@pytest.mark.parametrize("value", [None, [], {}, [None], "x", 0])
+def test_a_key_or_an_entry_that_one_result_lacks_is_named(value: Any) -> None:
+    """A place that is null is there: only where both results have it, nothing is to compare."""
+    whole: dict[str, Any] = {"audit": [{"images": 8, "stopped": value}], "a": value}
+    without: dict[str, Any] = {"audit": [{"images": 8}]}
+    for before, after, lacking in ((whole, without, REPETITION), (without, whole, RESULT)):
+        moved = {one.path: (one.outcome, one.lacking) for one in compare(before, after) if one.outcome != EQUAL}
+        assert moved == dict.fromkeys(("audit[0].stopped", "a"), (DIFFERENT, lacking))
+    assert outcomes({"audit": [value]}, {"audit": []}) == {"audit[0]": DIFFERENT}
+    assert outcomes({"audit": []}, {"audit": [value]}) == {"audit[0]": DIFFERENT}
+    assert outcomes(whole, whole) == {}
+
+
+@pytest.mark.parametrize("key", ["notes", "config", "final"])
+@pytest.mark.parametrize("value", [None, 7, "x", [1], {"a": 1}])
+def test_a_part_of_another_type_is_different_and_no_traceback(key: str, value: Any) -> None:
+    whole = {"notes": [], "config": {"rounds": 2}, "final": {"per_client": [{"num-examples": 3}]}}
+    assert outcomes(whole, {name: part for name, part in whole.items() if name != key}) == {key: DIFFERENT}
+    assert set(outcomes({**whole, key: value}, whole).values()) == {DIFFERENT}
+
+
+@pytest.mark.parametrize("rows", [7, [7], "x", {"a": 1}])
+def test_clients_rows_of_another_type_are_different_and_no_traceback(rows: Any) -> None:
+    whole = {"final": {"per_client": [{"num-examples": 3}]}}
+    assert set(outcomes({"final": {"per_client": rows}}, whole).values()) == {DIFFERENT}
 
 
 def test_a_moved_end_names_the_number_that_it_moved_with() -> None:
