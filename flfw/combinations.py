@@ -202,9 +202,8 @@ def _require_numbers(resolved: Resolved) -> None:
     if not card.numbers:
         return
     on = f"for the regression of {card.columns.target if card.columns else experiment.dataset}"
-    followed = resolved.client.regresses and not resolved.method.needs_classes
     clients = f"a method whose clients follow the squared error {on}, such as fedavg, fedprox, scaffold or fed_cdp"
-    require(followed, clients, method=experiment.method)
+    require(not refuses_numbers(resolved), clients, method=experiment.method)
     for name, attack in {**resolved.attacks, **resolved.membership}.items():
         fit = f"attacks that need no classes {on}, such as analytic, tableak or membership"
         require(attack.numbers, fit, attack=name)
@@ -218,6 +217,12 @@ def _require_numbers(resolved: Resolved) -> None:
     require(
         experiment.metrics != "private", f"--metrics all or none {on}, whose errors have no bound", metrics="private"
     )
+
+
+def refuses_numbers(resolved: Resolved) -> bool:
+    """Return whether the data set is a regression, and the method one that needs classes."""
+    numbers = data.describe(resolved.experiment.dataset).numbers
+    return numbers and (resolved.method.needs_classes or not resolved.client.regresses)
 
 
 def _require_robust(experiment: Experiment, method: type[FederatedStrategy]) -> None:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from flfw.command.record import Command, parse
 from flfw.experiment import Experiment
+
+_REGRESSES = "fedavg"  # its clients follow the squared error, too
 
 
 def run(command: Command, arguments: list[str], program: str) -> Path:
@@ -111,7 +114,12 @@ def split_shown(experiment: Experiment) -> str:
     from flfw.data.tables import listing
     from flfw.runs.run import check, make_folder
 
-    resolved, task, notes = check(experiment)
+    asked = _with_a_method_for(experiment)
+    resolved, task, notes = check(asked)
+    if asked.method != experiment.method:
+        notes.append(
+            f"Method {experiment.method} refuses a regression: for a run choose another, such as {_REGRESSES}."
+        )
     checked = resolved.experiment
     task.require_data("--show-split")
     assert checked.out is not None, "check names the folder"
@@ -120,6 +128,21 @@ def split_shown(experiment: Experiment) -> str:
     shares.picture(task.dataset, task.split, picture, checked.split)
     columns = [listing.listing(task.dataset.columns), ""] if task.dataset.columns else []
     return "\n".join([*columns, shares.table(task.dataset, task.split), *notes, str(picture)])
+
+
+def _with_a_method_for(experiment: Experiment) -> Experiment:
+    """Return the experiment with another method where its own refuses a regression: no split depends on the method."""
+    from flfw import nets
+    from flfw.combinations import refuses_numbers
+    from flfw.plugins import short_name, split_assignment
+    from flfw.resolve import resolve
+
+    nets.look_in(experiment.weights)
+    if not refuses_numbers(resolve(experiment)):
+        return experiment
+    of_method = ("", short_name(experiment.method))
+    others = [word for word in experiment.set if split_assignment(word)[0].rpartition(".")[0] not in of_method]
+    return replace(experiment, method=_REGRESSES, variant="ours", set=tuple(others))
 
 
 def estimated(experiment: Experiment) -> str:

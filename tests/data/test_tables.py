@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+import sim
 from flfw import data
 from flfw.data.files.columns import Column, Columns
 from flfw.data.readers import table as reader
@@ -252,6 +253,22 @@ def test_a_table_without_a_column_of_use_is_refused_with_the_reasons(tmp_path: P
     file = write(tmp_path, "\n".join(["a,b,y", *(f"7,{place}%,{'xy'[place % 2]}" for place in range(30))]))
     reason = refusal(file, "y")
     assert "a is left out (always 7)" in reason and "b is left out (an identifier or free text, 30 values" in reason
+
+
+@pytest.mark.parametrize("method", ["", "--method hyperfl --set hidden=8 csv.drop=b"])
+def test_the_split_of_a_regression_is_shown_whatever_the_method(
+    method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No split depends on the method, and the default one refuses regressions; other mistakes are refused as before."""
+    file = write(tmp_path, "a,b,y\n" + "".join(f"{i % 7},{i % 5},{i * 1.5}\n" for i in range(200)))
+    flags = f"--show-split --dataset csv:{file}@y --clients 3 --out {tmp_path / 'drawn'} {method}".split()
+    assert sim.main(flags) == 0
+    shown = capsys.readouterr().out
+    assert "client  train  test  b0  b1" in shown and ("left out: as asked" in shown) == ("csv.drop=b" in method)
+    assert "\nMethod hyperfl refuses a regression: for a run choose another, such as fedavg.\n" in shown
+    assert (tmp_path / "drawn" / "split.png").is_file()
+    assert sim.main([*flags, "--split", "dirichlet", "--out", str(tmp_path / "other")]) == 2
+    assert "Expected a split that needs no classes" in capsys.readouterr().err
 
 
 def test_names_survive_their_own_text() -> None:
