@@ -53,10 +53,10 @@ def meant(word: str, known: Iterable[str], least: float = _LIKE) -> str:
 
     >>> meant("hyperlf", ["fedavg", "hyperfl"]), meant("FedAvg", ["fedavg"]), meant("x", ["fedavg"])
     ('; did you mean hyperfl?', '; did you mean fedavg?', '')
-    >>> meant("fedcg.9", ["fedcg.1", "fedcg.2"])
-    '; did you mean fedcg.1 or fedcg.2?'
+    >>> meant("fedcg.9", ["fedcg.1", "fedcg.2"]), meant("TOTAL COST", ["TOTAL_COST"])
+    ('; did you mean fedcg.1 or fedcg.2?', '; did you mean TOTAL_COST?')
     """
-    likeness = {other: difflib.SequenceMatcher(None, other, word.lower()).ratio() for other in known}
+    likeness = {other: difflib.SequenceMatcher(None, other.lower(), word.lower()).ratio() for other in known}
     most = max(likeness.values(), default=0.0)
     if most < least:
         return ""
