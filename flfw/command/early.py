@@ -92,8 +92,12 @@ def _check_names(experiment: Experiment) -> None:
 
 
 def _check_axes(words: Iterable[str], experiment: Experiment) -> None:
-    """Refuse axes that there are not, and names on them that nothing bears."""
-    for axis, values in axes(words).items():
+    """Refuse axes that there are not, and names that nothing bears, on them and in what they leave as it is."""
+    written = axes(words)
+    _check_names(experiment)
+    if "datasets" not in written:
+        _check_data(experiment)
+    for axis, values in written.items():
         if axis == "datasets":
             for name in values:
                 _check_data(replace(experiment, dataset=name))
