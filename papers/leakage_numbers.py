@@ -121,7 +121,9 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
     _require_audits(groups)
     usable = [one for one in UTILITIES.values() if all(group.combination.measured(one.key) for group in groups)]
     if not usable:
-        raise BadInput(f"Expected runs of which one kind of accuracy is known, got {_listed(groups)}; see --metrics.")
+        raise BadInput(
+            f"Expected runs that have one accuracy or one error in common, got {_listed(groups)}; see --metrics."
+        )
     utility, order, rows = usable[0], ranking(groups), []
     measured = {group.name: group.combination.measured(utility.key) for group in groups}
     means = {name: sum(values) / len(values) for name, values in measured.items()}
