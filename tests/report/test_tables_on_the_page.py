@@ -169,6 +169,9 @@ def test_a_conclusion_says_that_labels_tell_most_pairs_apart() -> None:
     assert (one["verdict"], one["cause"], one["unlike"]) == ("inconclusive", "easy", 22)
     assert one["why"].endswith("Of 24 pairs, labels alone tell the two of 22 apart, and these are not counted.")
     assert one["auc"] == 1.0 and one["auc_low"] is None and one["auc_high"] is None
+    unscored = [ScoredClient(0, np.array([np.nan] + [1.0] * 23), np.array([0.0] * 24))]
+    one = entry("whitened", unscored, rounds=[1], floors={"label_only": labels})
+    assert (one["failed"], one["pairs"]) == (1, 24) and "Of 24 pairs, labels alone tell the two of 22" in one["why"]
     half = [ScoredClient(0, np.array([1.0] * 12 + [0.0] * 12), np.array([0.0] * 24))]
     scored = [ScoredClient(0, np.arange(24) % 2.0, np.full(24, 0.5))]
     assert "are not counted" not in entry("whitened", scored, rounds=[1], floors={"label_only": half})["why"]

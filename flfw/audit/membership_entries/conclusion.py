@@ -81,8 +81,13 @@ def conclude(evidence: MembershipEvidence, facts: MembershipFacts) -> Membership
     unlike = facts.unlike or 0
     if concluded.verdict != OPEN or concluded.cause == "few" or unlike <= evidence.pairs:
         return concluded
-    most = f"{_count(evidence.pairs + unlike)}, labels alone tell the two of {unlike:,} apart"
+    most = f"{_count(_pairs_in_all(evidence, facts))}, labels alone tell the two of {unlike:,} apart"
     return concluded._replace(why=f"{concluded.why} Of {most}, and these are not counted.")
+
+
+def _pairs_in_all(evidence: MembershipEvidence, facts: MembershipFacts) -> int:
+    """Return the number of pairs with those that are not counted."""
+    return evidence.pairs + facts.failed + (facts.unlike or 0)
 
 
 def finds_members(auc: float | None) -> bool | None:
@@ -210,7 +215,7 @@ def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
 def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion | None:
     """Conclude that the pairs are too few, or show something that is too little for a leak."""
     guessed = evidence.guessed
-    total = evidence.pairs + facts.failed + (facts.unlike or 0)
+    total = _pairs_in_all(evidence, facts)
     if facts.failed >= FAILED_SHARE * total or (facts.failed > FEW_FAILED * total and guessed.guesses >= PAIRS):
         return MembershipConclusion(
             OPEN, "failures", f"The attack gave no score for {facts.failed} of {_count(total)}: they may be members."
