@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from flfw.errors import BadInput, RunFailed, printable
 
@@ -87,7 +88,8 @@ def _unread() -> bool:
     poll.register(output, 0)
     gone = any(event & select.POLLERR for _, event in poll.poll(0))
     if gone:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), output)
+        with Path(os.devnull).open("wb") as nowhere:
+            os.dup2(nowhere.fileno(), output)
     return gone
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +17,7 @@ from flfw.command.flags import GROUPS, TASKS, flags, grouped
 from flfw.command.program import main
 from flfw.command.record import parse
 from flfw.command.subcommands import SUBCOMMANDS, translated
+from flfw.terminal.exit_code import exit_code
 from tests.support.paths import ROOT
 
 
@@ -91,3 +94,14 @@ def test_whoever_stops_reading_sees_no_traceback(words: list[str]) -> None:
     process.stdout.close()
     assert (process.stderr.read(), process.wait()) == ("", 128 + signal.SIGPIPE)
     process.stderr.close()
+
+
+def test_output_that_nobody_reads_is_dropped_without_another_open_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as output:
+        monkeypatch.setattr(sys, "stdout", output)
+        before = set(Path("/proc/self/fd").iterdir())
+        assert exit_code("flfw", lambda: print("words") or 0) == 128 + signal.SIGPIPE
+        assert set(Path("/proc/self/fd").iterdir()) == before
+        monkeypatch.undo()
