@@ -92,7 +92,7 @@ def _check_names(experiment: Experiment) -> None:
 
 
 def _check_axes(words: Iterable[str], experiment: Experiment) -> None:
-    """Refuse axes that there are not, and names that nothing bears, on them and in what they leave as it is."""
+    """Refuse axes that there are not, and names that nothing bears, on them and in other settings."""
     written = axes(words)
     _check_names(experiment)
     if "datasets" not in written:
