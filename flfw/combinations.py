@@ -13,7 +13,7 @@ from flfw.data.splits import partition
 from flfw.errors import BadInput, require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.messages.sharing import matches
-from flfw.nets.net import refuse_tied
+from flfw.nets.net import mixes_examples, refuse_tied
 from flfw.nets.tampered import Tampering
 from flfw.pipeline import changes_network, refuse_beside_factors, tampering_of
 from flfw.plugins import settings, short_name, split_assignment
@@ -22,6 +22,8 @@ from flfw.rng import initialising
 from flfw.server import FederatedStrategy
 from flfw.server.central import sends_mean, sends_one_model
 from flfw.server.robust import RobustMean
+
+_TRIED = 5  # inputs of the trial whether a network mixes them
 
 
 def check(resolved: Resolved) -> None:
@@ -54,6 +56,7 @@ def check(resolved: Resolved) -> None:
     _require_tampering(resolved)
     _require_tokens(resolved)
     _require_scores(resolved)
+    _require_separate(resolved)
     _require_numbers(resolved)
     _require_robust(experiment, method)
     _require_turns(experiment, method.rounds_apart(resolved.settings))
@@ -194,6 +197,22 @@ def _require_scores(resolved: Resolved) -> None:
         raise BadInput(f"Expected net={name} to give scores (1, {classes}){places} for an input{what}, got {got}.")
     method = f"a method whose local steps follow the loss of the whole network for net={name}, which scores every place"
     require(resolved.client.place_labels, method, method=experiment.method)
+
+
+def _require_separate(resolved: Resolved) -> None:
+    """Refuse a user's own network that mixes the examples of a batch, where each one's gradient is clipped.
+
+    One example would change the gradients of others, which no bound on its own covers; so with private metrics.
+    """
+    experiment = resolved.experiment
+    if ":" not in experiment.net or not getattr(resolved.settings, "on_steps", False):
+        return
+    modes = (True, False) if experiment.metrics == "private" else (True,)
+    with initialising(experiment.seed, "trial"):
+        model, x = resolved.build_model(), torch.rand(_TRIED, *resolved.input_space[0])
+        mixed = any(mixes_examples(model, x, training) for training in modes)
+    on = f"a network that computes each example's scores from that example alone, for method={experiment.method}"
+    require(not mixed, f"{on}, which clips single examples", net=experiment.net)
 
 
 def _require_numbers(resolved: Resolved) -> None:

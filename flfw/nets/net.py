@@ -19,6 +19,9 @@ Tensors: TypeAlias = dict[str, Tensor]
 _NUMPYS = frozenset({torch.float16, torch.float32, torch.float64})
 """Types with fractions that NumPy has as well, in whose format tensors are sent."""
 
+_MOVED = 0.05  # deviation by which a trial moves weights, as some layers do nothing at first
+_APART = 1e-5  # difference of scores, over the largest one, that rounding does not make
+
 
 class Net(nn.Module):
     """A classifier in two named parts, ``classifier(extractor(x))``.
@@ -165,6 +168,42 @@ def draws_in_training(model: nn.Module, x: Tensor) -> bool:
     tried = deepcopy(model).train()
     with torch.no_grad(), initialising(0, "dropout"):
         return not torch.equal(tried(x), tried(x))
+
+
+def mixes_examples(model: nn.Module, x: Tensor, training: bool = True) -> bool:
+    """Return whether an example's scores depend on others, of its batch or before, by trials.
+
+    Each example stands between others, and then between different ones; the second trial moves the weights at random.
+    Scores that are not finite tell nothing. The model stays as it is.
+
+    Args:
+        model: the model, with numbers.
+        x: its inputs (B, ...) in [0, 1], B >= 2.
+        training: whether in training, else in evaluation.
+    """
+    tried = deepcopy(model).train(training)
+
+    def scores(inputs: Tensor) -> Tensor:
+        with initialising(0, "dropout"):  # the same draws each time
+            return tried(inputs).double()
+
+    def mixed() -> bool:
+        whole = scores(x)
+        for place in range(len(x)):
+            others = 1 - x
+            others[place] = x[place]
+            if bool((scores(others)[place] - whole[place]).abs().max() > _APART * whole.abs().max()):
+                return True
+        return False
+
+    with torch.no_grad():
+        if mixed():
+            return True
+        with initialising(0, "weights moved"):
+            for parameter in tried.parameters():
+                if parameter.is_floating_point():
+                    parameter.add_(_MOVED * torch.randn_like(parameter))
+        return mixed()
 
 
 def refuse_untold_types(model: nn.Module) -> None:

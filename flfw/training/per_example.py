@@ -7,9 +7,10 @@ gradients of activations, so the backward pass computes only these. The paramete
 layer by layer, from each layer's input and output gradient (`flfw.training.per_example_layers`). For a convolution all
 B gradients are in memory at once: B times its weights. No noise is added here.
 
-The first batch of two or more examples is checked: the gradients must add up to autograd's, and the loss of the first
-example must not depend on the others. So a layer that mixes examples, or has parameters that are used outside its
-``forward``, is refused and not clipped wrongly.
+The first batch of two or more examples is checked: the gradients must add up to autograd's, and the losses of every
+other example must not depend on what a layer makes of those between. So a layer that mixes examples, or has parameters
+that are used outside its ``forward``, is refused and not clipped wrongly. What mixes inputs before the first layer is
+not seen here, but by `flfw.nets.net.mixes_examples`.
 """
 
 from __future__ import annotations
@@ -196,9 +197,11 @@ class PerExample:
         names, parameters = list(self._parameters), list(self._parameters.values())
         slopes = _gradients(losses, [use.output for use in uses])
         reference = _gradients(losses, parameters)
-        if len(losses) > 1:
-            for use, crossing in zip(uses, _gradients(losses[0], [use.output for use in uses]), strict=True):
-                if crossing is not None and bool((crossing[1:].isfinite() & (crossing[1:] != 0)).any()):
+        for first in (0, 1) if len(losses) > 1 else ():  # both, as an example may depend on those before it alone
+            crossings = _gradients(losses[first::2].sum(), [use.output for use in uses])
+            for use, crossing in zip(uses, crossings, strict=True):
+                between = crossing[1 - first :: 2] if crossing is not None else losses.new_zeros(0)
+                if bool((between.isfinite() & (between != 0)).any()):
                     why = "the loss of one example depends on what it makes of another"
                     raise _no_gradients(self._layers[use.layer], use.layer, why)
         with torch.no_grad():

@@ -81,6 +81,59 @@ def complex_valued(shape: Shape, classes: int) -> Net:
     return _with(OfType(4, torch.complex64), shape, classes)
 
 
+class Running(nn.Module):
+    """Layer that adds to each row those before it in the batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.cumsum(0)
+
+
+class Remembering(nn.Module):
+    """Layer that adds the first row of the batch before."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Tensor | float = 0.0
+
+    def forward(self, x: Tensor) -> Tensor:
+        last, self.last = self.last, x[:1].detach()
+        return x + last
+
+
+class LessTheMean(nn.Module):
+    """Layer without weights that subtracts the mean of a batch."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x - x.mean(0)
+
+
+class CentredAtRest(LessTheMean):
+    """The same in evaluation alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if self.training else super().forward(x)
+
+
+def centred_at_rest(shape: Shape, classes: int) -> Net:
+    return _with(CentredAtRest(), shape, classes)
+
+
+def centred_inputs(shape: Shape, classes: int) -> Net:
+    return Net(nn.Sequential(LessTheMean(), nn.Flatten(), nn.Linear(prod(shape), 4)), nn.Linear(4, classes))
+
+
+def running(shape: Shape, classes: int) -> Net:
+    return _with(Running(), shape, classes)
+
+
+def remembering(shape: Shape, classes: int) -> Net:
+    return _with(Remembering(), shape, classes)
+
+
+def dropping(shape: Shape, classes: int) -> Net:
+    return Net(nn.Sequential(nn.Flatten(), nn.Linear(prod(shape), 64), nn.Dropout(0.5)), nn.Linear(64, classes))
+
+
 class First(nn.Module):
     """Layer that chooses the first of some results."""
 

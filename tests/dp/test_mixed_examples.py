@@ -1,0 +1,70 @@
+"""Networks in which one example changes the gradients of others: no bound on a single gradient covers that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from flfw import nets
+from flfw.combinations import check
+from flfw.errors import BadInput
+from flfw.experiment import Experiment
+from flfw.nets.net import mixes_examples
+from flfw.resolve import Resolved, resolve, without_auto
+from flfw.rng import initialising
+from flfw.training.per_example import PerExample
+from tests.support.odd_nets import Running
+
+ODD = "tests.support.odd_nets"
+
+
+def resolved(net: str, method: str, *settings: str, **more: Any) -> Resolved:
+    fields: dict[str, Any] = {"net": net, "method": method, "set": settings, "attack": ("none",), "engine": "inproc"}
+    fields |= more
+    return resolve(without_auto(Experiment(dataset="digits", clients=2, rounds=1, **fields)))
+
+
+def checked(net: str, method: str, *settings: str, **more: Any) -> None:
+    check(resolved(net, method, *settings, **more))
+
+
+@pytest.mark.parametrize("method", ["dp_fedavg", "fed_cdp", "centaur", "ppsgd"])
+@pytest.mark.parametrize("net", ["centred_inputs", "centred", "running", "remembering"])
+def test_a_network_that_mixes_examples_is_refused_where_single_ones_are_clipped(net: str, method: str) -> None:
+    with pytest.raises(BadInput, match=f"scores from that example alone, for method={method}, which clips single"):
+        checked(f"{ODD}:{net}", method)
+
+
+def test_it_may_train_where_whole_updates_are_clipped_or_nothing_is() -> None:
+    checked(f"{ODD}:centred_inputs", "dp_fedavg", "unit=client")
+    checked(f"{ODD}:centred_inputs", "fedavg")
+
+
+def test_in_evaluation_only_private_metrics_are_in_the_way() -> None:
+    checked(f"{ODD}:centred_at_rest", "dp_fedavg")
+    with pytest.raises(BadInput, match="from that example alone"):
+        checked(f"{ODD}:centred_at_rest", "dp_fedavg", "noise_source=secure", metrics="private")
+
+
+@pytest.mark.parametrize("net", ["lengthwise", "dropping"])
+def test_a_network_that_computes_each_by_itself_passes(net: str) -> None:
+    checked(f"{ODD}:{net}", "dp_fedavg")
+
+
+@pytest.mark.parametrize("net", ["mlp", "lenet5", "cnn2", "linear"])
+def test_own_networks_mix_nothing(net: str) -> None:
+    with initialising(0, "model"):
+        model = nets.build(net, (3, 32, 32), 10)
+        assert not mixes_examples(model, torch.rand(5, 3, 32, 32))
+    assert mixes_examples(nets.build("convnet32", (3, 32, 32), 10), torch.rand(5, 3, 32, 32))  # BatchNorm
+
+
+def test_an_example_that_depends_on_those_before_it_alone_is_seen_in_the_first_batch() -> None:
+    with initialising(0, "model"):
+        model, x = nn.Sequential(nn.Linear(4, 4), Running(), nn.Linear(4, 3)), torch.rand(5, 4)
+    with pytest.raises(BadInput, match="Linear at 0; the loss of one example depends on what it makes of another"):
+        PerExample(model).clipped_sum(lambda: cross_entropy(model(x), torch.arange(5) % 3, reduction="none"), 1.0)
