@@ -106,6 +106,23 @@ def secret_choices(count: int, places: int) -> np.ndarray:
     return (words % np.uint64(places)).astype(np.int64)
 
 
+@contextmanager
+def drawing_in_secret(device: torch.device) -> Iterator[None]:
+    """Give torch's global generators, from which dropout draws, a state that nobody can repeat; then restore them.
+
+    Args:
+        device: on which is drawn.
+    """
+    import torch
+
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.default_generator.set_state(secret_generator().get_state())
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(secrets.randbits(63))
+        yield
+
+
 def draw_anew() -> None:
     """Give the libraries' global generators a secret state; a fork inherits the state of its parent.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from functools import cached_property
 from math import ceil
 from typing import Any, final
@@ -23,7 +24,7 @@ from flfw.dp.settings import Noise, NoisySteps, clipped_change
 from flfw.errors import require
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors, losses
-from flfw.rng import secret_choices, secret_coins, secret_generator, torch_generator
+from flfw.rng import drawing_in_secret, secret_choices, secret_coins, secret_generator, torch_generator
 from flfw.training.clipping import FACTOR, Bound
 from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import ClippedSum, PerExample
@@ -178,7 +179,8 @@ class NoisyClient(PrivatelyReporting, ABC):
 
             return self.per_example.clipped_sum(of_each, bound)
 
-        return accumulated(summed(*part) for part in physical(x, y, self.steps.physical_batch))
+        with drawing_in_secret(x.device) if self.privacy.secure else nullcontext():
+            return accumulated(summed(*part) for part in physical(x, y, self.steps.physical_batch))
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, Tensors]:
         """Compute the losses of B >= 0 raw inputs (B, ...), and the sum of their clipped gradients with noise.

@@ -10,12 +10,15 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
+from flfw.client.workplace import Workplace
 from flfw.combinations import check
+from flfw.dp.client import NoisyClient
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.net import mixes_examples
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.rng import initialising
+from flfw.task import Task
 from flfw.training.per_example import PerExample
 from tests.support.odd_nets import Running
 
@@ -68,3 +71,20 @@ def test_an_example_that_depends_on_those_before_it_alone_is_seen_in_the_first_b
         model, x = nn.Sequential(nn.Linear(4, 4), Running(), nn.Linear(4, 3)), torch.rand(5, 4)
     with pytest.raises(BadInput, match="Linear at 0; the loss of one example depends on what it makes of another"):
         PerExample(model).clipped_sum(lambda: cross_entropy(model(x), torch.arange(5) % 3, reduction="none"), 1.0)
+
+
+@pytest.mark.parametrize(("source", "repeats"), [("seed", True), ("secure", False)])
+def test_nobody_can_repeat_what_dropout_draws_beside_secure_noise(source: str, repeats: bool) -> None:
+    """By known draws one example less shifts those of all behind it: a clipped sum moved by twice the bound."""
+    asked = resolved(f"{ODD}:dropping", "dp_fedavg", f"noise_source={source}", "batches=poisson")
+    task = Task.load(asked.experiment, None)
+    client = asked.client(Workplace(asked.experiment, task, asked.method, asked.settings, 0, 1, None, None))
+    assert isinstance(client, NoisyClient)
+    x, y = task.examples("train", task.split.train[0][:20])
+    sums = []
+    for _ in range(2):
+        with initialising(0, "what a server knows"):
+            before = torch.get_rng_state()
+            sums.append(client.clipped(x, y, 0.01).sums["classifier.weight"])
+            assert repeats or torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(*sums) == repeats
