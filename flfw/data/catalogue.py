@@ -129,13 +129,17 @@ def is_of_pictures(name: str) -> bool:
 def has_public_constants(name: str) -> bool:
     """Return whether a data set's own normalisation constants are known to everybody.
 
-    Those of a user's own images are computed from the very images, so that each of them changes all inputs; likewise
-    the scales and categories of a table, unless the plan of its columns says that they are public.
+    Those of a user's own images are computed from the very images, so that each of them changes all inputs, and so are
+    those of ``package.module:CARD`` if the card names none; likewise the scales and categories of a table, unless the
+    plan of its columns says that they are public.
     """
     if is_table(name):
         plan = describe(name).columns
         return plan is not None and plan.public
-    return name.partition(":")[0] not in ("folder", "hf")
+    prefix, _, word = name.partition(":")
+    if word and prefix not in PREFIXES:
+        return bool(_outside(name).mean)
+    return prefix not in ("folder", "hf")
 
 
 def private_constants(name: str, normalise: str) -> str:

@@ -24,6 +24,7 @@ from flfw.privacy.mechanism import Mechanism
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.task import Task
 from tests.support.method_rounds import initial_tensors, make_client
+from tests.support.outside_parts import CARD_NAME, WITHOUT_CONSTANTS
 from tests.support.pictures import save
 
 BATCH, LR, SIGMA, CLIP = 20, 0.1, 10.0, 0.01
@@ -129,6 +130,15 @@ def test_nothing_is_claimed_or_counted_with_constants_of_the_same_data(pictures:
     with pytest.raises(OverBudget, match=r"^this site's budget: inputs are normalised with the mean and deviation of"):
         cost(resolved["own"], TRAIN, {}, 40)
     assert cost(resolved["half"], TRAIN, {}, 40) is not None
+
+
+def test_a_card_of_ones_own_without_constants_has_those_of_its_examples() -> None:
+    for name, public in ((CARD_NAME, True), (WITHOUT_CONSTANTS, False)):
+        resolved = {n: private(dataset=name, split="iid", normalise=n) for n in ("own", "half")}
+        split = Task.load(resolved["own"].experiment, None).split
+        epsilons = {n: {one.epsilon for one in Ledger(chosen, split).claims()} for n, chosen in resolved.items()}
+        assert (epsilons["own"] == {inf}) != public and max(epsilons["half"]) < inf
+        assert data.has_public_constants(name) == public
 
 
 def test_published_sets_and_those_of_sites_have_public_constants() -> None:

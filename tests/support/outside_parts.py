@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ from flfw.papers.published import Cell, OutsideTable, Table
 from flfw.rng import numpy_generator
 
 CARD_NAME = "tests.support.outside_parts:STRIPES"
+WITHOUT_CONSTANTS = "tests.support.outside_parts:PLAIN"
 SPLIT_NAME = "tests.support.outside_parts:Turns"
 TABLE_NAME = "tests.support.outside_parts:STRIPED"
 
@@ -43,6 +44,8 @@ STRIPES = DatasetCard(
     mean=(0.2,),
     std=(0.3,),
 )
+
+PLAIN = replace(STRIPES, mean=(), std=())  # mean and deviation are those of the training examples
 
 
 @dataclass(frozen=True)
