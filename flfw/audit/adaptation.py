@@ -260,6 +260,14 @@ def relies_on_noise(resolved: Resolved, ticket: Ticket, vantage: str) -> bool:
     return any(random[:-1]) or (random[-1] and not stages[-1][0].independent_noise)
 
 
+def draws_numbers(resolved: Resolved, vantage: str) -> bool:
+    """Return whether an acting defence draws random numbers, or may: before the gradients nothing is tried."""
+    return any(
+        hooks & {"network", "batch", "step"} or _is_random(resolved, stage.build(), hooks)
+        for stage, hooks in _acting(resolved, vantage)
+    )
+
+
 def _is_random(resolved: Resolved, defence: Defence, hooks: frozenset[str]) -> bool:
     rng = torch_generator(0, "relies on noise")
     shared = resolved.method.descended(resolved.model, resolved.settings)

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw.adversary.attack import Attack, Private
 from flfw.adversary.peer_view import SEEN as PEER_SEES
 from flfw.adversary.sums import SEEN, Protocol
-from flfw.audit.adaptation import hiding, sent_names
+from flfw.audit.adaptation import Hiding, draws_numbers, hiding, sent_names
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.knowledge import hidden, unrolled
 from flfw.audit.probe import ladder_net
@@ -109,7 +109,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
     elif ticket.steps > 1 or ticket.source == "update":
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
-    granted += hides.words(job.adaptive, attack.against)
+    granted += [*hides.words(job.adaptive, attack.against), *_of_the_seed(resolved, hides, vantage)]
     if unused := attack.unused(sent_names(resolved, model, ticket.fresh), job.adaptive):
         granted.append(f"not made use of: {unused}")
     # Labels that are read off the sent tensors are read as if no defence had changed these.
@@ -200,6 +200,17 @@ def _of_training(by_batch: bool, running: bool, draws: bool) -> Iterator[str]:
         yield "not made use of: that BatchNorm takes the batch's statistics in training; the running ones are taken"
     if draws:
         yield "not granted: the network's random draws in training, such as dropout; they are left out"
+
+
+def _of_the_seed(resolved: Resolved, hides: Hiding, vantage: str) -> Iterator[str]:
+    """Yield in words that the seed is not granted, where random draws from it stand in the way."""
+    seeded = getattr(resolved.settings, "noise_source", "") == "seed"
+    by = [hides.by] * (hides.method and seeded) + [hides.beside] * (bool(hides.beside) and seeded)
+    by = [hides.by] * (
+        hides.how != "nothing to adapt to" and not hides.method and draws_numbers(resolved, vantage)
+    ) + by
+    if by:
+        yield f"not granted: the run's seed, from which {' and '.join(by)} may draw: who has it can take the draws off"
 
 
 def _in_short(names: Sequence[str]) -> list[str]:

@@ -305,7 +305,8 @@ def _nothing_found(evidence: Evidence) -> Conclusion:
         "no leak found",
         "nothing",
         "The attack reconstructs the same clients' data without the defence and through its mildest form. It knew all "
-        "that stands between the data and what was sent, and reconstructed nothing within its budget. Up to "
+        "that stands between the data and what was sent, but no seed of random draws, and reconstructed nothing within "
+        "its budget. Up to "
         f"{most_missed(evidence.messages):.0%} of such messages could leak to this attack and none have been seen to. "
         f"{held}",
     )

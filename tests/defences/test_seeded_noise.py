@@ -1,0 +1,74 @@
+"""Noise of a defence that comes from the run's seed: who has the seed takes it off, and audits say so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from flfw.attacks.ig import IG
+from flfw.audit.adaptation import draws_numbers
+from flfw.audit.jobs import Job, Ticket
+from flfw.audit.standing import standing
+from flfw.client.workplace import Workplace
+from flfw.experiment import Experiment
+from flfw.resolve import Resolved, resolve, without_auto
+from flfw.rng import torch_generator
+from flfw.task import Task
+from tests.support.method_rounds import initial_tensors
+
+JOB = Job(
+    "ig", Ticket("target", 0, "", 1, 1, "target"), (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage="server"
+)
+SEED, ROUND, PARTITION, PROBE = 7, 1, 0, (3,)
+
+
+def resolved(**changes: Any) -> Resolved:
+    fields: dict[str, Any] = {
+        "method": "fedavg",
+        "net": "linear",
+        "clients": 2,
+        "seed": SEED,
+        "attack": ("ig",),
+        "engine": "inproc",
+    }
+    return resolve(without_auto(Experiment(dataset="digits", rounds=1, **{**fields, **changes})))
+
+
+def test_the_noise_of_dp_gaussian_is_taken_off_by_the_seed() -> None:
+    defended = resolved(defence="dp_gaussian", set=("dp_gaussian.std=3",))
+    task = Task.load(defended.experiment, None)
+    x, y = task.examples("train", task.split.train[0][:1])
+    sent = []
+    for defence in (defended.defence_of(PARTITION), None):
+        where = PARTITION, ROUND, defence, None, PROBE
+        client = defended.client(Workplace(defended.experiment, task, defended.method, defended.settings, *where))
+        client.install(initial_tensors(defended.experiment), 0)
+        sent.append(client.gradient(x, y))
+    noisy, bare = sent
+    rng = torch_generator(SEED, "probe", ROUND, PARTITION, *PROBE)  # a server knows all of these
+    for name, value in noisy.items():
+        assert float((value - bare[name]).std()) > 1
+        torch.testing.assert_close(value - 3 * torch.randn(value.shape, generator=rng), bare[name], atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("drawing", "changes"),
+    [
+        ("dp_gaussian", {"defence": "dp_gaussian"}),
+        ("ats", {"defence": "ats", "net": "lenet5"}),
+        ("fed_cdp", {"method": "fed_cdp"}),
+        ("", {"method": "fed_cdp", "set": ("noise_source=secure",)}),
+        ("", {"defence": "prune"}),
+        ("", {}),
+    ],
+)
+def test_what_is_granted_names_the_seed_where_it_would_help(drawing: str, changes: dict[str, Any]) -> None:
+    asked = resolved(**changes)
+    if asked.stages:
+        assert draws_numbers(asked, "server") == bool(drawing)
+    granted = standing(asked, JOB, IG(), bool(asked.stages)).granted
+    named = f"not granted: the run's seed, from which {drawing} may draw: who has it can take the draws off"
+    assert [words for words in granted if "the run's seed" in words] == [named] * bool(drawing)
