@@ -83,6 +83,7 @@ def _init(asked: argparse.Namespace) -> int:
     make(layout, replace(policy, apps=(bundle_hash(),)).text())  # building the app takes seconds: after all checks
     way = f"{transport()} with TLS and a key a site"
     print(f"{layout.folder}: {layout.clients} sites, server at {layout.host}, by {way}")
+    print(f"policies          let the uploads of {asked.methods.replace(',', ', ')} leave; of others: --methods")
     print(f"on this machine   {asked.program} up {asked.folder}")
     print(f"on several        {layout.folder / 'start'} has what to run where")
     return 0
@@ -274,7 +275,8 @@ def _parser(program: str) -> Parser:
             one.add_argument("--dry-run", action="store_true", help="end and remove nothing, list alone")
         if name == "init":
             one.add_argument("--clients", type=int, default=3, help="sites (default 3)")
-            one.add_argument("--methods", default=Experiment().method, help="whose uploads the sites' policies allow")
+            words = "whose uploads the sites' policies allow, separated by commas (default %(default)s)"
+            one.add_argument("--methods", default=Experiment().method, help=words)
             one.add_argument("--largest-upload-mb", type=float, default=100.0, help="which these policies allow")
             one.add_argument("--epsilon", type=float, default=inf, help="budget of each site over all runs; inf: none")
             one.add_argument("--delta", type=float, default=1e-5, help="of these budgets")

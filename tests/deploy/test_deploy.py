@@ -318,6 +318,19 @@ def test_init_writes_what_may_leave_beside_the_tensors(tmp_path: Path, flags: st
     assert Policy.read(Layout.read(tmp_path / "fed").site(0) / "policy.toml").metrics == metrics
 
 
+def test_init_says_whose_uploads_may_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["init", str(tmp_path / "fed"), "--clients", "1", "--methods", "hyperfl,fedavg"]) == 0
+    assert "policies          let the uploads of hyperfl, fedavg leave;" in capsys.readouterr().out
+
+
+def test_the_page_makes_a_federation_whose_policies_fit_its_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
+    lines = page.splitlines()
+    made = next(line for line in lines if line.startswith("python -m flfw.deploy init fed"))
+    run = {line.split("--method ")[1].split()[0] for line in lines if line.startswith("python sim.py --federation")}
+    assert run <= set(made.split("--methods ")[1].split()[0].split(","))
+
+
 @pytest.mark.parametrize(("flag", "value"), [("--epsilon", "0"), ("--delta", "1"), ("--epsilon", "nan")])
 def test_init_makes_no_budget_that_is_none(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], flag: str, value: str
