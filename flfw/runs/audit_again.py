@@ -73,7 +73,10 @@ def require_recorded(resolved: Resolved, earlier: Experiment, source: Path) -> N
     if not resolved.attacks:
         return  # uploads and pairs are all that the rest needs
     if not (source / "truth").is_dir():
-        raise BadInput(f"Expected {source / 'truth'} to score against, got none; it was purged or never kept.")
+        why = "it was purged or never kept"
+        if earlier.record:
+            why = "the sites have it, in site-N/truth: copy the files of their folders for this run into it"
+        raise BadInput(f"Expected {source / 'truth'} to score against, got none; {why}.")
     most = earlier.images
     if experiment.images > most:
         raise BadInput(f"Expected images <= {most}, as many as were probed in {source}, got {experiment.images}.")

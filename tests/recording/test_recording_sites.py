@@ -72,7 +72,7 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
     assert json.loads((out / "result.json").read_text())["audit"] == []
 
     asked = dataclasses.replace(recorded, attack=("analytic",), out=None)
-    with pytest.raises(BadInput, match="truth to score against, got none"):
+    with pytest.raises(BadInput, match=r"truth to score against, got none; the sites have it, in site-N/truth"):
         run.audit_again(out, recorded, asked)
     for client in range(3):  # what sites hand over, if they do
         shutil.copytree(only(tmp_path / f"truth-{client}"), out / "truth", dirs_exist_ok=True)
