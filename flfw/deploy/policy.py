@@ -233,7 +233,7 @@ class Policy:
         if metrics not in METRICS[METRICS.index(self.metrics) :]:
             return f"{_OWN}accepts at most metrics={self.metrics}, the run has metrics={metrics[:_SHOWN]}"
         if not self.record and run_config.get("record", False):
-            return f"{_OWN}does not let its messages be recorded, and the run is to be"
+            return f"{_OWN}does not let its messages be recorded, and the run records them"
         by = str(run_config.get("tampered-by", ""))
         if by and not self.tampered:
             return f"{_OWN}lets no server change the network, and the run's is changed by {by[:_SHOWN]}"

@@ -168,7 +168,7 @@ def test_a_run_that_sends_more_numbers_than_the_policy_accepts_is_refused() -> N
 def test_recording_needs_the_sites_consent() -> None:
     recorded = {**config(), "record": True}
     assert POLICY.refuses_run({**config(), "record": False}) is None
-    assert "recorded" in str(POLICY.refuses_run(recorded))
+    assert str(POLICY.refuses_run(recorded)).endswith("be recorded, and the run records them")
     assert replace(POLICY, record=True).refuses_run(recorded) is None
 
 
