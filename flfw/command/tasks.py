@@ -94,9 +94,8 @@ def purged(folder: Path) -> str:
     removed = purge(folder)
     for result in results_in(folder):
         write_report(result.parent, pictures=False)
-    return "\n".join(
-        [*removed, "What stays are figures and a report without pictures. Copies and backups are not reached."]
-    )
+    stays = "What stays are figures and a report without pictures. Copies and backups are not reached."
+    return "\n".join([f"Removed from {folder}:", *removed, stays])
 
 
 def table(command: Command) -> int:

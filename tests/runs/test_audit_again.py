@@ -201,7 +201,8 @@ def test_a_purged_run_keeps_figures_and_no_pictures(
     assert "data:image/png" in (folder / "report.html").read_text()
     capsys.readouterr()
     assert sim.main(["--purge", str(folder)]) == 0
-    assert "truth/: " in capsys.readouterr().out
+    removed = capsys.readouterr().out
+    assert removed.startswith(f"Removed from {folder}:\n") and "\ntruth/: " in removed
     assert not list(folder.rglob("*.safetensors"))
     for report in (folder / "report.html", folder / "audit-1" / "report.html"):
         assert "data:image/png" not in report.read_text() and "leaks" in report.read_text()
