@@ -36,8 +36,13 @@ class Expectation:
         return "\n".join([*claimed(self.privacy), *self.notes, lines(self.costs)])
 
 
-def expected(experiment: Experiment) -> Expectation:
+def expected(experiment: Experiment, fresh: bool = False) -> Expectation:
     """Check an experiment and measure its costs for some seconds; nothing is written.
+
+    Args:
+        experiment: the experiment.
+        fresh: this process was started for this call, so that its age is the time of its imports and data. The age
+            of a notebook says nothing of these.
 
     Raises:
         BadInput: something asked for does not exist or does not fit.
@@ -50,6 +55,6 @@ def expected(experiment: Experiment) -> Expectation:
     check_resources(resolved.experiment)
     assert resolved.experiment.out is not None, "check names the folder"
     require_folder(resolved.experiment.out)
-    own_s, began = since_start_s(), time.process_time()
+    own_s, began = since_start_s() if fresh else 0.0, time.process_time()
     privacy = tuple(Ledger(resolved, task.split).entries())
     return Expectation(privacy, tuple(notes), estimate(resolved, time.process_time() - began, own_s))

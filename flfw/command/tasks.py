@@ -148,4 +148,4 @@ def estimated(experiment: Experiment) -> str:
     """Return the claims that a run would make, and its expected time and memory."""
     from flfw.api.expectation import expected
 
-    return str(expected(experiment))
+    return str(expected(experiment, fresh=True))
