@@ -17,7 +17,7 @@ from flfw.audit.attack_server import Attacks, AttackServer, Inline, place, requi
 from flfw.audit.climb import Climb
 from flfw.audit.entries import MALICIOUS, POSITIVE
 from flfw.audit.jobs import Job, Solution, Ticket
-from flfw.audit.judge import Judge, control, easy
+from flfw.audit.judge import Judge, control, easy, easy_words
 from flfw.audit.measures import perceptual
 from flfw.audit.measures.feature_error import Extractors
 from flfw.audit.measures.public import Public
@@ -215,7 +215,7 @@ class Auditor(AbstractContextManager["Auditor"]):
                     self._scored += [row | {"vantage": v} for v in self._plan.vantages(job.ticket) for row in scored]
                     if job.ticket.rung == "easy":
                         judge.below[name] = below = easy(scored, self.experiment.images, solution)
-                        steps.done(f"{name} on the easy rung: {below.stopped or f'{below.psnr or 0:.1f} dB'}")
+                        steps.done(f"{name} on the easy rung: {easy_words(scored, below)}")
                         continue
                     summaries = judge.entries(job, solution, scored, untold if job.adaptive else [])
                     untold = scored  # an adaptive job follows its static one

@@ -288,5 +288,14 @@ def easy(rows: Sequence[ScoreRow], asked: int, solution: Solution) -> Rung:
     )
 
 
+def easy_words(rows: Sequence[ScoreRow], below: Rung) -> str:
+    """Return the result of the easy rung in some words; decibels are for images alone."""
+    if below.stopped or below.psnr is None:
+        return below.stopped or "no example gave a result"
+    if any(row["psnr"] is not None for row in rows):
+        return f"{below.psnr:.1f} dB"
+    return "passed" if below.passed else "not passed"
+
+
 def _mean_psnr(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else 0.0

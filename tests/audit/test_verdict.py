@@ -420,3 +420,10 @@ def test_an_easy_rung_of_few_recordings_is_not_passed() -> None:
     rows, solution = [{"recovered": True, "db": 90.0}], Solution("job", (None,))
     assert not judge.easy(rows, 8, solution).passed
     assert judge.easy(rows, 2, solution).passed
+
+
+@pytest.mark.parametrize(("psnr", "words"), [(90.0, "90.0 dB"), (None, "passed")])
+def test_only_images_have_decibels_on_the_terminal(psnr: float | None, words: str) -> None:
+    rows, solution = [{"recovered": True, "db": 90.0, "psnr": psnr}], Solution("job", (None,))
+    assert judge.easy_words(rows, judge.easy(rows, 1, solution)) == words
+    assert judge.easy_words([], judge.easy([], 1, solution)) == "no example gave a result"
