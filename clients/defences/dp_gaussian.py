@@ -7,20 +7,22 @@ Sends       min(1, clip / ||g||) g + N(0, std^2), with the norm over all tensors
 Claims      no epsilon: noise of a fixed size is differential privacy only with the bound, an accountant over all rounds
             and a generator that nobody can reproduce.
 Departures  1. The noise is added once a round, to its change; DCS^2 adds it to the gradient of each batch.
-            2. The noise comes from the run's seed, so that a run repeats: anybody with the seed can subtract it.
+            2. The noise comes from the run's seed, so that a run repeats: anybody with the seed can subtract it, as the
+               server of a federation can. With noise_source=secure nobody can, and no run repeats.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import inf
-from typing import final
+from typing import Literal, final
 
 import torch
 
 from flfw.defence import Defence
 from flfw.errors import require
 from flfw.nets import Tensors
+from flfw.rng import secret_generator
 
 _FAINT = 1e-6  # deviation, below the entries of most gradients
 
@@ -31,10 +33,13 @@ class DPGaussianSettings:
 
     std: float = 0.01  # standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST
     clip: float = 0.0  # bound of the joint L2 norm over all tensors before the noise, >= 0; 0: none
+    noise_source: Literal["seed", "secure"] = "seed"  # seed: whoever has it can take the noise off; secure: nobody can
 
     def __post_init__(self) -> None:
         require(0 <= self.std < inf, "0 <= std < inf", std=self.std)
         require(0 <= self.clip < inf, "0 <= clip < inf", clip=self.clip)
+        known = self.noise_source in ("seed", "secure")
+        require(known, "noise_source among seed, secure", noise_source=self.noise_source)
 
 
 @final
@@ -54,6 +59,7 @@ class DPGaussian(Defence):
         real = {name: value for name, value in update.items() if value.is_floating_point()}
         if self.settings.clip:
             real = bounded(real, self.settings.clip)
+        rng = secret_generator() if self.settings.noise_source == "secure" else rng
         return {**update, **{name: value + self._noise(value, rng) for name, value in real.items()}}
 
     def _noise(self, value: torch.Tensor, rng: torch.Generator) -> torch.Tensor:

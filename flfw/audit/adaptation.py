@@ -260,11 +260,15 @@ def relies_on_noise(resolved: Resolved, ticket: Ticket, vantage: str) -> bool:
     return any(random[:-1]) or (random[-1] and not stages[-1][0].independent_noise)
 
 
-def draws_numbers(resolved: Resolved, vantage: str) -> bool:
-    """Return whether an acting defence draws random numbers, or may: before the gradients nothing is tried."""
+def draws_from_seed(resolved: Resolved, vantage: str) -> bool:
+    """Return whether an acting defence draws from the run's seed, or may: before the gradients nothing is tried.
+
+    One with the setting ``noise_source=secure`` does not.
+    """
+    acting = [(stage.build(), hooks) for stage, hooks in _acting(resolved, vantage)]
+    seeded = [one for one in acting if getattr(one[0].settings, "noise_source", "seed") == "seed"]
     return any(
-        hooks & {"network", "batch", "step"} or _is_random(resolved, stage.build(), hooks)
-        for stage, hooks in _acting(resolved, vantage)
+        hooks & {"network", "batch", "step"} or _is_random(resolved, defence, hooks) for defence, hooks in seeded
     )
 
 

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw.adversary.attack import Attack, Private
 from flfw.adversary.peer_view import SEEN as PEER_SEES
 from flfw.adversary.sums import SEEN, Protocol
-from flfw.audit.adaptation import Hiding, draws_numbers, hiding, sent_names
+from flfw.audit.adaptation import Hiding, draws_from_seed, hiding, sent_names
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.knowledge import hidden, unrolled
 from flfw.audit.probe import ladder_net
@@ -207,7 +207,7 @@ def _of_the_seed(resolved: Resolved, hides: Hiding, vantage: str) -> Iterator[st
     seeded = getattr(resolved.settings, "noise_source", "") == "seed"
     by = [hides.by] * (hides.method and seeded) + [hides.beside] * (bool(hides.beside) and seeded)
     by = [hides.by] * (
-        hides.how != "nothing to adapt to" and not hides.method and draws_numbers(resolved, vantage)
+        hides.how != "nothing to adapt to" and not hides.method and draws_from_seed(resolved, vantage)
     ) + by
     if by:
         yield f"not granted: the run's seed, from which {' and '.join(by)} may draw: who has it can take the draws off"

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 
 from flfw.attacks.ig import IG
-from flfw.audit.adaptation import draws_numbers
+from flfw.audit.adaptation import draws_from_seed
 from flfw.audit.jobs import Job, Ticket
 from flfw.audit.standing import standing
 from flfw.client.workplace import Workplace
+from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.experiment import Experiment
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.rng import torch_generator
@@ -54,6 +55,16 @@ def test_the_noise_of_dp_gaussian_is_taken_off_by_the_seed() -> None:
         torch.testing.assert_close(value - 3 * torch.randn(value.shape, generator=rng), bare[name], atol=1e-5, rtol=0)
 
 
+@pytest.mark.parametrize("source", ["seed", "secure"])
+def test_secure_noise_is_as_large_and_no_seed_repeats_it(source: Literal["seed", "secure"]) -> None:
+    defence, sent = DPGaussian(DPGaussianSettings(std=3, noise_source=source)), {"w": torch.zeros(10_000)}
+    once, again = (defence.update(sent, torch_generator(SEED, "update"))["w"] for _ in range(2))
+    assert 2.9 < float(once.std()) < 3.1 and abs(float(once.mean())) < 0.15
+    assert torch.equal(once, again) == (source == "seed")
+    correlation = float(torch.corrcoef(torch.stack([once, again]))[0, 1])
+    assert source == "seed" or abs(correlation) < 0.05
+
+
 @pytest.mark.parametrize(
     ("drawing", "changes"),
     [
@@ -61,6 +72,7 @@ def test_the_noise_of_dp_gaussian_is_taken_off_by_the_seed() -> None:
         ("ats", {"defence": "ats", "net": "lenet5"}),
         ("fed_cdp", {"method": "fed_cdp"}),
         ("", {"method": "fed_cdp", "set": ("noise_source=secure",)}),
+        ("", {"defence": "dp_gaussian", "set": ("dp_gaussian.noise_source=secure",)}),
         ("", {"defence": "prune"}),
         ("", {}),
     ],
@@ -68,7 +80,7 @@ def test_the_noise_of_dp_gaussian_is_taken_off_by_the_seed() -> None:
 def test_what_is_granted_names_the_seed_where_it_would_help(drawing: str, changes: dict[str, Any]) -> None:
     asked = resolved(**changes)
     if asked.stages:
-        assert draws_numbers(asked, "server") == bool(drawing)
+        assert draws_from_seed(asked, "server") == bool(drawing)
     granted = standing(asked, JOB, IG(), bool(asked.stages)).granted
     named = f"not granted: the run's seed, from which {drawing} may draw: who has it can take the draws off"
     assert [words for words in granted if "the run's seed" in words] == [named] * bool(drawing)
