@@ -109,7 +109,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
     elif ticket.steps > 1 or ticket.source == "update":
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
-    granted += [*hides.words(job.adaptive, attack.against), *_of_the_seed(resolved, hides, vantage)]
+    granted += [*_of_the_seed(resolved, hides, vantage), *hides.words(job.adaptive, attack.against)]
     if unused := attack.unused(sent_names(resolved, model, ticket.fresh), job.adaptive):
         granted.append(f"not made use of: {unused}")
     # Labels that are read off the sent tensors are read as if no defence had changed these.
@@ -204,12 +204,11 @@ def _of_training(by_batch: bool, running: bool, draws: bool) -> Iterator[str]:
 
 def _of_the_seed(resolved: Resolved, hides: Hiding, vantage: str) -> Iterator[str]:
     """Yield in words that the seed is not granted, where random draws from it stand in the way."""
+    if hides.how == "nothing to adapt to":
+        return
     seeded = getattr(resolved.settings, "noise_source", "") == "seed"
-    by = [hides.by] * (hides.method and seeded) + [hides.beside] * (bool(hides.beside) and seeded)
-    by = [hides.by] * (
-        hides.how != "nothing to adapt to" and not hides.method and draws_from_seed(resolved, vantage)
-    ) + by
-    if by:
+    draws = {hides.by: seeded if hides.method else draws_from_seed(resolved, vantage), hides.beside: seeded}
+    if by := [name for name, drawn in draws.items() if name and drawn]:
         yield f"not granted: the run's seed, from which {' and '.join(by)} may draw: who has it can take the draws off"
 
 

@@ -385,6 +385,7 @@ def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() ->
         bare = stands(given, example, False)
         assert bare.adaptive and bare.hidden_by is None
         assert bare.granted[-1].endswith("which does nothing to what is read here")
+        assert not any("seed" in words for words in bare.granted)
     assert hiding(resolve(asked("fed_cdp")), EASY, SERVER, False) == Hiding(resolve(asked("fed_cdp")), EASY, SERVER)
     assert hiding(resolve(asked("fedavg")), ticket(), SERVER, False).by == ""
 
@@ -414,6 +415,7 @@ def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said()
     assert (both.adaptive, both.adaptation, both.hidden_by) == (False, "written", "prune")
     assert both.granted[-2].startswith("that the client uses prune (ratio=0.9), to which it adapts")
     assert both.granted[-1] == "not made use of: that fed_cdp clips and adds noise, beside the defence"
+    assert sum("the run's seed, from which fed_cdp may draw" in words for words in both.granted) == 1
     early = stands(given, ticket(on_client=True), True, defended=True)  # before the update is pruned
     assert (early.adaptive, early.hidden_by) == (True, "fed_cdp")
     assert early.granted[-2] == "that the client uses prune, which does nothing to what is read here"

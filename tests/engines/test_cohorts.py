@@ -112,7 +112,8 @@ def test_a_cohort_changes_a_run_by_rounding_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.early
-@pytest.mark.parametrize("method", ["fedper", pytest.param("hyperfl", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["fedper", "hyperfl"])
 def test_ray_equals_in_process_bit_for_bit_in_cohorts(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
