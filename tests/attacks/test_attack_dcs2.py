@@ -95,7 +95,7 @@ def test_both_features_come_out_of_a_genuine_message(name: str, seed: int) -> No
     assert result.labels.tolist() != [seed]
 
 
-@pytest.mark.parametrize("labels", [(0, 7), (4, 4), (2, 7, 0)])
+@pytest.mark.parametrize("labels", [(0, 7), (4, 4), pytest.param((2, 7, 0), marks=pytest.mark.slow)])
 def test_and_all_features_of_a_small_batch(labels: tuple[int, ...]) -> None:
     net, count = network("lenet", 0), len(labels)
     sent, f_s, f_c = message(net, 0, labels)

@@ -429,6 +429,7 @@ def test_closed_form_is_as_good_as_ig_where_the_same_network_is_shared() -> None
     assert min(hidden) > 20
 
 
+@pytest.mark.slow
 def test_closed_form_needs_neither_labels_nor_the_attackers_own_private_tensors() -> None:
     federation = Federation("mlp", digits("mlp", 0), digits("mlp", 1), tiny=True)
     expected = federation.run(iterations=20)
@@ -457,6 +458,7 @@ def test_closed_form_recovers_what_a_fully_connected_extractor_saw() -> None:
     assert min(federation.db(federation.run(iterations=300, distance="relative"))) > 40
 
 
+@pytest.mark.slow
 def test_the_search_that_came_closest_by_one_measure_is_kept() -> None:
     federation, rngs = Federation("mlp", *(digits("mlp", i) for i in range(4)), tiny=True), generators(4)
     each = [  # from the same generators, one after the other, as the three searches are made

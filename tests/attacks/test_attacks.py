@@ -137,6 +137,7 @@ def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
     assert many.matching_loss < few.matching_loss / 2
 
 
+@pytest.mark.slow
 def test_ig_with_a_random_head_is_ig_that_knows_that_head() -> None:
     inputs = digit_inputs(8)
     net, (x, y) = fresh_net("lenet", inputs.shape), digits(0, side=8)

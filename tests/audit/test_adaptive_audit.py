@@ -90,6 +90,7 @@ def test_who_is_told_of_the_defence_finds_what_who_is_not_told_does_not(tmp_path
     assert len({row["reconstruction"] for row in rows}) == 4
 
 
+@pytest.mark.slow
 def test_of_a_partly_defended_run_the_adaptive_attack_is_on_the_defended_alone(tmp_path: Path) -> None:
     entries = audited(tmp_path / "run", defence="prune", defended="1", set=("ig.iterations=3",))
     details = [(e["defence"], e["adaptation"], e["images"]) for e in entries]

@@ -122,7 +122,9 @@ def test_scores_with_a_known_answer_get_it(name: str) -> None:
     fitted(json.loads(json.dumps(result, allow_nan=False)), MembershipFields, "result.json")
 
 
-@pytest.mark.parametrize("seeds", [range(100), range(100, 200)], ids=["first 100", "next 100"])
+@pytest.mark.parametrize(
+    "seeds", [range(100), pytest.param(range(100, 200), marks=pytest.mark.slow)], ids=["first 100", "next 100"]
+)
 def test_the_best_of_eight_statistics_on_permuted_marks_leaks_in_few_trials(seeds: range) -> None:
     """Which of a pair is called the member is a coin: whatever is found is an error, at most 5 of 100 are allowed."""
     hits = 0

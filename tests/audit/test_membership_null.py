@@ -90,6 +90,7 @@ def played(request: MembershipRequest, task: Task, change: Callable[[Pairs], Pai
     return dataclasses.replace(request, candidates=GameCandidates.of(task, mine, untrained))
 
 
+@pytest.mark.slow
 def test_the_marks_of_the_run_are_told(one_run: tuple[Task, MembershipRequest, Scores]) -> None:
     _, request, scores = one_run
     assert p_values(request, scores)["whitened"] < 1e-6

@@ -21,6 +21,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defences, "_COMPARED", 5)
 
 
+@pytest.mark.slow
 def test_both_sides_compute_the_same_and_something() -> None:
     exact = defences.gate(["D1", "D2"])
     assert set(exact) == {"D1_lenet_1", "D1_lenet_2", "D2"} and max(exact.values()) < 1e-9

@@ -239,7 +239,9 @@ def test_no_flags_mean_the_defaults() -> None:
     assert sim.parse([]) == Command(Experiment())
 
 
-@pytest.mark.parametrize(("net", "largest"), [("lenet", 20_000), ("linear", 10_000)])
+@pytest.mark.parametrize(
+    ("net", "largest"), [pytest.param("lenet", 20_000, marks=pytest.mark.slow), ("linear", 10_000)]
+)
 def test_a_full_disk_is_one_line(net: str, largest: int, tmp_path) -> None:
     """A limit on the size of files stands for it: of a checkpoint, or of the report."""
     code = "import resource, sys, sim; from flfw import data; data.load('digits'); "

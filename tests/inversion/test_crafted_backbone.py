@@ -99,6 +99,7 @@ def test_tokens_pass_and_units_measure_one_place(file: Path, monkeypatch: pytest
     assert on.nonzero().flatten().tolist() == [1 + PLACES[0]] and (units[:, 21, 0] > 0).all()
 
 
+@pytest.mark.slow
 def test_bins_hold_equal_shares_of_the_public_patches(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = built(monkeypatch, file)
     body_of(net).load_state_dict(crafted_for(net, (27,) * 2).tensors)

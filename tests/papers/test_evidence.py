@@ -58,6 +58,7 @@ def test_all_that_is_wanted_is_there_once_and_at_full_scale() -> None:
         assert same == full, item.name
 
 
+@pytest.mark.slow
 def test_a_cell_without_a_difference_has_one_variant() -> None:
     variants = {
         name: [i.variant for i in items(name) if i.seed == 0] for name in (CELL, CELL.replace("FedAvg", "HyperFL"))

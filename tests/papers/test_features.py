@@ -35,6 +35,7 @@ def copied(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished, tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_each_example_is_there_twice_real_and_generated(finished: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     written = figures.write([finished], tmp_path / "out", ["svg"], ["features"])

@@ -521,6 +521,7 @@ def test_every_group_has_a_form_and_every_client_a_number() -> None:
     assert notes(drawing.embeddings(crowd, "title").axes[0]) == []
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_bytes_and_nobody_elses_settings_are_touched() -> None:
     before, backend = dict(matplotlib.rcParams), matplotlib.get_backend()
     for form in ("svg", "png", "pdf"):

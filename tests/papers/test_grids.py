@@ -266,6 +266,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [run(one) for one in (plain, replace(plain, out=folder / "pruned", defence="prune"))]
 
 
+@pytest.mark.slow
 def test_real_runs_give_the_numbers_and_images_of_their_audits(real: list[Path], tmp_path: Path) -> None:
     assert figures.main([*map(str, real), "--only", "grid", "--attack", "ig", "--out", str(tmp_path)]) == 0
     rows = table(tmp_path / "grid.csv")

@@ -466,6 +466,7 @@ def test_a_killed_table_goes_on_where_it_was(done: Path, tmp_path: Path, sent: i
     assert rows(tmp_path).equals(rows(done))
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_leaves_what_it_measured(done: Path, tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, tests.papers.test_papers as t\n"

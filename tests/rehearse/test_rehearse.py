@@ -298,6 +298,7 @@ def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest
     assert message.endswith(f"\n{tmp_path / 'run' / 'report.html'}\n")
 
 
+@pytest.mark.slow
 def test_membership_is_rehearsed_beside_or_without_reconstruction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

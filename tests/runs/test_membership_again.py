@@ -31,6 +31,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_same_attack_again_gives_the_same_scores_to_the_bit(played: Path, tmp_path: Path) -> None:
     assert not (played / "truth").exists()  # pairs are drawn anew from the seed, and no probe was sent
     assert sim.main(["--from", str(played), "--out", str(tmp_path / "again")]) == 0

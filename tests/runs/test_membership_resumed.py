@@ -82,6 +82,7 @@ def always(*_: Any) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_killed_in_training(whole: Path, tmp_path: Path) -> None:
     folder = cut_short(asked(tmp_path / "run"), 1)
     run.resume(asked(folder))
