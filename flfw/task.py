@@ -19,7 +19,8 @@ from flfw.data.splits import partition
 from flfw.defence import DefendedData
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
-from flfw.membership.pairs import Pairs, PatientGame, game, patient_game, without_held_out
+from flfw.membership.copies import games
+from flfw.membership.pairs import Pairs, PatientGame, without_held_out
 from flfw.nets.inputs import Inputs
 from flfw.pipeline import build_net, plain_net
 from flfw.plugins import settings, short_name
@@ -296,11 +297,8 @@ def _with_pairs(
     """Return the split without the held-out examples of the membership game, and its pairs, of patients if known."""
     dataset, split = _dataset(name, root, form), _split(name, root, form, scheme, clients, seed, test)
     require(not dataset.is_generated, f"membership-pairs=none for {name}, generated for each client", pairs=most)
-    drawn = seed, None if most == "all" else int(most)
-    if split.patients is None:
-        pairs: tuple[Pairs | PatientGame, ...] = game(split.train, dataset.kinds(dataset.train_y), *drawn)
-    else:
-        pairs = patient_game(split.train, dataset.kinds(dataset.train_y), split.patients, *drawn)
+    kinds, most_pairs = dataset.kinds(dataset.train_y), None if most == "all" else int(most)
+    pairs = games(split.train, dataset.train_x, kinds, split.patients, seed, most_pairs)
     return dataclasses.replace(split, train=without_held_out(split.train, pairs)), pairs
 
 

@@ -189,7 +189,9 @@ def patient_scores(scores: np.ndarray, labels: np.ndarray, patients: np.ndarray)
     return each, np.bincount(row, z, minlength=len(each)) / np.bincount(row, minlength=len(each))
 
 
-def game(train: Sequence[np.ndarray], labels: np.ndarray, seed: int, most: int | None) -> tuple[Pairs, ...]:
+def game(
+    train: Sequence[np.ndarray], labels: np.ndarray, seed: int, most: int | None, copied: np.ndarray | None = None
+) -> tuple[Pairs, ...]:
     """Draw the pairs of every client, each with a generator of its own, which no attack is granted.
 
     Args:
@@ -197,6 +199,7 @@ def game(train: Sequence[np.ndarray], labels: np.ndarray, seed: int, most: int |
         labels: (N,) classes of all training examples.
         seed: of the experiment.
         most: largest number of pairs of a client; None: as many as there are.
+        copied: (N,) whether an example is in no pair, see `flfw.membership.copies`; None: none is.
 
     Raises:
         BadInput: very many clients, clients that share examples, or one with fewer than `FEWEST` pairs.
@@ -207,19 +210,26 @@ def game(train: Sequence[np.ndarray], labels: np.ndarray, seed: int, most: int |
     apart = "clients without common training examples for membership-pairs, as with another --split"
     require(len(held) == copies.sum(), apart, shared=int((copies > 1).sum()))
     pairs = []
-    for client, places in enumerate(train):
+    for client, held_here in enumerate(train):
         rng = numpy_generator(seed, "membership pairs", client)
+        places = _without(held_here, copied)
         pairs.append(draw_pairs(places, labels[places], rng, most))
         if len(pairs[-1].members) < FEWEST:
             raise BadInput(
                 f"Expected {FEWEST} pairs of examples alike in class, or more, at each client for --membership-pairs, "
                 f"got {len(pairs[-1].members)} at client {client}; take fewer --clients or another --split."
+                + _of_copies(len(held_here) - len(places))
             )
     return tuple(pairs)
 
 
 def patient_game(
-    train: Sequence[np.ndarray], labels: np.ndarray, patients: np.ndarray, seed: int, most: int | None
+    train: Sequence[np.ndarray],
+    labels: np.ndarray,
+    patients: np.ndarray,
+    seed: int,
+    most: int | None,
+    copied: np.ndarray | None = None,
 ) -> tuple[PatientGame, ...]:
     """Draw the pairs of every client's patients, each with a generator of its own, which no attack is granted.
 
@@ -229,6 +239,7 @@ def patient_game(
         patients: (N,) their patients.
         seed: of the experiment.
         most: largest number of pairs of a client; None: as many as there are.
+        copied: (N,) whether an example is of a patient in no pair, see `flfw.membership.copies`; None: none is.
 
     Raises:
         BadInput: very many clients, a patient at two of them, or a client with fewer than `FEWEST` pairs.
@@ -239,17 +250,27 @@ def patient_game(
     apart = "each patient at one client for membership-pairs, as with another --split"
     require(bool((owners == 1).all()), apart, shared=int((owners > 1).sum()))
     games = []
-    for client, places in enumerate(train):
+    for client, held_here in enumerate(train):
+        places = _without(held_here, copied)
         whose = patients[places]
         drawn = draw_patient_pairs(labels[places], whose, numpy_generator(seed, "membership pairs", client), most)
         if len(drawn.members) < FEWEST:
             raise BadInput(
                 f"Expected {2 * FEWEST} patients or more at each client for --membership-pairs, got "
                 f"{len(np.unique(whose))} at client {client}; take fewer --clients or another --split."
+                + _of_copies(len(held_here) - len(places))
             )
         kept = np.isin(whose, np.concatenate([drawn.members, drawn.held_out]))
         games.append(PatientGame(drawn, places[kept], whose[kept]))
     return tuple(games)
+
+
+def _without(places: np.ndarray, copied: np.ndarray | None) -> np.ndarray:
+    return places if copied is None else places[~copied[places]]
+
+
+def _of_copies(count: int) -> str:
+    return f" {count} of its examples have copies, and are in no pair." if count else ""
 
 
 def without_held_out(train: Sequence[np.ndarray], pairs: Sequence[Pairs | PatientGame]) -> tuple[np.ndarray, ...]:

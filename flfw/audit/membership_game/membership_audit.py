@@ -32,6 +32,7 @@ from flfw.audit.membership_game.request import (
 from flfw.data.splits.on_demand import sizes
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
+from flfw.membership.copies import said_of_copies
 from flfw.membership.pairs import Pairs, PatientGame
 from flfw.nets.net import Net, Tensors
 from flfw.recording.format import Line
@@ -94,7 +95,7 @@ class MembershipAudit:
         self._experiment, self._task, self._observations = experiment, task, observations
         self._put, self._fresh, self._model = put, fresh, model
         self._controls: dict[tuple[int, ...], Controls] = {}
-        self.remarks: list[str] = []
+        self.remarks = said_of_copies(task.split.train, task.dataset.train_x, task.split.patients)
 
     def requests(self, attack: str, last: int) -> list[MembershipRequest]:
         """Return the requests to an attack: scores in the controls, and of the clients' uploads.
