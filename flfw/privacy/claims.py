@@ -52,6 +52,10 @@ _KNOWN = (
     " with. The size of the noise tells that number: a client with one example fewer, and no empty place for it, can"
     " be told from the one with it.",
 )
+_CLASSES = (
+    "Everybody is taken to know the classes and the split, also where they follow from the very examples: of labelled"
+    " text, without the only example of its class the model has one output fewer."
+)
 _REPORTED = (
     "Outside the count: the losses, accuracies, gradient norms, times and numbers of examples that clients report,"
     " which this adversary is not shown. Who sees them can tell presence: a number of examples is n or n - 1."
@@ -182,7 +186,7 @@ def claim(
     trusted = (_IGNORED,) if metrics == "all" and receives else ()
     aggregated = (_SEES[adversary], _PLAIN) if adversary == "aggregate" else ()
     sentences = (*first, *aggregated, *trusted, *counted, *_of_the_run(mechanisms[:tensors]), _SEES[adversary])
-    sentences += _KNOWN if mechanisms[0].clipped == "example" else ()
+    sentences += (*(_KNOWN if mechanisms[0].clipped == "example" else ()), _CLASSES)
     sentences += (*(() if trusted else (beside,)), *holders, *(_SECURE if secure else _SEEDED), *_ALWAYS, *result.notes)
     return Claim(unit, adversary, result.epsilon, delta, result.accountant, tuple(dict.fromkeys(sentences)), rounds)
 

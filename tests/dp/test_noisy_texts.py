@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import final
 
@@ -11,10 +12,12 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from flfw.dp.client import NoisyClient
+from flfw.dp.ledger import Ledger
 from flfw.dp.reporting import loss_bound
 from flfw.experiment import Experiment
 from flfw.nets.net import tensors
-from flfw.resolve import without_auto
+from flfw.resolve import resolve, without_auto
+from flfw.task import Task
 from tests.support.method_rounds import make_client
 
 
@@ -62,3 +65,19 @@ def test_private_metrics_count_the_places_of_a_text(tmp_path: Path) -> None:
     torch.testing.assert_close(noisy.right("train")[:, 0], right)
     shares = lost.double() / loss_bound(256)
     torch.testing.assert_close(noisy.losses()[:, 0], shares, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("unit", ["example", "client"])
+def test_a_claim_says_that_the_classes_are_known(tmp_path: Path, unit: str) -> None:
+    """Of labelled text, the only example of its class decides on the shape of the model that everybody sees."""
+    lines, classes = [f"{'ab'[number % 2]}\tline {number}" for number in range(20)], []
+    for name, more in (("without", []), ("with", ["c\tthe only one"])):
+        (tmp_path / name).write_text("\n".join([*lines, *more]))
+        text = f"text:{tmp_path / name}@8"
+        asked = Experiment(method="dp_fedavg", dataset=text, net="gpt_tiny", clients=2, set=(f"unit={unit}",))
+        resolved = resolve(replace(asked, split="iid"))
+        classes.append(resolved.input_space[1])
+        claims = Ledger(resolved, Task.load(resolved.experiment, None).split).claims()
+        finite = [one for one in claims if one.epsilon < inf]
+        assert finite and all("Everybody is taken to know the classes" in " ".join(one.assumptions) for one in finite)
+    assert classes == [2, 3]
