@@ -128,7 +128,7 @@ class Controls:
     def _trained(self, group: Pairs, least: int, most: int) -> _Trained:
         """Train on a group's members, all in one batch, until they are fitted."""
         x, y = self._task.examples("train", group.members)
-        held = dict(self._received)
+        held = {name: value.clone() for name, value in self._received.items()}  # buffers too: files share no memory
         for step in range(most):
             if step >= least and self._loss(held, x, y) < _FITTED:
                 return _Trained(held, step)
