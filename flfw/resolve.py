@@ -23,9 +23,9 @@ from flfw.defence import Defence
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
 from flfw.inversion.compute import Compute
-from flfw.messages.sharing import Sharing
+from flfw.messages.sharing import Sharing, matches
 from flfw.method import Method
-from flfw.nets.net import draws_in_training
+from flfw.nets.net import draws_in_training, moved_in_training
 from flfw.pipeline import (
     DefenceStage,
     build_net,
@@ -113,6 +113,14 @@ class Resolved:
         shape, _ = self.input_space
         with initialising(0, "network that may draw"):
             return draws_in_training(self.build_net(self.experiment.net), torch.rand(_TRIED, *shape))
+
+    @cached_property
+    def sent_statistics(self) -> tuple[str, ...]:
+        """Names of the statistics of clients' data, as BatchNorm keeps them, that clients send beside the weights."""
+        shape, _ = self.input_space
+        with initialising(0, "network with statistics"):
+            moved = moved_in_training(self.build_net(self.experiment.net), torch.rand(_TRIED, *shape))
+        return tuple(name for name in moved if matches(name, self.sharing.uploads))
 
     def build_model(self) -> nn.Module:
         """Build the method's model, initialised from torch's current generator."""

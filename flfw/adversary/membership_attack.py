@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -95,6 +96,10 @@ class MembershipView:
 
 class MembershipAttack(AttackPlugin):
     """Base of the attacks on membership; their arguments are those of `AttackPlugin`."""
+
+    reads_statistics: ClassVar[bool] = False
+    """Whether all of its statistics read the running statistics that clients send, such as BatchNorm's. Without this
+    claim none of them says "no leak found" where some are sent: the mean of a batch's inputs may be among them."""
 
     def left_out(self, view: MembershipView) -> tuple[str, ...]:
         """Return a sentence for each statistic of messages that the grants do not allow; by default none."""

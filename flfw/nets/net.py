@@ -170,6 +170,21 @@ def draws_in_training(model: nn.Module, x: Tensor) -> bool:
         return not torch.equal(tried(x), tried(x))
 
 
+def moved_in_training(model: nn.Module, x: Tensor) -> tuple[str, ...]:
+    """List the floating buffers that a batch in training changes, such as BatchNorm's means, by a trial.
+
+    Args:
+        model: the model, with numbers; it stays as it is.
+        x: its inputs (B, ...).
+    """
+    tried = deepcopy(model).train()
+    before = {name: tried.state_dict()[name].clone() for name in running_statistics(tried)}
+    with torch.no_grad(), initialising(0, "dropout"):
+        tried(x)
+    after = tried.state_dict()
+    return tuple(n for n, value in before.items() if value.is_floating_point() and not torch.equal(after[n], value))
+
+
 def mixes_examples(model: nn.Module, x: Tensor, training: bool = True) -> bool:
     """Return whether an example's scores depend on others, of its batch or before, by trials.
 

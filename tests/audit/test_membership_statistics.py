@@ -1,13 +1,19 @@
-"""Networks with running statistics, which clients send, under an audit of membership."""
+"""Running statistics that clients send: no attack on membership reads them, so that none says that nothing leaks."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
+import torch
 from torch import nn
 
-from flfw.nets.net import Net
+from flfw.audit.membership_entries.conclusion import MembershipFacts, conclude
+from flfw.audit.membership_entries.evidence import PairGuesses, weigh
+from flfw.audit.membership_entries.scored import ScoredClient
+from flfw.nets.net import Net, moved_in_training
+from flfw.resolve import resolve
 from flfw.runs import run as whole
 from tests.support.small_runs import tiny
 
@@ -22,8 +28,41 @@ def normed(shape: tuple[int, ...], classes: int) -> Net:
     )
 
 
-def test_an_audit_of_such_a_network_ends(tmp_path: Path) -> None:
+def test_statistics_are_found_by_a_trial_that_changes_nothing() -> None:
+    net = normed((1, 8, 8), 10)
+    net.register_buffer("constant", torch.ones(2))
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    moved = moved_in_training(net, torch.rand(4, 1, 8, 8))
+    assert moved == ("extractor.1.running_mean", "extractor.1.running_var")
+    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
+
+
+def test_only_those_that_are_sent_count() -> None:
+    sent = {method: resolve(tiny(net=NORMED, method=method)).sent_statistics for method in ("fedavg", "fedbn")}
+    assert len(sent["fedavg"]) == 2 and sent["fedbn"] == ()
+    assert resolve(tiny(net="mlp")).sent_statistics == ()
+
+
+def test_a_statistic_that_reads_none_never_says_that_nothing_leaks() -> None:
+    """The mean of a batch of 40 told 93 % of the pairs, behind noise that hid the gradients."""
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(2, 2000, generator=generator).double().numpy()
+    evidence = weigh([ScoredClient(0, scores[0], scores[1])], tests=1)
+    null = PairGuesses(200, 100, 0.4, 0.6, 0.5)
+    verdicts = {}
+    for unread in ("", "the running statistics of the network (x)"):
+        facts = MembershipFacts(1.0, null, adaptive=True, hidden_by="dp_gaussian", unread=unread, step_auc=1.0)
+        verdicts[bool(unread)] = conclude(evidence, facts)
+    assert verdicts[False].verdict == "no leak found"
+    assert verdicts[True][:2] == ("inconclusive", "static") and "which clients send as well" in verdicts[True].why
+
+
+@pytest.mark.parametrize("defence", ["none", "dp_gaussian"])
+def test_an_audit_names_the_statistics_that_it_does_not_read(tmp_path: Path, defence: str) -> None:
     given = {"split": "iid", "audit_rounds": "1", "dataset": "digits", "net": NORMED, "attack": ("membership",)}
     settings = ("membership.width=16", "membership.public=20", "membership.shadows=0")
-    out = whole.run(tiny(tmp_path / "run", **given, membership_pairs="20", set=settings))
-    assert json.loads((out / "result.json").read_text())["membership"]
+    out = whole.run(tiny(tmp_path / "run", **given, membership_pairs="20", defence=defence, set=settings))
+    items = json.loads((out / "result.json").read_text())["membership"]
+    assert items and not any(row["verdict"] == "no leak found" for row in items)
+    read = [row["why"] for row in items if row["defence"] == "none" or row["adaptive"]]
+    assert any("does not read the running statistics of the network (extractor.1.running_mean" in why for why in read)

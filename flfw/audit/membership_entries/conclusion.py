@@ -50,6 +50,7 @@ class MembershipFacts:
         adaptive: whether the statistic takes account of all that stands between the data and what is seen.
         hidden_by: what hides the data, in words; empty: nothing does.
         missed: what a statistic that is told of it leaves out, in words; empty: nothing, or it is not told.
+        unread: running statistics that are sent and that it does not read, in words; empty: none.
         claimed: claimed epsilon for one example, or patient, more or less; None: there is no claim.
         unit: whose membership it is: ``example`` or ``patient``.
         step_auc: area under the curve where a client takes a single step on one member; None: it was not tried.
@@ -63,6 +64,7 @@ class MembershipFacts:
     adaptive: bool = False
     hidden_by: str = ""
     missed: str = ""
+    unread: str = ""
     claimed: float | None = None
     unit: str = "example"
     step_auc: float | None = None
@@ -179,6 +181,14 @@ def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
             "static",
             f"The statistic takes no account of {facts.hidden_by}, which hides the data: that it finds no members is "
             "no evidence of protection.",
+        )
+    if facts.unread:
+        return MembershipConclusion(
+            OPEN,
+            "static",
+            f"The statistic does not read {facts.unread}, which clients send as well. They are means of the clients' "
+            "data, and what hides the gradients may not hide these: that it finds no members is no evidence of "
+            "protection.",
         )
     easy = finds_members(facts.easy_auc)
     if easy is None:

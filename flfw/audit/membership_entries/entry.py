@@ -75,6 +75,7 @@ def entry(
     adaptive: bool = False,
     adaptation: str | None = None,
     missed: str = "",
+    unread: str = "",
     floors: Mapping[str, Sequence[ScoredClient]],
     claim: tuple[float, float] | None = None,
     controls: MembershipControls | None = None,
@@ -97,6 +98,7 @@ def entry(
         adaptive: whether the statistic takes account of all that stands between the data and what is seen.
         adaptation: how it adapts to what hides the data: ``written`` for it; None: it is not told of it.
         missed: what its model of that leaves out, in words; empty: nothing.
+        unread: running statistics that clients send and it does not read, in words; empty: none.
         floors: scores of the same pairs by ``label_only`` and ``loss_only``.
         claim: epsilon and delta that are claimed for one example against this adversary, see `claim_against`.
         controls: the same statistic where the answer is known.
@@ -112,20 +114,18 @@ def entry(
     """
     controls, labels = controls or MembershipControls(), floors.get(LABELS)
     kept, failed, unlike = comparable(scored, labels)
-    claimed, delta = claim or (None, 0.0)
-    evidence = weigh(kept, tests, delta)
+    evidence = weigh(kept, tests, claim[1] if claim else 0.0)
     easy, single = _easy(controls.easy, seed, "easy"), _easy(controls.one_step, seed, "one step")
     null = _null(controls.null, 1 - NULL_LEVEL / tests)
     counted = {"failed": failed, "unlike": None if labels is None else unlike}
     areas = {"easy_auc": None if easy is None else easy.auc, "step_auc": None if single is None else single.auc}
     behind = hidden_by or ("" if defence == "none" else defence)
-    seen = {"hidden_by": behind, "missed": missed, "summed": sums.hidden if sums else 0, "unit": unit}
-    facts = MembershipFacts(**areas, null=null, **counted, adaptive=adaptive, claimed=claimed, **seen)
+    seen = {"hidden_by": behind, "missed": missed, "unread": unread, "summed": sums.hidden if sums else 0, "unit": unit}
+    facts = MembershipFacts(**areas, null=null, **counted, adaptive=adaptive, claimed=claim and claim[0], **seen)
     asked = {"attack": attack, "statistic": statistic, "vantage": vantage, "defence": defence, "hidden_by": hidden_by}
     return {
         **asked | _as_sums(sums) | {"adaptive": adaptive, "adaptation": adaptation, "unit": unit},
-        "rounds": list(rounds),
-        **_as_sizes(scored) | counted | {"tests": tests},
+        **{"rounds": list(rounds)} | _as_sizes(scored) | counted | {"tests": tests},
         **_as_figures(_area(kept, seed, statistic)) | _as_evidence(evidence),
         **_as_claim(claim) | {"accuracy_gap": accuracy_gap},
         "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},

@@ -66,6 +66,10 @@ class Clients(Protocol):
         """Name the parts that an informed attacker's model of a client's messages leaves out; empty: none."""
         ...
 
+    def unread(self, attack: str) -> str:
+        """Name the running statistics that clients send and an attack does not read; empty: none."""
+        ...
+
 
 @final
 class MembershipAudit:
@@ -260,6 +264,7 @@ class MembershipAudit:
                         adaptive=asked.adaptive and not missed,
                         adaptation="written" if asked.adaptive else None,
                         missed=missed,
+                        unread=clients.unread(asked.attack),
                         floors=floors,
                         vantage=asked.game.vantage,
                         sums=SumSeen(asked.game.group, asked.hidden, len(asked.game.peers)),
