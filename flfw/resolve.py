@@ -122,6 +122,13 @@ class Resolved:
             moved = moved_in_training(self.build_net(self.experiment.net), torch.rand(_TRIED, *shape))
         return tuple(name for name in moved if matches(name, self.sharing.uploads))
 
+    @property
+    def unread_statistics(self) -> str:
+        """The same in words, for an audit that does not attack them; empty: there are none."""
+        sent = self.sent_statistics
+        more = f" and {len(sent) - 1} more" if len(sent) > 1 else ""
+        return f"the running statistics of the network ({sent[0]}{more})" if sent else ""
+
     def build_model(self) -> nn.Module:
         """Build the method's model, initialised from torch's current generator."""
         return self.method.build_model(self.build_net(), self.settings)

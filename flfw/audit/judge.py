@@ -24,7 +24,7 @@ from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import Standing, standing, unseen
-from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Ladder, Rung, Searched
+from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Conclusion, Ladder, Rung, Searched
 from flfw.experiment import PEER
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.inputs import Inputs
@@ -83,7 +83,8 @@ class Judge:
                 bounded=self._named[job.attack].bounded,
                 assumes=stands.adaptation == "automatic" and relies_on_noise(self._resolved, job.ticket, vantage),
             )
-            entries.append(entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other))
+            made = entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other)
+            entries.append(of_gradients_alone(made, self._resolved.unread_statistics))
         return entries
 
     def _sums(self, job: Job, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
@@ -299,3 +300,19 @@ def easy_words(rows: Sequence[ScoreRow], below: Rung) -> str:
 
 def _mean_psnr(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else 0.0
+
+
+def of_gradients_alone(entry: dict[str, Any], unread: str) -> dict[str, Any]:
+    """Return an entry that does not say that nothing leaks where clients send statistics that were not attacked.
+
+    Args:
+        entry: on the gradients that were attacked.
+        unread: the statistics in words; empty: none are sent.
+    """
+    if entry["verdict"] != "no leak found" or not unread:
+        return entry
+    reason = (
+        f"Nothing was reconstructed from gradients. But in training clients send {unread} as well, which are means of "
+        "their data, and no attack was made on these: what hides the gradients may not hide them."
+    )
+    return entry | Conclusion("inconclusive", "unread", reason)._asdict()

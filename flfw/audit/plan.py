@@ -172,10 +172,7 @@ class Plan:
 
     def unread(self, attack: str) -> str:
         """Name the running statistics that clients send and an attack on membership does not read; empty: none."""
-        sent = self.resolved.sent_statistics
-        if not sent or self.resolved.membership[attack].reads_statistics:
-            return ""
-        return f"the running statistics of the network ({sent[0]}{f' and {len(sent) - 1} more' * (len(sent) > 1)})"
+        return "" if self.resolved.membership[attack].reads_statistics else self.resolved.unread_statistics
 
     def game_job(self, asked: MembershipRequest) -> Job:
         """Return the job of a membership game: the uploads that are granted, the candidates and public data."""

@@ -28,6 +28,7 @@ BRIEF = {
     "matched, untried": "it was not shown that it works on these clients without the protection",
     "search": "its search ended short of the true data in {short} of {searched} messages",
     "noise": "it took the defence's randomness for independent noise, which the defence does not claim",
+    "unread": "clients send running statistics as well, which no attack reads",
     "few": "only {messages} attacked, too few for a conclusion",
     "group": "{left} left in a sum, too few for a conclusion",
     "alone": "it was not shown that it works where one client is left",
@@ -56,6 +57,7 @@ PLAIN = {
     "message better than what it gave",
     "noise": "the attack took the protection's randomness for noise without a structure, which nobody claims; somebody "
     "who knows a structure may remove it",
+    "unread": "clients send means of their data as well, which were not attacked",
     "few": "only {messages} attacked, and that is too few for an answer",
     "group": "{left} left in a sum, and that is too few for an answer",
     "alone": "it was not shown that the same attack succeeds where a sum holds a single client's message",

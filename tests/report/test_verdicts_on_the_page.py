@@ -12,6 +12,7 @@ import pytest
 
 from flfw.api.summary import summary
 from flfw.audit import entries as audit_entries
+from flfw.audit import judge
 from flfw.audit import verdict as verdicts
 from flfw.audit.measures import sum_conclusion
 from flfw.audit.measures.statistics import most_missed
@@ -139,6 +140,7 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         "a client takes its own part off the mean",
         "of two clients each can compute what the other one sent",
     ),
+    ("inconclusive", "unread", {}, "clients send running statistics as well", "means of their data as well"),
 ]
 
 
@@ -152,7 +154,7 @@ def setting(folder: Path, **changes: Any) -> AuditEntry:
 
 
 def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
-    source = inspect.getsource(verdicts) + inspect.getsource(audit_entries)
+    source = "".join(map(inspect.getsource, (verdicts, audit_entries, judge)))
     on_sums = re.findall(r'return \(?\s*"[^"]+",\s*"(\w+)",', inspect.getsource(sum_conclusion))
     causes = set(re.findall(r'Conclusion\(\s*"[^"]+",\s*"(\w+)"', source)) | set(verdicts._TO_SHOW) | set(on_sums)
     assert {"peer", "undefended", "alone", "group", "untried"} <= set(on_sums)

@@ -1,0 +1,50 @@
+"""Conclusions where clients send running statistics beside the gradients that an audit attacks."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+
+from flfw.audit import entries
+from flfw.audit.judge import of_gradients_alone
+from flfw.audit.verdict import Conclusion
+from flfw.nets.net import Net
+from flfw.runs import run as whole
+from tests.support.small_runs import tiny
+
+NORMED = "tests.audit.test_unread_statistics:normed"
+
+
+def normed(shape: tuple[int, ...], classes: int) -> Net:
+    """A network that normalises the colours of its images."""
+    size = shape[0] * shape[1] * shape[2]
+    return Net(nn.Sequential(nn.BatchNorm2d(shape[0]), nn.Flatten(), nn.Linear(size, 16)), nn.Linear(16, classes))
+
+
+def test_only_a_verdict_that_nothing_leaks_changes() -> None:
+    for word in ("leaks", "identifies", "attack broken", "inconclusive", "static only"):
+        made = {"attack": "ig", **Conclusion(word, "cause", "Reason.")._asdict()}
+        assert of_gradients_alone(made, "statistics") == made
+    nothing = {"attack": "ig", **Conclusion("no leak found", "nothing", "Reason.")._asdict()}
+    assert of_gradients_alone(nothing, "") == nothing
+    turned = of_gradients_alone(nothing, "statistics")
+    assert (turned["attack"], turned["verdict"], turned["cause"]) == ("ig", "inconclusive", "unread")
+
+
+@pytest.mark.parametrize(("net", "method", "cause"), [(NORMED, "fedavg", "unread"), ("mlp", "fedavg", "nothing")])
+def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: str, method: str, cause: str
+) -> None:
+    def nothing(*_: Any) -> Conclusion:
+        return Conclusion("no leak found", "nothing", "Nothing came out.")
+
+    monkeypatch.setattr(entries, "verdict", nothing)
+    given = {"net": net, "method": method, "dataset": "digits", "defence": "dp_gaussian", "attack": ("analytic",)}
+    out = whole.run(tiny(tmp_path / "run", **given, audit_rounds="0", images=1))
+    result = json.loads((out / "result.json").read_text())
+    assert {entry["cause"] for entry in result["audit"]} == {cause}
+    assert ("extractor.0.running_mean" in json.dumps(result["audit"])) == (cause == "unread")
