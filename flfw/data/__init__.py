@@ -16,6 +16,7 @@ import numpy as np
 from flfw.data.catalogue import (
     PREFIXES,
     absolute,
+    code_of,
     configured,
     describe,
     has_public_constants,
@@ -162,7 +163,7 @@ def load(name: str, data_root: Path | None = None, side: int | None = None, form
     paths = _present(name, card, root)
     # A user's own images may differ in size, unless they were read without resizing.
     as_published = side is None or (card.root is None and card.shape[1:] == (side, side))
-    forms = (form,) if is_of_pictures(name) else ()
+    forms = (form,) if is_of_pictures(name) else code_of(name)
     key = cache.digest(name, card.classes, "as published" if as_published else side, cache.fingerprint(paths), *forms)
     folder = cache.user_cache() / "pixels" / f"{name.partition(':')[0]}-{key}"
     if not folder.exists():

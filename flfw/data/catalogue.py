@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from flfw.data import text
-from flfw.data.files import patients
+from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetCard
 from flfw.data.generated import images, logistic
 from flfw.data.pictures.form import PictureForm
@@ -114,6 +115,13 @@ def _outside(name: str) -> DatasetCard:
     if not isinstance(card, DatasetCard):
         raise BadInput(f"Expected dataset={name} to be a DatasetCard, got {card!r}.")
     return card
+
+
+def code_of(name: str) -> tuple[str, ...]:
+    """Return a digest of the module of ``package.module:CARD``, whose code makes the examples; else nothing."""
+    prefix, _, word = name.partition(":")
+    file = getattr(sys.modules.get(prefix), "__file__", None) if word and prefix not in PREFIXES else None
+    return (cache.fingerprint([Path(file)]),) if file else ()
 
 
 def is_at_sites(name: str) -> bool:
