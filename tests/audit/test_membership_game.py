@@ -249,6 +249,9 @@ class SomeDefended:
     def missed(self, asked: MembershipRequest, client: int) -> str:
         return ""
 
+    def unread(self, attack: str) -> str:
+        return ""
+
 
 @dataclass(frozen=True)
 class Answer:
