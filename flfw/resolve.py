@@ -25,7 +25,7 @@ from flfw.experiment import Experiment
 from flfw.inversion.compute import Compute
 from flfw.messages.sharing import Sharing, matches
 from flfw.method import Method
-from flfw.nets.net import draws_in_training, moved_in_training
+from flfw.nets.net import draws_in_training, moved_in_training, statistics_in_words
 from flfw.pipeline import (
     DefenceStage,
     build_net,
@@ -125,9 +125,7 @@ class Resolved:
     @property
     def unread_statistics(self) -> str:
         """The same in words, for an audit that does not attack them; empty: there are none."""
-        sent = self.sent_statistics
-        more = f" and {len(sent) - 1} more" if len(sent) > 1 else ""
-        return f"the running statistics of the network ({sent[0]}{more})" if sent else ""
+        return statistics_in_words(self.sent_statistics)
 
     def build_model(self) -> nn.Module:
         """Build the method's model, initialised from torch's current generator."""

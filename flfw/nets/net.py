@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from typing import TypeAlias
 
@@ -183,6 +183,16 @@ def moved_in_training(model: nn.Module, x: Tensor) -> tuple[str, ...]:
         tried(x)
     after = tried.state_dict()
     return tuple(n for n, value in before.items() if value.is_floating_point() and not torch.equal(after[n], value))
+
+
+def statistics_in_words(names: Sequence[str]) -> str:
+    """Name running statistics in a sentence; empty if there are none.
+
+    >>> statistics_in_words(["norm.running_mean", "norm.running_var"])
+    'the running statistics of the network (norm.running_mean and 1 more)'
+    """
+    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+    return f"the running statistics of the network ({names[0]}{more})" if names else ""
 
 
 def mixes_examples(model: nn.Module, x: Tensor, training: bool = True) -> bool:

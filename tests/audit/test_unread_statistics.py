@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from flfw.audit.judge import of_gradients_alone
 from flfw.audit.verdict import Conclusion
 from flfw.nets.net import Net
 from flfw.runs import run as whole
+from tests.support.foreign_apps import Convolutional, ask, client_app, dense, recorded
 from tests.support.small_runs import tiny
 
 NORMED = "tests.audit.test_unread_statistics:normed"
@@ -48,3 +50,14 @@ def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
     result = json.loads((out / "result.json").read_text())
     assert {entry["cause"] for entry in result["audit"]} == {cause}
     assert ("extractor.0.running_mean" in json.dumps(result["audit"])) == (cause == "unread")
+
+
+@pytest.mark.parametrize(("build", "cause"), [(Convolutional, "unread"), (dense, "nothing")])
+def test_nor_does_an_audit_of_a_recorded_app(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[], nn.Module], cause: str
+) -> None:
+    monkeypatch.setattr(entries, "verdict", lambda *_: Conclusion("no leak found", "nothing", "Nothing came out."))
+    folder = recorded(tmp_path / "recordings", client_app(build, 1), build)
+    audited = ask(folder, tmp_path / "audit", net=build)["audit"]
+    assert {entry["cause"] for entry in audited} == {cause}
+    assert ("norm.running_mean" in json.dumps([entry["reason"] for entry in audited])) == (cause == "unread")

@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from torch import nn
 
 from flfw.adversary.attack import Attack, tuned_on
@@ -27,12 +28,13 @@ from flfw.audit.foreign.grants import Grants
 from flfw.audit.foreign.knowledge import InputSpace, described, granted, input_space, victim
 from flfw.audit.foreign.ladder import control, crafted, probes
 from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket
-from flfw.audit.judge import easy
+from flfw.audit.judge import easy, of_gradients_alone
 from flfw.audit.measures.public import Public
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import Standing
 from flfw.audit.verdict import Ladder, Rung
 from flfw.errors import BadInput, require
+from flfw.nets.net import running_statistics, statistics_in_words
 from flfw.provenance.sittings import now
 from flfw.recording.reader import Recordings
 from flfw.terminal.progress import Steps
@@ -246,8 +248,23 @@ class _Audit:
         )
         # Here the rungs become the verdict: ``ladder.consistency`` is the one of `Consistency.checked`.
         summary = entry(description, solution, rows, sum(sizes), ladder, self._case.seed, target)
+        summary = of_gradients_alone(summary, self._unread(granting.pairs))
         summary |= {"consistency": [check.as_dict() for check in checks]}
         return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
+
+    def _unread(self, pairs: Sequence[Pair | None]) -> str:
+        """Name the running statistics that clients sent beside what the attacks explain; empty: none."""
+        names = running_statistics(self._grants.net)
+        moved = [
+            name
+            for name in names
+            for seen, _ in filter(None, pairs)
+            if name in seen.sent
+            and name in seen.received
+            and seen.sent[name].is_floating_point()
+            and not torch.equal(seen.sent[name], seen.received[name])
+        ]
+        return statistics_in_words(list(dict.fromkeys(moved)))
 
     def _job(self, attack: str, ticket: Ticket, exchanges: Sequence[Exchange]) -> Job:
         inputs = self._case.inputs
