@@ -253,7 +253,7 @@ class _Audit:
         return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
 
     def _unread(self, pairs: Sequence[Pair | None]) -> str:
-        """Name the running statistics that clients sent beside what the attacks explain; empty: none."""
+        """Name the running statistics that clients sent and no attack reads; empty: none."""
         names = running_statistics(self._grants.net)
         moved = [
             name
