@@ -181,7 +181,8 @@ def log_density(x: np.ndarray, at: tuple[np.ndarray, np.ndarray, np.ndarray]) ->
     with np.errstate(divide="ignore"):  # at the centre
         squares = 2 * np.log(np.abs(x - centre) / scale) - np.log(freedom)
     constant = gammaln((freedom + 1) / 2) - gammaln(freedom / 2) - np.log(np.pi * freedom) / 2 - np.log(scale)
-    return constant - (freedom + 1) / 2 * np.logaddexp(0, squares)
+    with np.errstate(invalid="ignore"):  # a loss that is not a number has no density, and counts as a failure
+        return constant - (freedom + 1) / 2 * np.logaddexp(0, squares)
 
 
 def _tail(x: np.ndarray, at: tuple[np.ndarray, np.ndarray, np.ndarray]) -> np.ndarray:

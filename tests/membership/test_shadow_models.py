@@ -88,3 +88,4 @@ def test_a_density_far_from_its_centre_is_that_of_scipy_and_finite_beyond() -> N
     assert log_density(near, at) == pytest.approx(stats.t.logpdf(near, 5.0, 1.0, 2.0), rel=1e-12)  # type: ignore[arg-type]
     tiny = tuple(np.array([value]) for value in (5.0, 0.0, 1e-154))
     assert np.isfinite(log_density(np.array([1e10]), tiny)).all()  # type: ignore[arg-type]
+    assert np.isnan(log_density(np.array([np.nan]), at)).all()  # type: ignore[arg-type]
