@@ -15,13 +15,11 @@ import numpy as np
 from flfw.adversary.attack import tuned_on
 from flfw.audit.attack_server import Attacks, AttackServer, Inline, place, require_gpu
 from flfw.audit.climb import Climb
-from flfw.audit.entries import MALICIOUS, POSITIVE
 from flfw.audit.jobs import Job, Solution, Ticket
 from flfw.audit.judge import Judge, control, easy, easy_words
 from flfw.audit.measures import perceptual
 from flfw.audit.measures.feature_error import Extractors
 from flfw.audit.measures.public import Public
-from flfw.audit.measures.sum_conclusion import with_groups_needed
 from flfw.audit.membership_game.membership_audit import MembershipAudit
 from flfw.audit.membership_game.request import MembershipRequest
 from flfw.audit.membership_views import with_informed
@@ -31,7 +29,9 @@ from flfw.audit.queue import Queue
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import standing
 from flfw.audit.uploads import read_truth, truth_keys
-from flfw.audit.verdict import Rung
+from flfw.audit.verdicts.conclude import MALICIOUS, POSITIVE
+from flfw.audit.verdicts.evidence import Rung
+from flfw.audit.verdicts.groups_needed import with_groups_needed
 from flfw.curves import GROUP, Point
 from flfw.errors import BadInput
 from flfw.nets.net import Tensors

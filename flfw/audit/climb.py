@@ -29,7 +29,7 @@ from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD, on_rung
 from flfw.audit.scorer import ScoreRow
 from flfw.audit.uploads import read_truth, truth_keys
-from flfw.audit.verdict import EASY_SHARE, Rung, Searched
+from flfw.audit.verdicts.evidence import EASY_SHARE, Rung, Searched
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.inversion.fit import Fit

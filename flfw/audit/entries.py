@@ -13,14 +13,11 @@ from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.reach import out_of_reach
 from flfw.audit.measures.rouge import GRAMS
-from flfw.audit.measures.sum_conclusion import SumEvidence, SumFacts, conclude_on_sums
 from flfw.audit.scorer import FLOORS, UNGUIDED, ScoreRow
-from flfw.audit.verdict import EASY_SHARE, Conclusion, Evidence, Ladder, Searched, verdict
+from flfw.audit.verdicts.conclude import MALICIOUS, POSITIVE, conclude
+from flfw.audit.verdicts.evidence import Evidence, Ladder, Searched
+from flfw.audit.verdicts.sum_conclusion import SumFacts
 from flfw.rng import numpy_generator
-
-MALICIOUS = "malicious server only"
-"""Verdict on a network that a malicious server changed, where `verdict` would find a leak."""
-POSITIVE = ("leaks", "identifies")
 
 _RULE = "one to one, so that the squared differences of the whole batch are least"
 
@@ -43,6 +40,7 @@ class AuditedTarget:
         tampered_by: the attack whose malicious server changed the network; empty: the server followed the protocol.
         bounded: whether no result can be nearer to the truth than the rows' ceiling.
         sums: facts of the sums; None: single messages were attacked.
+        unread: in words, statistics of their data that clients send and that no attack reads; empty: there are none.
     """
 
     private: bool = False
@@ -57,6 +55,7 @@ class AuditedTarget:
     tampered_by: str = ""
     bounded: bool = True
     sums: SumFacts | None = None
+    unread: str = ""
 
 
 def entry(
@@ -83,10 +82,7 @@ def entry(
     """
     failures = sum(row["failed"] for row in rows) + asked - len(rows)
     evidence = _evidence(description, rows, failures / asked, target, untold, seed)
-    conclusion = _concluded(target.sums, ladder, evidence)
-    if target.tampered_by:
-        conclusion = of_malicious_server(conclusion, target.tampered_by)
-    word, cause, reason = conclusion
+    word, cause, reason = conclude(ladder, evidence, target.sums, target.tampered_by, target.unread)
     if solution.stopped and word not in (*POSITIVE, MALICIOUS):
         reason = f"{reason} {description['attack']} gave nothing: {solution.stopped.rstrip('.')}."
     floors = FLOORS if _mean(rows, f"floor_{UNGUIDED}") is None else (*FLOORS, UNGUIDED)
@@ -124,42 +120,6 @@ def entry(
         "stopped": solution.stopped,
         "seconds": round(solution.seconds, 3),
     }
-
-
-def _concluded(facts: SumFacts | None, ladder: Ladder, evidence: Evidence) -> Conclusion:
-    """Conclude; of sums without another defence by rules of their own."""
-    conclusion, at = verdict(ladder, evidence), evidence.searched
-    if facts and facts.exposed and not evidence.defended and conclusion.verdict not in (*POSITIVE, "attack broken"):
-        return Conclusion(*facts.exposure())
-    if facts and conclusion.cause == "undefended":
-        short = at is not None and 2 * at.short > at.total
-        sums = SumEvidence(facts, bool(ladder.consistency.passed), short, evidence.messages)
-        return Conclusion(*conclude_on_sums(sums, EASY_SHARE))
-    return conclusion
-
-
-def of_malicious_server(conclusion: Conclusion, by: str) -> Conclusion:
-    """Return a conclusion on a network that a malicious server changed: it is none on the honest protocol.
-
-    A leak becomes `MALICIOUS`; without a leak the verdict is at most ``inconclusive``.
-
-    Args:
-        conclusion: by the rules for honest servers.
-        by: the attack that changed the network.
-
-    >>> of_malicious_server(Conclusion("no leak found", "nothing", "Nothing came out."), "x").verdict
-    'inconclusive'
-    """
-    word, cause, reason = conclusion
-    beyond = "It says nothing about a server that follows the protocol: audit that in a run of such a server."
-    if word in POSITIVE:
-        return Conclusion(
-            MALICIOUS, "tampered", f"In the network that a malicious server changed ({by}): {reason} {beyond}"
-        )
-    if word in ("attack broken", "inconclusive"):
-        return Conclusion(word, cause, f"{reason} {beyond}")
-    nothing = f"Nothing was reconstructed in the network that a malicious server changed ({by})."
-    return Conclusion("inconclusive", "tampered", f"{nothing} {beyond}")
 
 
 def _evidence(

@@ -19,12 +19,12 @@ from flfw.audit.jobs import Job, Solution, Ticket
 from flfw.audit.measures.class_inference import PRESENT, Inference
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import psnr
-from flfw.audit.measures.sum_conclusion import SumFacts
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import Standing, standing, unseen
-from flfw.audit.verdict import CONTROL_DB, EASY_SHARE, Conclusion, Ladder, Rung, Searched
+from flfw.audit.verdicts.evidence import CONTROL_DB, EASY_SHARE, Ladder, Rung, Searched
+from flfw.audit.verdicts.sum_conclusion import SumFacts
 from flfw.experiment import PEER
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.inputs import Inputs
@@ -81,10 +81,10 @@ class Judge:
                 expected=self._expected(job, stands),
                 tampered_by=self._experiment.tampered_by,
                 bounded=self._named[job.attack].bounded,
+                unread=self._resolved.unread_statistics,
                 assumes=stands.adaptation == "automatic" and relies_on_noise(self._resolved, job.ticket, vantage),
             )
-            made = entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other)
-            entries.append(of_gradients_alone(made, self._resolved.unread_statistics))
+            entries.append(entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other))
         return entries
 
     def _sums(self, job: Job, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
@@ -300,19 +300,3 @@ def easy_words(rows: Sequence[ScoreRow], below: Rung) -> str:
 
 def _mean_psnr(values: Sequence[float]) -> float:
     return float(np.mean(values)) if values else 0.0
-
-
-def of_gradients_alone(entry: dict[str, Any], unread: str) -> dict[str, Any]:
-    """Return an entry that does not say that nothing leaks where clients send statistics that were not attacked.
-
-    Args:
-        entry: on the gradients that were attacked.
-        unread: the statistics in words; empty: none are sent.
-    """
-    if entry["verdict"] != "no leak found" or not unread:
-        return entry
-    reason = (
-        f"Nothing was reconstructed from gradients. But in training clients send {unread} as well, which are means of "
-        "their data, and no attack was made on these: what hides the gradients may not hide them."
-    )
-    return entry | Conclusion("inconclusive", "unread", reason)._asdict()

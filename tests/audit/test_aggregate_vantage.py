@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from flfw.audit.measures.sum_conclusion import SumEvidence, SumFacts, conclude_on_sums, with_groups_needed
+from flfw.audit.verdicts.groups_needed import with_groups_needed
+from flfw.audit.verdicts.sum_conclusion import SumEvidence, SumFacts, conclude_on_sums
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.runs import run as whole

@@ -17,9 +17,9 @@ from flfw.adversary.sums import SEEN
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.attacks.rog import ROG, ROGSettings
-from flfw.audit.entries import MALICIOUS
 from flfw.audit.foreign import TrainingDescription, knowledge
 from flfw.audit.measures.public import Public
+from flfw.audit.verdicts.conclude import MALICIOUS
 from flfw.errors import BadInput
 from flfw.recording.reader import Recordings
 from tests.support.foreign_apps import (

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from flfw.adversary.observation import Observation, Vantage
 from flfw.adversary.sums import Protocol
-from flfw.audit.measures.sum_conclusion import memberships_with_groups_needed
 from flfw.audit.membership_game.request import vantage_points
 from flfw.audit.membership_game.seen import in_sums, less_own_parts
+from flfw.audit.verdicts.groups_needed import memberships_with_groups_needed
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings

@@ -11,7 +11,7 @@ import torch
 
 from flfw.adversary.observation import Observation, Vantage
 from flfw.adversary.peer_view import others_mean, rounding
-from flfw.audit.measures.sum_conclusion import SumEvidence, SumFacts, conclude_on_sums
+from flfw.audit.verdicts.sum_conclusion import SumEvidence, SumFacts, conclude_on_sums
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors

@@ -10,7 +10,7 @@ from flfw.attacks.rog import ROG, ROGSettings
 from flfw.audit.entries import AuditedTarget, entry
 from flfw.audit.jobs import Solution
 from flfw.audit.measures.reach import out_of_reach
-from flfw.audit.verdict import Ladder, Rung
+from flfw.audit.verdicts.evidence import Ladder, Rung
 
 FLOORS = ("grey", "nearest_public", "unguided")
 

@@ -14,7 +14,7 @@ from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Reconstruction, Truth
 from flfw.audit.climb import Climb
 from flfw.audit.jobs import Exchange, Solution
-from flfw.audit.verdict import Searched
+from flfw.audit.verdicts.evidence import Searched
 from flfw.inversion.fit import Fit
 from tests.audit.test_queue import job
 

@@ -15,9 +15,9 @@ from flwr.supercore.task_identity import TaskIdentity
 from flfw import nets
 from flfw.adversary.malicious_server import MaliciousServer
 from flfw.api import summary
-from flfw.audit.entries import MALICIOUS, of_malicious_server
 from flfw.audit.measures.noticed import noticed
-from flfw.audit.verdict import Conclusion
+from flfw.audit.verdicts.conclude import MALICIOUS, of_malicious_server
+from flfw.audit.verdicts.evidence import Conclusion
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.matrix import matrices

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from torch import nn
 
-from flfw.audit import entries
-from flfw.audit.judge import of_gradients_alone
-from flfw.audit.verdict import Conclusion
+from flfw.audit.verdicts import conclude
+from flfw.audit.verdicts.conclude import of_gradients_alone
+from flfw.audit.verdicts.evidence import Conclusion
 from flfw.nets.net import Net
 from flfw.runs import run as whole
 from tests.support.foreign_apps import Convolutional, ask, client_app, dense, recorded
@@ -29,12 +29,12 @@ def normed(shape: tuple[int, ...], classes: int) -> Net:
 
 def test_only_a_verdict_that_nothing_leaks_changes() -> None:
     for word in ("leaks", "identifies", "attack broken", "inconclusive", "static only"):
-        made = {"attack": "ig", **Conclusion(word, "cause", "Reason.")._asdict()}
+        made = Conclusion(word, "cause", "Reason.")
         assert of_gradients_alone(made, "statistics") == made
-    nothing = {"attack": "ig", **Conclusion("no leak found", "nothing", "Reason.")._asdict()}
+    nothing = Conclusion("no leak found", "nothing", "Reason.")
     assert of_gradients_alone(nothing, "") == nothing
     turned = of_gradients_alone(nothing, "statistics")
-    assert (turned["attack"], turned["verdict"], turned["cause"]) == ("ig", "inconclusive", "unread")
+    assert (turned.verdict, turned.cause) == ("inconclusive", "unread")
 
 
 @pytest.mark.parametrize(("net", "method", "cause"), [(NORMED, "fedavg", "unread"), ("mlp", "fedavg", "nothing")])
@@ -44,7 +44,7 @@ def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
     def nothing(*_: Any) -> Conclusion:
         return Conclusion("no leak found", "nothing", "Nothing came out.")
 
-    monkeypatch.setattr(entries, "verdict", nothing)
+    monkeypatch.setattr(conclude, "verdict", nothing)
     given = {"net": net, "method": method, "dataset": "digits", "defence": "dp_gaussian", "attack": ("analytic",)}
     out = whole.run(tiny(tmp_path / "run", **given, audit_rounds="0", images=1))
     result = json.loads((out / "result.json").read_text())
@@ -56,7 +56,7 @@ def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
 def test_nor_does_an_audit_of_a_recorded_app(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[], nn.Module], cause: str
 ) -> None:
-    monkeypatch.setattr(entries, "verdict", lambda *_: Conclusion("no leak found", "nothing", "Nothing came out."))
+    monkeypatch.setattr(conclude, "verdict", lambda *_: Conclusion("no leak found", "nothing", "Nothing came out."))
     folder = recorded(tmp_path / "recordings", client_app(build, 1), build)
     audited = ask(folder, tmp_path / "audit", net=build)["audit"]
     assert {entry["cause"] for entry in audited} == {cause}

@@ -21,7 +21,7 @@ from flfw.audit.entries import entry as summed
 from flfw.audit.jobs import Solution
 from flfw.audit.measures.identification import Identified
 from flfw.audit.scorer import FLOORS, ScoreRow
-from flfw.audit.verdict import (
+from flfw.audit.verdicts.evidence import (
     CONTROL_DB,
     EASY_SHARE,
     FAILED_SHARE,
@@ -31,8 +31,8 @@ from flfw.audit.verdict import (
     Ladder,
     Rung,
     Searched,
-    verdict,
 )
+from flfw.audit.verdicts.verdict import verdict
 from flfw.experiment import Experiment
 from flfw.formats.result_entries import breakdowns
 from flfw.nets import Tensors

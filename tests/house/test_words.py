@@ -18,8 +18,8 @@ EMPTY_NAMES = {"of", "found", "about", "said", "told", "own", "several"}
 SETTINGS = {
     ("attacks/fedcg.py", "own"),
     ("flfw/matrix/rows.py", "told"),
-    ("flfw/audit/verdict.py", "told"),
-    ("flfw/audit/verdict.py", "found"),
+    ("flfw/audit/verdicts/evidence.py", "told"),
+    ("flfw/audit/verdicts/evidence.py", "found"),
     ("flfw/formats/result_entries.py", "found"),
 }
 """Fields that are keys of ``--set`` or of a file, which scripts rely on."""

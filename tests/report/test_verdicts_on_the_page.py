@@ -11,11 +11,9 @@ from typing import Any
 import pytest
 
 from flfw.api.summary import summary
-from flfw.audit import entries as audit_entries
-from flfw.audit import judge
-from flfw.audit import verdict as verdicts
-from flfw.audit.measures import sum_conclusion
 from flfw.audit.measures.statistics import most_missed
+from flfw.audit.verdicts import conclude, sum_conclusion
+from flfw.audit.verdicts import verdict as verdicts
 from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
 from flfw.report.findings import AuditEntry, read_settings
 from flfw.report.page_facts import most_missed as shown_missed
@@ -154,14 +152,14 @@ def setting(folder: Path, **changes: Any) -> AuditEntry:
 
 
 def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
-    source = "".join(map(inspect.getsource, (verdicts, audit_entries, judge)))
-    on_sums = re.findall(r'return \(?\s*"[^"]+",\s*"(\w+)",', inspect.getsource(sum_conclusion))
+    source = "".join(map(inspect.getsource, (verdicts, conclude)))
+    on_sums = re.findall(r'Conclusion\(\s*"[^"]+",\s*"(\w+)",', inspect.getsource(sum_conclusion))
     causes = set(re.findall(r'Conclusion\(\s*"[^"]+",\s*"(\w+)"', source)) | set(verdicts._TO_SHOW) | set(on_sums)
     assert {"peer", "undefended", "alone", "group", "untried"} <= set(on_sums)
     assert causes - WITHOUT_A_CLAUSE == {cause for _, cause, *_ in CASES}
     assert {key.partition(",")[0] for key in BRIEF} == {cause for _, cause, *_ in CASES}
     assert BRIEF.keys() == PLAIN.keys()
-    assert set(re.findall(r'Conclusion\(\s*"([^"]+)",', source)) | {audit_entries.MALICIOUS} == set(ORDER)
+    assert set(re.findall(r'Conclusion\(\s*"([^"]+)",', source)) | {conclude.MALICIOUS} == set(ORDER)
 
 
 @pytest.mark.parametrize(("verdict", "cause", "changes", "brief", "plain"), CASES)

@@ -28,11 +28,11 @@ from flfw.audit.foreign.grants import Grants
 from flfw.audit.foreign.knowledge import InputSpace, described, granted, input_space, victim
 from flfw.audit.foreign.ladder import control, crafted, probes
 from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket
-from flfw.audit.judge import easy, of_gradients_alone
+from flfw.audit.judge import easy
 from flfw.audit.measures.public import Public
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import Standing
-from flfw.audit.verdict import Ladder, Rung
+from flfw.audit.verdicts.evidence import Ladder, Rung
 from flfw.errors import BadInput, require
 from flfw.nets.net import running_statistics, statistics_in_words
 from flfw.provenance.sittings import now
@@ -245,10 +245,10 @@ class _Audit:
             settings=len(self._attacks) * len(self._chosen.groups),
             tampered_by=self._case.tampered_by,
             bounded=attack.bounded,
+            unread=self._unread(granting.pairs),
         )
         # Here the rungs become the verdict: ``ladder.consistency`` is the one of `Consistency.checked`.
         summary = entry(description, solution, rows, sum(sizes), ladder, self._case.seed, target)
-        summary = of_gradients_alone(summary, self._unread(granting.pairs))
         summary |= {"consistency": [check.as_dict() for check in checks]}
         return summary | {"scoring_seconds": round(time.monotonic() - started, 3)}, rows
 

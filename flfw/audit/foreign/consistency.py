@@ -18,7 +18,7 @@ from flfw.audit.foreign.description import SENDS, TrainingDescription
 from flfw.audit.foreign.knowledge import changed, named
 from flfw.audit.foreign.retraining import Retraining, retrained
 from flfw.audit.measures.agreement import TOLERANCE, Agreement, Outcome, agreement, resolution
-from flfw.audit.verdict import Rung
+from flfw.audit.verdicts.evidence import Rung
 from flfw.errors import BadInput
 from flfw.nets.net import Tensors, numel
 from flfw.rng import torch_generator

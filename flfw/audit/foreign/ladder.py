@@ -20,7 +20,7 @@ from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Observation, Truth
 from flfw.audit import judge
 from flfw.audit.foreign.case import ForeignCase
-from flfw.audit.verdict import Rung
+from flfw.audit.verdicts.evidence import Rung
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.nets.inputs import Inputs

@@ -11,7 +11,6 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from flfw.audit.measures.sum_conclusion import memberships_with_groups_needed
 from flfw.audit.membership_entries import MembershipControls, SumSeen, claim_against, entry
 from flfw.audit.membership_game.accuracy import hits_of
 from flfw.audit.membership_game.candidates import untrained_pairs
@@ -29,6 +28,7 @@ from flfw.audit.membership_game.request import (
     Scores,
     vantage_points,
 )
+from flfw.audit.verdicts.groups_needed import memberships_with_groups_needed
 from flfw.data.splits.on_demand import sizes
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment

@@ -1,4 +1,4 @@
-"""Verdicts: pure functions from the results of an attack to one of six words, its cause and a sentence.
+"""Verdict on single messages: a pure function from an attack's results to one of six words, its cause and a sentence.
 
 A reconstruction is evidence by itself. A failure is evidence only if the same attack succeeds on the case itself, where
 nothing hides the data, and through the same defence where it is weak. `Ladder` holds these easier cases.
@@ -6,141 +6,14 @@ nothing hides the data, and through the same defence where it is weak. `Ladder` 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
-
-from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.statistics import most_missed, significant
-
-CONTROL_DB = 40.0
-EASY_SHARE = 0.5
-FAILED_SHARE = 0.5
-MESSAGES = 8  # least number of independent messages for "no leak found": they exclude, at 95 %, that 32 % leak
+from flfw.audit.verdicts.evidence import CONTROL_DB, FAILED_SHARE, MESSAGES, Conclusion, Evidence, Ladder, Rung
 
 _TO_SHOW = {
     "consistency": "the attacker's model of the client explains the message",
     "told": "the attack works through this defence where it is weak",
     "matched": "the attack works on this case without the defence",
 }
-
-
-class Conclusion(NamedTuple):
-    """Verdict of an attack on a target.
-
-    Attributes:
-        verdict: ``leaks``, ``identifies``, ``no leak found``, ``static only``, ``inconclusive`` or ``attack broken``.
-        cause: what decided it, in one word.
-        reason: what decided it, in sentences.
-    """
-
-    verdict: str
-    cause: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Rung:
-    """Result of a rung of the ladder below an audit.
-
-    Attributes:
-        rung: ``control``, ``easy``, ``consistency``, ``matched`` or ``told``.
-        psnr: mean over the probes in dB; None: no example was reconstructed, or this rung has none.
-        passed: whether the attack, or the measurement, does here what it must; None: the rung was not climbed.
-        seconds: run time of the attack.
-        stopped: why there is no result; None if there is one.
-        reason: the result in words, where numbers alone do not tell it.
-    """
-
-    rung: str
-    psnr: float | None
-    passed: bool | None
-    seconds: float = 0.0
-    stopped: str | None = None
-    reason: str = ""
-
-
-@dataclass(frozen=True)
-class Ladder:
-    """Easier cases below an audited case.
-
-    Attributes:
-        control: the closed form on softmax regression; it checks the measurement.
-        easy: the attack on the same network and data, fresh, undefended, wholly shared, one example, one step.
-        consistency: whether the attacker's model of the client, at the true data, gives the recorded message.
-        matched: the attack on the same clients, weights, batch and steps, undefended.
-        told: the adapted attack on the same, behind the same defence in its mildest form.
-    """
-
-    control: Rung
-    easy: Rung
-    consistency: Rung = Rung("consistency", None, None, stopped="it was not checked")
-    matched: Rung = Rung("matched", None, None)
-    told: Rung = Rung("told", None, None)
-
-    def climbed(self) -> Iterator[dict[str, Any]]:
-        """Yield the rungs that have a result, or a reason for having none, as result.json holds them."""
-        for rung in (self.control, self.easy, self.consistency, self.matched, self.told):
-            if rung.passed is not None or rung.stopped:
-                yield asdict(rung)
-
-
-@dataclass(frozen=True)
-class Searched:
-    """Values of an attack's objective, which it minimises, over the messages of a setting.
-
-    Attributes:
-        truth: median at the true data.
-        found: median at the reconstructions, failed ones apart.
-        random: median at random guesses.
-        short: messages in which the search ended above the truth, or failed.
-        total: messages with a value at the truth and at a random guess.
-    """
-
-    truth: float
-    found: float
-    random: float
-    short: int
-    total: int
-
-
-@dataclass(frozen=True)
-class Evidence:
-    """Results of an attack on its targets.
-
-    Attributes:
-        recovered: examples that were reconstructed.
-        attacked: examples that were attacked.
-        messages: independent messages among them; a batch is one.
-        failed: share of the examples without any result, in [0, 1].
-        adaptive: whether the attack knew every operation between the data and the sent tensors.
-        private: whether clients keep tensors of the model private.
-        defended: whether a defence, or the method's own mechanism, changed what was sent.
-        size: size of the target in words, where it is larger than one example and one step.
-        outdone: in words, by how much the same attack got further without knowing the defence, if it did.
-        by_chance: examples that were as close as reconstructed ones, but no closer than by chance.
-        identified: identification among look-alikes by the attack's results, where it was tested.
-        pointed: messages that their true data explain better than candidates do, where it was tested.
-        settings: number of these tests in the run.
-        searched: values of the objective, where the attack has one.
-        assumes: whether the attack took a defence's randomness for independent noise, which the defence does not claim.
-    """
-
-    recovered: int
-    attacked: int
-    messages: int
-    failed: float
-    adaptive: bool
-    private: bool
-    defended: bool
-    size: str = ""
-    outdone: str = ""
-    by_chance: int = 0
-    identified: Identified | None = None
-    pointed: Identified | None = None
-    settings: int = 1
-    searched: Searched | None = None
-    assumes: bool = False
 
 
 def verdict(ladder: Ladder, evidence: Evidence) -> Conclusion:
@@ -267,12 +140,12 @@ def _unearned(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
                 "inconclusive", rung, f"It was not shown that {shown} ({why}): its failure means nothing."
             )
     if searched and 2 * searched.short > searched.total:
-        truth, found = _apart(searched.truth, searched.found)
+        at_truth, at_result = _apart(searched.truth, searched.found)
         return Conclusion(
             "inconclusive",
             "search",
             f"The search ended short in {searched.short} of {searched.total} messages: the true data explain these "
-            f"better (median of its objective {truth}) than its results do ({found}; a random guess has "
+            f"better (median of its objective {at_truth}) than its results do ({at_result}; a random guess has "
             f"{searched.random:.3g}). A longer or better search is needed.",
         )
     if evidence.assumes:
