@@ -140,6 +140,11 @@ class Climb:
         seen = Recordings(job.recordings).observations(ids)
         return Protocol(0).cuts([one.sent for one in seen if one is not None])
 
+    def lost(self, job: Job) -> bool:
+        """Return whether rounding may be as large as what is left in half of a job's sums; so where none was seen."""
+        errors = [of_the_sum(seen.sent, seen, known.weights, job) for seen, known, _ in self._open(job)]
+        return not errors or median(errors) >= 1
+
     def candidates(self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution) -> Identified | None:
         """Hold other data of the same client and classes against each message; None: it cannot be done.
 

@@ -95,9 +95,9 @@ class Judge:
         at = job.attack, job.vantage, job.adaptive, defence, ticket.round, ticket.recorded
         if ticket.group == 1:
             self._recovered_alone[at] = sum(row["recovered"] for row in rows) / max(1, len(rows))
-        peer, size = ticket.vantage == PEER, ticket.group + ticket.colluding
-        computed = peer and not unseen(self._resolved, PEER)
-        return SumFacts(size, self._colluding(ticket), self._recovered_alone.get(at), self._untried(), computed)
+        computed = ticket.vantage == PEER and not unseen(self._resolved, PEER)
+        size, lost = ticket.group + ticket.colluding, computed and self._climb.lost(job)
+        return SumFacts(size, self._colluding(ticket), self._recovered_alone.get(at), self._untried(), computed, lost)
 
     def _colluding(self, ticket: Ticket) -> int:
         """Return the number of clients of a sum that work together with the attacker."""

@@ -34,6 +34,7 @@ BRIEF = {
     "alone": "it was not shown that it works where one client is left",
     "untried": "other kinds of attacks were not tried on the sums",
     "peer": "a client takes its own part off the mean and has the other one's update",
+    "rounding": "the rounding of the model may be as large as all that is left of the sums",
 }
 PLAIN = {
     "tampered": "the server broke the rules and changed the network",
@@ -63,6 +64,7 @@ PLAIN = {
     "alone": "it was not shown that the same attack succeeds where a sum holds a single client's message",
     "untried": "sums were not tested by attacks of other kinds, which may find more",
     "peer": "of two clients each can compute what the other one sent",
+    "rounding": "the steps are so small that the model's numbers may not hold what others sent",
 }
 
 

@@ -100,6 +100,12 @@ def test_two_clients_are_never_called_protected(tmp_path: Path) -> None:
     assert entry["reason"].startswith("In a round of 2 clients, of which 1 works with it, a client takes the own part")
 
 
+def test_what_the_rounding_of_the_model_swallows_leaks_to_no_peer(tmp_path: Path) -> None:
+    run = asked(tmp_path / "run", net="mlp", group=2, lr=1e-12, attack=("analytic",))
+    (entry,) = entries(whole.run(run))
+    assert (entry["share_recovered"], entry["verdict"], entry["cause"]) == (0.0, "inconclusive", "rounding")
+
+
 @pytest.mark.parametrize("robust", ["none", "median"])
 def test_a_client_that_is_not_sent_the_mean_of_all_has_nothing_to_attack(tmp_path: Path, robust: str) -> None:
     changes = {"robust": robust} if robust != "none" else {"method": "fednova"}

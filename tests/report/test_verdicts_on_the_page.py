@@ -138,6 +138,13 @@ CASES: list[tuple[str, str, dict[str, Any], str, str]] = [
         "a client takes its own part off the mean",
         "of two clients each can compute what the other one sent",
     ),
+    (
+        "inconclusive",
+        "rounding",
+        {"vantage": "peer", "group": 2, "colluding": 1},
+        "the rounding of the model may be as large as all that is left",
+        "the steps are so small that the model's numbers may not hold what others sent",
+    ),
     ("inconclusive", "unread", {}, "clients send running statistics as well", "means of their data as well"),
 ]
 

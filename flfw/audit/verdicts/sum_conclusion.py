@@ -28,6 +28,7 @@ class SumFacts:
         alone: share recovered by the same attack where one client is left; None: this was not attacked.
         untried: in words, the kinds of attacks that were not run in the same audit.
         peer: whether another client sees it, so that the own parts of those that collude are taken off already.
+        lost: whether the rounding of the model may be as large as all that a peer has left.
     """
 
     group: int
@@ -35,6 +36,7 @@ class SumFacts:
     alone: float | None = None
     untried: tuple[str, ...] = ()
     peer: bool = False
+    lost: bool = False
 
     @property
     def left(self) -> int:
@@ -44,7 +46,7 @@ class SumFacts:
     @property
     def exposed(self) -> bool:
         """True if another client reads a single client's message off the sum."""
-        return self.peer and self.left == 1
+        return self.peer and self.left == 1 and not self.lost
 
     def exposure(self) -> Conclusion:
         """Return the conclusion where `exposed` and nothing but the sum hides the message."""
@@ -92,6 +94,11 @@ def conclude_on_sums(evidence: SumEvidence, enough: float) -> Conclusion:
     first = f"group={1 + facts.colluding * facts.peer}"
     if facts.exposed:
         return facts.exposure()
+    if facts.lost:
+        why = (
+            "The rounding of the model may be as large as all that is left of the sums, or no sum was seen: nothing was"
+        )
+        return Conclusion("inconclusive", "rounding", f"{why} reconstructed, and larger steps may leave more.")
     if size == 1:
         return Conclusion(
             "inconclusive", "undefended", "A sum over one client is its own message, which nothing hides."
