@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from math import isfinite
 from typing import TYPE_CHECKING, TypeAlias, final
 
 from flfw.errors import OneLine
@@ -25,7 +26,7 @@ _NAMED = 4  # patterns that an error message lists; a method may share hundreds 
 
 
 class SharingViolation(OneLine, RuntimeError):
-    """Error of a client that was about to send a private tensor, or received a tensor that it does not download."""
+    """Error of a client that was about to send a private tensor, or received what it does not download."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,9 @@ class Border:
     parts: tuple[str, ...] = ()
 
     def enter(self, received: Mapping[str, np.ndarray]) -> None:
-        """Refuse a message unless it holds exactly the method's downloads, with their types and shapes.
+        """Refuse a message unless it holds exactly the method's downloads, with their types and shapes, all finite.
+
+        A step from NaN would be stored as the client's private state and be sent as its own failure.
 
         Raises:
             SharingViolation: names the client, the tensor and the allowed downloads.
@@ -74,6 +77,8 @@ class Border:
             expected, got = _written(self.forms[name]), _written((str(value.dtype), value.shape))
             if expected != got:
                 raise SharingViolation(f"{who} sent {name} as {got}, but {self.method} downloads it as {expected}")
+            if not _is_finite(value):
+                raise SharingViolation(f"{who} sent {name} with NaN or infinite values")
         for name in self.forms:
             if name not in received and matches(name, self.sharing.downloads):
                 raise SharingViolation(f"{who} not sent {name}, which {self.method} downloads")
@@ -120,6 +125,13 @@ def listed(patterns: Sequence[str]) -> str:
     """
     more = f" and {len(patterns) - _NAMED} more" if len(patterns) > _NAMED else ""
     return ", ".join(patterns[:_NAMED]) + more or "nothing"
+
+
+def _is_finite(value: np.ndarray) -> bool:
+    """Return whether an array has neither NaN nor infinite values: its ends tell, and no mask is made."""
+    if value.dtype.kind != "f" or not value.size:
+        return True
+    return isfinite(value.min()) and isfinite(value.max())
 
 
 def _written(form: Form) -> str:

@@ -144,6 +144,33 @@ def test_all_of_the_downloads_are_asked_for_in_their_shapes_and_types(
     assert message == f"client 1 was sent {last} as {form}{spread.shape}, but {method} downloads it as {form}{shape}"
 
 
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("door", DOORS)
+def test_no_number_is_let_in_that_is_none(tiny: Experiment, tmp_path: Path, door: str, wrong: float) -> None:
+    """The server's NaN is not the client's failure."""
+    experiment = by_method(tiny, "fedper")
+    honest = initial_tensors(experiment)
+    *_, last = honest
+    spoilt = honest[last].copy()
+    spoilt.flat[-1] = wrong
+    message = refused(experiment, door, {**honest, last: spoilt}, tmp_path)
+    assert message == f"client 1 was sent {last} with NaN or infinite values"
+
+
+def test_a_server_that_sends_nan_leaves_the_private_state_as_it_was(tiny: Experiment, tmp_path: Path) -> None:
+    experiment = dataclasses.replace(by(tiny, "hyperfl", SMALL["hyperfl"]), rounds=4)
+    honest = initial_tensors(experiment)
+    spoilt = {name: np.full_like(value, np.nan) for name, value in honest.items()}
+    ask(experiment, "train", honest, tmp_path, round=1, version=0)
+    made = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
+    assert len(made) == 1
+    for asked, version in ((2, 1), (3, 2), (3, 1)):
+        with pytest.raises(SharingViolation):
+            ask(experiment, "train", spoilt, tmp_path, round=asked, version=version)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == made
+    ask(experiment, "train", honest, tmp_path, round=4, version=1)
+
+
 @pytest.mark.parametrize("rung", ["control", "easy"])
 def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experiment, tmp_path: Path, rung: str) -> None:
     experiment = by_method(tiny, "fedper")

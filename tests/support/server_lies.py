@@ -34,7 +34,7 @@ PINS, POLICY = "this site's policy pins the run, which has ", "this site's polic
 HIDDEN = POLICY + "lets no other reason of a failure leave; its log has it"
 SENT, DECLINED = "<class 'flfw.messages.sharing.SharingViolation'>:<'", "<class 'flfw.messages.reasons.Declined'>:<'"
 BUDGET, DIED, NOTHING = "this site's budget: ", "its process died", "(nothing)"
-WEIGHT, BIAS = "classifier.weight", "classifier.bias"
+WEIGHT, BIAS, HYPERNET = "classifier.weight", "classifier.bias", "hypernet.trunk.weight"
 CODE = b"{'descr': '<f4', 'fortran_order': False, 'shape': (__import__('os')._exit(9),), }                \n"
 FILE = b"\x93NUMPY\x01\x00" + len(CODE).to_bytes(2, "little") + CODE
 TARGET = {"rung": "target", "batch": 1, "steps": 1, "slot": 0, "own_slot": 0, "point": "-", "seed": 0}
@@ -119,6 +119,8 @@ LIES = (
     Lie("tensor left out", SENT, one_less(BIAS)),
     Lie("tensor of another type", SENT, tensor(WEIGHT, lambda w: w.astype(np.float64))),
     Lie("tensor of another shape", SENT, tensor(WEIGHT, lambda w: w.T.copy())),
+    Lie("tensor of NaN", SENT, tensor(WEIGHT, lambda w: w * np.float32("nan"))),
+    Lie("tensor with one infinite number", SENT, tensor(BIAS, lambda w: np.where(w == w[0], np.float32("inf"), w))),
     Lie("tensor whose header is code", SENT,
         tensor(WEIGHT, lambda w: Array(dtype="float32", shape=(10, 64), stype="numpy.ndarray", data=FILE))),
     Lie("pickled objects", SENT, tensor(WEIGHT, lambda w: Array(
@@ -190,6 +192,7 @@ VERSIONS = (
     Lie("a step in words", DECLINED, scalar(round=3, version="1/../2")),
     Lie("a step that is a fraction", DECLINED, scalar(round=3, version=2.5)),
     Lie("a tensor that is its own", "downloads only hypernet.*", tensor("target.0.weight", lambda w: w)),
+    Lie("NaN in place of what it downloads", "with NaN", tensor(HYPERNET, lambda w: w * np.float32("nan"))),
     Lie("a tensor that there is not", "no such tensor", tensor("hypernet.more", lambda w: w)),
     Lie(
         "other private tensors by a run's name", "Expected an experiment of letters", scalar(experiment="aaaa/../bbbb")
