@@ -244,8 +244,28 @@ class Policy:
         if dataset.startswith(_BY_PATH) and not (self.run and "dataset" in self.run.rules):
             way_out = "what lies in its data folder is site:CxHxW:CLASSES; else pin the dataset in [run]"
             return f"{_OWN}lets no server choose what is read, such as {dataset[:_SHOWN]}; {way_out}"
+        if self.volunteered and run_config.get("record", False) and (other := self._may_mean_others(dataset)):
+            return f"{_OWN}gives away the examples that it chose, and {other}"
         refused = self.run.refusal(run_config) if self.run else None
         return f"{_OWN}pins the run, which has {refused}" if refused else None
+
+    def _may_mean_others(self, dataset: str) -> str | None:
+        """Return why a server could choose the volunteered examples of a site's own data; None: it cannot.
+
+        Places count in the order of the run's training part. Of the site's own data the name decides that, such as
+        one with patients; of data in a path or of a plug-in the seed does. Published data are nobody's own.
+        """
+        prefix = dataset.partition(":")[0]
+        if prefix == "site":
+            rule = self.run.rules.get("dataset") if self.run else None
+            return (
+                None
+                if rule in (dataset, [dataset])
+                else "another dataset could mean others; pin this one alone in [run]"
+            )
+        if dataset.startswith(_BY_PATH) or (":" in dataset and prefix not in DATA_PREFIXES):
+            return f"a seed decides which those are in {dataset[:_SHOWN]}; volunteer examples of site: data"
+        return None
 
     def refuses_answer(self, answer: Message, kind: str, size: int) -> str | None:
         """Return why a message may not leave; None: it may.

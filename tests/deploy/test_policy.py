@@ -16,7 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime import run_clientapp
 
 from flfw.deploy import guard
-from flfw.deploy.pins import pins_of
+from flfw.deploy.pins import Pins, pins_of
 from flfw.deploy.policy import ANY, Policy
 from flfw.dp.budget import OverBudget
 from flfw.errors import DIED, BadInput
@@ -170,6 +170,35 @@ def test_recording_needs_the_sites_consent() -> None:
     assert POLICY.refuses_run({**config(), "record": False}) is None
     assert str(POLICY.refuses_run(recorded)).endswith("be recorded, and the run records them")
     assert replace(POLICY, record=True).refuses_run(recorded) is None
+
+
+OWN = "site:1x8x8:2"
+OTHERS = "this site's policy gives away the examples that it chose, and "
+
+
+@pytest.mark.parametrize(
+    ("dataset", "pinned", "reason"),
+    [
+        ("digits", None, None),
+        ("celeba:smiling", None, None),
+        (OWN, None, "another dataset could mean others; pin this one alone in [run]"),
+        (f"{OWN}@patient", [OWN, f"{OWN}@patient"], "another dataset could mean others; pin this one alone in [run]"),
+        (OWN, OWN, None),
+        (OWN, [OWN], None),
+        ("folder:/x", "folder:/x", "a seed decides which those are in folder:/x; volunteer examples of site: data"),
+        ("a.b:C", "a.b:C", "a seed decides which those are in a.b:C; volunteer examples of site: data"),
+    ],
+)
+def test_no_server_chooses_the_examples_that_a_site_volunteers(
+    dataset: str, pinned: str | list[str] | None, reason: str | None
+) -> None:
+    """Places count in the training part, whose order follows from the data set's name, or from a seed."""
+    rules = None if pinned is None else Pins({"dataset": pinned})
+    giving = replace(POLICY, record=True, volunteered=(0, 2), plugins=("a.b:C",), run=rules)
+    asked = {"record": True, "dataset": dataset}
+    assert giving.refuses_run(asked) == (OTHERS + reason if reason else None)
+    assert giving.refuses_run({**asked, "record": False}) is None
+    assert replace(giving, volunteered=()).refuses_run(asked) is None
 
 
 def test_a_network_that_the_server_changed_needs_the_sites_consent() -> None:
