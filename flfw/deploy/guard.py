@@ -34,7 +34,7 @@ from flfw.deploy import executor
 from flfw.deploy.answers import WatchedState
 from flfw.deploy.answers import parts as parts_of
 from flfw.deploy.connection import beat_more_often, outlast_errors
-from flfw.deploy.node_config import announcements, extended
+from flfw.deploy.node_config import announcements, extended, leave_simulations
 from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
 from flfw.deploy.quota import FILE, Quota
@@ -276,7 +276,8 @@ def main(arguments: Sequence[str]) -> int:
     flowers = supernode._pull_and_store_message, supernode._push_messages
     guard = Guard(policy, *flowers, deaths=deaths.since, counted=counted)
     supernode._pull_and_store_message, supernode._push_messages = guard.pull, guard.push
-    for line in (str(policy), *lines):
+    left = [f"{name} of the environment is for simulations, and ignored" for name in leave_simulations(os.environ)]
+    for line in (str(policy), *lines, *left):
         _say(line)
     keep_plain()
     ask_again_soon(supernode)

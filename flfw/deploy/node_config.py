@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import MutableMapping, Sequence
 from math import inf
 from pathlib import Path
 
@@ -12,6 +12,16 @@ from flfw.deploy.policy import Policy
 from flfw.dp import site_ledger
 from flfw.errors import BadInput
 from flfw.messages.reasons import QUIET
+
+_OF_SIMULATIONS = ("FLFW_TRUTH", "FLFW_EXAMPLES")  # with them an app gives any training example away to probes
+
+
+def leave_simulations(variables: MutableMapping[str, str]) -> list[str]:
+    """Remove the variables by which simulated clients keep the truth of any probe; return those that were there.
+
+    A site inherits the environment of whoever starts it, and what its policy volunteers is all that it gives away.
+    """
+    return [name for name in _OF_SIMULATIONS if variables.pop(name, None) is not None]
 
 
 def entries(policy: Policy, folder: Path) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import os
 import subprocess
 import sys
 import threading
@@ -215,6 +216,31 @@ def test_a_site_with_a_damaged_ledger_does_not_start(tmp_path: Path, capsys: pyt
     assert (
         message.startswith("flfw.deploy.guard: Expected ") and "it is damaged" in message and message.count("\n") == 1
     )
+
+
+def test_what_makes_a_simulations_clients_answer_any_probe_is_left_out_of_a_sites_environment(tmp_path: Path) -> None:
+    """Whoever starts a site may have it set; a site whose policy volunteers nothing would give all away."""
+    (tmp_path / "policy.toml").write_text(POLICY.text())
+    program = "\n".join(
+        (
+            "import os",
+            "from flfw.client.site import Site",
+            "from flfw.deploy import executor, guard",
+            "for name in ('keep_plain', 'outlast_errors', 'beat_more_often'): setattr(guard, name, lambda: None)",
+            "guard.ask_again_soon = lambda module: None",
+            "executor.beside = lambda given, deaths: [*given]",
+            "guard._run = lambda flowers: print(Site.from_config({}, 'run1'), os.environ.get('FLFW_DATA'))",
+            f"guard.main([{str(tmp_path / 'policy.toml')!r}, '--', '--node-config', 'partition-id=1'])",
+        )
+    )
+    told = {"FLFW_TRUTH": str(tmp_path / "truth"), "FLFW_EXAMPLES": str(tmp_path), "FLFW_DATA": "/data"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, **told}, capture_output=True, text=True, check=True
+    )
+    assert "truth=None, examples=None" in done.stdout and done.stdout.endswith("/data\n")
+    for name in ("FLFW_TRUTH", "FLFW_EXAMPLES"):
+        line = f"flfw.deploy.guard: {name} of the environment is for simulations, and ignored\n"
+        assert line in done.stderr
 
 
 def test_the_words_of_an_exception_stay_in_the_log(capsys: pytest.CaptureFixture[str]) -> None:
