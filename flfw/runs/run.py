@@ -27,6 +27,7 @@ from flfw.method import Method
 from flfw.plugins import short_name
 from flfw.provenance import sittings
 from flfw.provenance.outside import outside_of
+from flfw.report.page_facts import caveats
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.runs import audit_again as recorded
 from flfw.runs import engine, joining, results
@@ -312,5 +313,5 @@ def _site(experiment: Experiment, folder: Path) -> Site:
 
 
 def _warn(notes: list[str]) -> None:
-    for note in notes:
+    for note in caveats(notes):
         print(f"warning: {note}", file=sys.stderr)

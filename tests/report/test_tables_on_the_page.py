@@ -54,7 +54,9 @@ def test_sentences_that_describe_a_table_are_no_caveats(tmp_path: Path) -> None:
     assert "Read this result with" not in first_page(a_regression(tmp_path / "bare", notes=[TABLE, TARGET]))
 
 
-@pytest.mark.parametrize(("dropped", "words"), [(0, "0 are left out"), (1, "1 is left out"), (2, "2 are left out")])
+@pytest.mark.parametrize(
+    ("dropped", "words"), [(0, "none is left out"), (1, "1 is left out: d0"), (2, "2 are left out: d0, d1")]
+)
 def test_the_listing_counts_columns(dropped: int, words: str) -> None:
     left_out = tuple(Column(name=f"d{k}", kind="dropped") for k in range(dropped))
     plan = Columns(
@@ -63,7 +65,7 @@ def test_the_listing_counts_columns(dropped: int, words: str) -> None:
         task="classification",
         classes=("no", "yes"),
     )
-    assert sentences(plan)[0] == f"Table: 1 column becomes {plan.width} features in [0, 1]; {words}."
+    assert sentences(plan)[0] == f"Table: 1 column becomes 1 feature in [0, 1]; {words}."
 
 
 def test_a_regression_has_errors_and_no_accuracy(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from flfw.audit.measures.columns import column_rates
 from flfw.audit.measures.public import Public
 from flfw.data.files.columns import Column, Columns, NumberTarget
 from flfw.data.tables import plan_file
+from flfw.data.tables.listing import sentences
 from flfw.dp.ledger import Ledger
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
@@ -207,3 +208,20 @@ def test_patience_follows_r2_where_there_is_no_accuracy() -> None:
     rows = [{"round": r, "client": 0, "r2_validation": value} for r, value in ((1, -5.0), (2, -2.0), (3, -3.0))]
     patience = Patience(1)
     assert [patience.is_over(rows[:done], done) for done in (1, 2, 3)] == [False, False, True]
+
+
+def test_what_only_describes_a_table_is_no_warning_and_names_what_is_left_out(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [f"{line},{'hospital' if not number else 'X'}" for number, line in enumerate(table.read_text().split("\n"))]
+    table.write_text("\n".join(rows))
+    folder = run(asked(table, "died", tmp_path / "run", attack=("none",)))
+    warned, notes = capsys.readouterr().err, result_of(folder)["notes"]
+    assert "Table: 3 columns become 12 features in [0, 1]; 2 are left out: cost, hospital." in notes
+    assert "Table: " not in warned and "Classification of " not in warned
+    assert warned.count("warning: Scales, categories and substitutes") == 1
+
+
+def test_one_column_of_one_feature_is_not_called_several() -> None:
+    plan = Columns((Column("age", "numeric", 0, 100),), "y", "regression", number=NumberTarget("y", 0, 1))
+    assert sentences(plan)[0] == "Table: 1 column becomes 1 feature in [0, 1]; none is left out."

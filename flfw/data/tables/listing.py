@@ -15,6 +15,7 @@ DESCRIBING = ("Table: ", "Regression of ", "Classification of ")
 """Openings of the sentences that describe a table and are no caveats of a run on it."""
 
 _MOST = 40  # columns with a line of their own
+_NAMED = 6  # columns that are left out and named in a sentence
 _WIDEST = 90  # characters of an encoding
 
 
@@ -43,13 +44,22 @@ def listing(plan: Columns, most: int = _MOST) -> str:
     return "\n".join(lines)
 
 
+def _left_out(plan: Columns) -> str:
+    """Return words on the columns that are left out: their number and the first names."""
+    names = [column.name for column in plan.columns if not column.width]
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    shown = f"{', '.join(names[:_NAMED])}{more}"
+    return f"{len(names)} {'is' if len(names) == 1 else 'are'} left out: {shown}" if names else "none is left out"
+
+
 def sentences(plan: Columns | None) -> list[str]:
     """Return sentences on a table's features, its target and its scales; none for other data."""
     if plan is None:
         return []
-    out, kept = len(plan.columns) - len(plan.kept), len(plan.kept)
-    become = f"{kept} column{' becomes' if kept == 1 else 's become'} {plan.width} features in [0, 1]"
-    notes = [f"Table: {become}; {out} {'is' if out == 1 else 'are'} left out."]
+    kept = len(plan.kept)
+    features = f"{plan.width} feature{'' if plan.width == 1 else 's'}"
+    become = f"{kept} column{' becomes' if kept == 1 else 's become'} {features} in [0, 1]"
+    notes = [f"Table: {become}; {_left_out(plan)}."]
     if plan.number is not None:
         number = plan.number
         notes.append(
