@@ -45,6 +45,15 @@ def test_below_the_rows_stands_what_they_do_not_say():
     )
 
 
+def test_what_nobody_holds_is_said_in_words_and_not_as_nought():
+    data = toy()
+    text = shares.table(data, split(data, Everything(), clients=3, seed=0))
+    assert "victims       none are set apart: an audit attacks training examples of the clients" in text
+    assert "proxy         no training examples with the clients' defences" in text
+    assert "distillation  no training examples, unlabelled, with the server" not in text
+    assert "distillation  no training examples with the server" in text
+
+
 def test_many_classes_and_clients_stay_readable():
     data = toy(62, train=100, test=100)
     rows = shares.table(data, split(data, Dominant(1000, 1000), clients=1000, seed=0)).splitlines()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sized
 from pathlib import Path
 
 import numpy as np
@@ -88,11 +89,22 @@ def _beside(dataset: Dataset, split: Split) -> list[str]:
         *(first if len(looked) < len(split.train) else []),
         f"training      {np.median(sizes):,.0f} examples in the middle client ({sizes.min():,} to {sizes.max():,})",
         f"              {_held(dataset, [split.train[client] for client in looked])}",
-        f"distillation  {len(split.distillation):,} training examples, unlabelled, with the server",
-        f"proxy         {len(split.proxy):,} training examples with the clients' defences",
+        f"distillation  {_counted(split.distillation, ', unlabelled,')} with the server",
+        f"proxy         {_counted(split.proxy)} with the clients' defences",
         f"public        {len(split.public):,} of {len(dataset.common_tests):,} test examples with an attacker",
-        f"victims       {len(dataset.victims):,} training examples that no client holds",
+        f"victims       {_victims(dataset)}",
     ]
+
+
+def _counted(part: Sized, described: str = "") -> str:
+    return f"{len(part):,} training examples{described}" if len(part) else "no training examples"
+
+
+def _victims(dataset: Dataset) -> str:
+    """Return the words on the examples that an audit attacks; as `flfw.task.Task.victim_pool` takes them."""
+    if not len(dataset.victims):
+        return "none are set apart: an audit attacks training examples of the clients"
+    return f"{len(dataset.victims):,} training examples that no client holds"
 
 
 def _held(dataset: Dataset, parts: list[np.ndarray]) -> str:
