@@ -148,6 +148,19 @@ def test_clients_hold_nearly_equal_numbers_of_patients_and_all_or_one_where_aske
     assert most_at_a_client(data.train_group, one.train) == np.bincount(data.train_group).max()
 
 
+@pytest.mark.parametrize("scheme", [IID(), Dirichlet(0.5), Pathological(2)], ids=["iid", "dirichlet", "pathological"])
+def test_too_few_patients_are_counted_in_plain_words(scheme: object) -> None:
+    """Of its 31 patients one is for testing."""
+    few = replace(of_patients(), name="csv:t.csv@y?patient=ward", test_group=np.full(45, 30))
+    with pytest.raises(BadInput) as refused:
+        split(few, scheme, 3, 0)  # type: ignore[arg-type]
+    assert str(refused.value) == (
+        "Expected at most 1 client, as each needs a patient to train on and another to be tested with, and "
+        "csv:t.csv@y has 30 to train on and 1 for testing, got clients=3; take fewer --clients, or a column or folders "
+        "with more patients."
+    )
+
+
 @pytest.mark.parametrize("scheme", [Sampled(train=5), Shards(train=6)])
 def test_schemes_for_numbers_of_examples_are_refused(scheme: object) -> None:
     with pytest.raises(BadInput, match="split among iid, dirichlet, pathological, everything, whole for toy"):

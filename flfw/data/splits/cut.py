@@ -65,4 +65,5 @@ def train_size(dataset: Dataset, scheme: str, train: int) -> int:
 def at_most(most: int, clients: int, reason: str, way: str = "take fewer --clients") -> None:
     """Refuse more than ``most`` clients; the error gives the reason and the way out."""
     if clients > most:
-        raise BadInput(f"Expected at most {most} clients, as {reason}, got clients={clients}; {way}.")
+        noun = "client" if most == 1 else "clients"
+        raise BadInput(f"Expected at most {most} {noun}, as {reason}, got clients={clients}; {way}.")

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut
+from flfw.data.splits.cut import Cut, at_most
 from flfw.data.splits.schemes import IID, Dirichlet, Everything, Pathological, Scheme, Whole
 from flfw.errors import BadInput, require
 
@@ -47,11 +47,22 @@ def divide(
         clients: number of clients.
         rng: generator of the draws.
         by_example: function that divides the examples of a data set.
+
+    Raises:
+        BadInput: there are more clients than patients of a part that is cut, or the scheme refuses.
     """
     train, test = _examples(dataset.train_group, dataset.victims), _examples(dataset.test_group)
+    if isinstance(scheme, IID | Dirichlet | Pathological):
+        name, left = dataset.name.partition("?")[0], " (without victims)" if len(dataset.victims) else ""
+        at_most(
+            min(len(train), len(test)),
+            clients,
+            f"each needs a patient to train on and another to be tested with, and {name} has {len(train)} to train on"
+            f"{left} and {len(test)} for testing",
+            "take fewer --clients, or a column or folders with more patients",
+        )
     reduced = replace(
         dataset,
-        name=f"{dataset.name}, counted in patients,",
         train_x=dataset.train_x[[one[0] for one in train]],
         train_y=_main_classes(dataset.kinds(dataset.train_y), train),
         test_x=dataset.test_x[[one[0] for one in test]],
