@@ -13,8 +13,9 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.runs.engine import check_resources
 from flfw.runs.estimate import Estimate, estimate, lines
-from flfw.runs.run import check, require_folder
+from flfw.runs.run import check
 from flfw.runs.timing import since_start_s
+from flfw.storage.folders import require_folder
 
 
 @final

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,7 +112,8 @@ def split_shown(experiment: Experiment) -> str:
     """Draw who would hold what; return a table's columns, the shares and the path of the picture."""
     from flfw.data.splits import picture as shares
     from flfw.data.tables import listing
-    from flfw.runs.run import check, make_folder
+    from flfw.runs.run import check
+    from flfw.storage.folders import claimed, make_folder
 
     asked = _with_a_method_for(experiment)
     resolved, task, notes = check(asked)
@@ -122,9 +124,11 @@ def split_shown(experiment: Experiment) -> str:
     checked = resolved.experiment
     task.require_data("--show-split")
     assert checked.out is not None, "check names the folder"
-    make_folder(checked.out)
-    picture = checked.out / "split.png"
-    shares.picture(task.dataset, task.split, picture, checked.split)
+    with nullcontext(checked.out) if experiment.out else claimed(checked.out) as folder:
+        if experiment.out:
+            make_folder(folder)
+        picture = folder / "split.png"
+        shares.picture(task.dataset, task.split, picture, checked.split)
     columns = [listing.listing(task.dataset.columns), ""] if task.dataset.columns else []
     return "\n".join([*columns, shares.table(task.dataset, task.split), *notes, str(picture)])
 

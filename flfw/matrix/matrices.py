@@ -17,7 +17,7 @@ from flfw.matrix.latex import latex
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import Matrix, folder_name, parse
 from flfw.matrix.record import MATRIX, read_matrix
-from flfw.storage.folders import unused
+from flfw.storage.folders import claimed
 from flfw.storage.sealed import write_whole
 
 _TABLE = "matrix.md"
@@ -89,7 +89,15 @@ def _run(matrix: Matrix, experiment: Experiment, out: Path | None) -> tuple[Path
     """Run all matrices; return their folder, and a sentence about the runs that failed, if any did."""
     honest = "--matrix without --tampered-by, as its verdicts on methods are on servers that follow the protocol"
     require(not experiment.tampered_by, honest, tampered_by=experiment.tampered_by)
-    folder = (out or experiment.out or unused(Path("runs") / _default_name(matrix, experiment))).absolute()
+    named = out or experiment.out
+    if named:
+        return _run_in(named.absolute(), matrix, experiment)
+    with claimed((Path("runs") / _default_name(matrix, experiment)).absolute()) as folder:
+        return _run_in(folder, matrix, experiment)
+
+
+def _run_in(folder: Path, matrix: Matrix, experiment: Experiment) -> tuple[Path, str]:
+    """Run all matrices in a folder: a new one, an empty one or their own."""
     if matrix.datasets:
         _check_folder(folder, matrix.datasets)
     one = replace(matrix, datasets=())

@@ -166,7 +166,7 @@ def rehearse(command: RehearsalCommand) -> Path:
     where = f"{experiment.method} on {data.title(experiment.dataset)}, at one client"
     print(f"Rehearsal of {where}, up to {words(*rungs[-1])}; nothing leaves this machine.")
     print(*rehearsal.messages, *_costs(experiment, rungs), sep="\n", flush=True)
-    folder = run.run(experiment)
+    folder = run.run(experiment, "rehearsal-")
     result = read_result(folder)
     if policy and (late := _too_large(result["rounds"], policy)):
         _warn([late])

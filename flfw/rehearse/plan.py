@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flfw.curves import LADDER
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
-from flfw.storage.folders import unused
 
 if TYPE_CHECKING:
     from flfw.task import Task
@@ -73,9 +71,8 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
             f"Expected data that are on this machine, since a rehearsal downloads nothing, got dataset={site.dataset}; "
             "take --dataset folder:PATH, or get them first with python -m flfw.data.download NAME."
         )
-    site = replace(site, out=site.out or unused(Path("runs") / f"rehearsal-{run.default_name(site)}"))
     resolved, task, _ = run.check(replace(site, images=1))
-    site = resolved.experiment
+    site = replace(resolved.experiment, out=site.out)  # else the run makes one, which no other takes meanwhile
     held, examples = len(task.split.train[0]), len(task.dataset.train_y)
     batch = min(asked.batch_size, held)
     real = batch, asked.local_epochs * -(-held // batch)

@@ -8,7 +8,6 @@ import re
 import sys
 import time
 import warnings
-from contextlib import suppress
 from itertools import count
 from pathlib import Path
 
@@ -34,14 +33,16 @@ from flfw.runs import engine, joining, results
 from flfw.runs.remarks import notes_on_data
 from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
-from flfw.storage.folders import require_new, unused
+from flfw.storage.folders import make_folder, require_new, unused
 from flfw.task import Task
 from flfw.tracking.choice import check as check_trackers
 from flfw.tracking.following import tracked
 
 
-def run(experiment: Experiment) -> Path:
+def run(experiment: Experiment, prefix: str = "") -> Path:
     """Run an experiment and its audit; return the folder with result.json and report.html.
+
+    Where no folder is named, its default name begins with ``prefix``.
 
     Raises:
         BadInput: something asked for does not exist or does not fit; nothing has been written.
@@ -50,7 +51,7 @@ def run(experiment: Experiment) -> Path:
     resolved, task, notes = check(experiment)
     engine.check_resources(resolved.experiment)
     _warn(notes)
-    resolved, audit = _with_folder(resolved, task, experiment.out is not None)
+    resolved, audit = _with_folder(resolved, task, experiment.out is not None, prefix)
     experiment, folder = resolved.experiment, resolved.experiment.out
     assert folder is not None, "check names the folder"
     plan_file.keep(task.dataset.columns, folder)
@@ -63,9 +64,12 @@ def run(experiment: Experiment) -> Path:
     return folder
 
 
-def _with_folder(resolved: Resolved, task: Task, named: bool) -> tuple[Resolved, AuditContext]:
+def _with_folder(resolved: Resolved, task: Task, named: bool, prefix: str) -> tuple[Resolved, AuditContext]:
     """Make the folder of a run, another one where one of the same second took its default name; return its audit."""
     while True:
+        if not named:
+            name = f"{prefix}{default_name(resolved.experiment)}"
+            resolved = resolved.replaced(out=unused(Path("runs") / name).absolute())
         folder = resolved.experiment.out
         assert folder is not None, "check names the folder"
         audit = auditing(resolved, task, folder)  # may refuse, so before the folder
@@ -74,7 +78,6 @@ def _with_folder(resolved: Resolved, task: Task, named: bool) -> tuple[Resolved,
         except BadInput:
             if named or not folder.exists():
                 raise
-            resolved = resolved.replaced(out=unused(Path("runs") / default_name(resolved.experiment)).absolute())
         else:
             return resolved, audit
 
@@ -226,35 +229,6 @@ def _with_absolute_paths(experiment: Experiment, new: bool) -> Experiment:
     root = experiment.data_root.absolute() if experiment.data_root else None
     weights = experiment.lpips_weights.absolute() if experiment.lpips_weights else None
     return dataclasses.replace(experiment, out=out, data_root=root, lpips_weights=weights)
-
-
-def make_folder(out: Path) -> None:
-    """Make the folder of a run.
-
-    Raises:
-        BadInput: it cannot be made.
-    """
-    missing = [folder for folder in (out, *out.parents) if not os.path.lexists(folder)]
-    try:
-        out.mkdir(parents=True)
-    except OSError as error:
-        for folder in missing:  # those that were made before it failed
-            with suppress(OSError):
-                folder.rmdir()
-        raise BadInput(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error
-
-
-def require_folder(out: Path) -> None:
-    """Refuse a folder that a run could not make; nothing of it stays.
-
-    Raises:
-        BadInput: it cannot be made.
-    """
-    missing = [folder for folder in (out, *out.parents) if not os.path.lexists(folder)]
-    make_folder(out)
-    for folder in missing:
-        with suppress(OSError):  # another process may have put something there meanwhile
-            folder.rmdir()
 
 
 def default_name(experiment: Experiment) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
@@ -23,6 +26,55 @@ def unused(out: Path) -> Path:
     """Return the path of a folder, or where there is one already, as of a run of the same second, one with a number."""
     paths = (out if number == 1 else out.with_name(f"{out.name}-{number}") for number in count(1))
     return next(path for path in paths if not path.exists())
+
+
+@contextmanager
+def claimed(out: Path) -> Iterator[Path]:
+    """Make a new folder, with a number where there is one already, which no other process can take; yield its path.
+
+    Where it is still empty at an error, it is removed, with the folders above it that were made for it.
+    """
+    missing = [folder for folder in out.parents if not folder.exists()]
+    while True:
+        with suppress(FileExistsError):
+            (folder := unused(out)).mkdir(parents=True)
+            break
+    try:
+        yield folder
+    except BaseException:
+        for made in (folder, *missing):
+            with suppress(OSError):  # it holds something
+                made.rmdir()
+        raise
+
+
+def make_folder(out: Path) -> None:
+    """Make the folder of a run.
+
+    Raises:
+        BadInput: it cannot be made.
+    """
+    missing = [folder for folder in (out, *out.parents) if not os.path.lexists(folder)]
+    try:
+        out.mkdir(parents=True)
+    except OSError as error:
+        for folder in missing:  # those that were made before it failed
+            with suppress(OSError):
+                folder.rmdir()
+        raise BadInput(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error
+
+
+def require_folder(out: Path) -> None:
+    """Refuse a folder that a run could not make; nothing of it stays.
+
+    Raises:
+        BadInput: it cannot be made.
+    """
+    missing = [folder for folder in (out, *out.parents) if not os.path.lexists(folder)]
+    make_folder(out)
+    for folder in missing:
+        with suppress(OSError):  # another process may have put something there meanwhile
+            folder.rmdir()
 
 
 def stored_at(folder: Path) -> Path:

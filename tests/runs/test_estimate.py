@@ -23,8 +23,9 @@ from flfw.resolve import resolve
 from flfw.runs import costs, measuring, membership_costs, timing
 from flfw.runs import estimate as module
 from flfw.runs.estimate import Estimate, estimate, lines
-from flfw.runs.run import check, require_folder
+from flfw.runs.run import check
 from flfw.server.aggregation import Update
+from flfw.storage.folders import require_folder
 from flfw.strategies.fedcg import FedCG
 from tests.support.clock import Clock
 from tests.support.paths import ROOT

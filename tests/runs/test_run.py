@@ -15,8 +15,12 @@ import sim
 from flfw.adversary.observation import Truth
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.matrix import Matrix, matrices
+from flfw.matrix.cells import PreparedMatrix
+from flfw.rehearse.plan import plan
 from flfw.runs import run as module
 from flfw.runs.final import best_validation
+from flfw.storage.folders import claimed
 
 AUDITED = (
     "--method fedavg --net lenet --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic ig "
@@ -193,3 +197,48 @@ def test_a_default_name_that_another_process_takes_first_is_left_to_it(
     with pytest.raises(BadInput, match="Expected a folder that can be made"):
         taken.rmdir()
         module.run(dataclasses.replace(small, rounds=1, out=taken))
+
+
+def test_of_two_processes_in_one_second_each_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    """An empty folder goes at an error, with those above it; what somebody put into it stays."""
+    with claimed(tmp_path / "runs" / "name") as first, claimed(tmp_path / "runs" / "name") as second:
+        assert (first.name, second.name) == ("name", "name-2") and second.is_dir()
+    for written, left in (("", ["name", "name-2"]), ("file", ["name", "name-2", "name-3"])):
+        with pytest.raises(RuntimeError), claimed(tmp_path / "runs" / "name") as third:
+            (third / written).touch() if written else None
+            raise RuntimeError
+        assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == left
+    with pytest.raises(RuntimeError), claimed(tmp_path / "new" / "runs" / "name"):
+        raise RuntimeError
+    assert not (tmp_path / "new").exists()
+
+
+def test_two_matrices_that_begin_in_one_second_have_a_folder_each(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second begins while the cells of the first are checked, which takes seconds."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(matrices, "_default_name", lambda *_: "matrix")
+    folders: list[Path] = []
+
+    def prepare(_matrix: Matrix, experiment: Experiment, folder: Path) -> PreparedMatrix:
+        folders.append(folder)
+        if len(folders) == 1:
+            matrices.run(Matrix(), experiment)
+        return PreparedMatrix(folder, {}, ())
+
+    monkeypatch.setattr(matrices, "prepare", prepare)
+    monkeypatch.setattr(matrices, "carry_out", lambda _: {})
+    matrices.run(Matrix(), dataclasses.replace(small, out=None))
+    assert folders == [tmp_path / "runs" / "matrix", tmp_path / "runs" / "matrix-2"]
+
+
+def test_two_rehearsals_that_begin_in_one_second_have_a_folder_each(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "default_name", lambda _: "name")
+    asked = dataclasses.replace(small, rounds=1, out=None, clients=1, attack=("analytic",))
+    planned = [plan(asked, 1).experiment for _ in range(2)]
+    names = [module.run(dataclasses.replace(one, attack=("none",), curve=()), "rehearsal-").name for one in planned]
+    assert names == ["rehearsal-name", "rehearsal-name-2"]
