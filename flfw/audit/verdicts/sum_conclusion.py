@@ -95,14 +95,12 @@ def conclude_on_sums(evidence: SumEvidence, enough: float) -> Conclusion:
     if facts.exposed:
         return facts.exposure()
     if facts.lost:
-        why = (
-            "The rounding of the model may be as large as all that is left of the sums, or no sum was seen: nothing was"
-        )
-        return Conclusion("inconclusive", "rounding", f"{why} reconstructed, and larger steps may leave more.")
+        why = "The rounding of the model may be as large as all that is left of the sums, or no sum was seen"
+        beyond = "nothing was reconstructed, and larger steps may leave more"
+        return Conclusion("inconclusive", "rounding", f"{why}: {beyond}.")
     if size == 1:
-        return Conclusion(
-            "inconclusive", "undefended", "A sum over one client is its own message, which nothing hides."
-        )
+        why = "A sum over one client is its own message, which nothing hides"
+        return Conclusion("inconclusive", "undefended", f"{why}.")
     if alone is None:
         why = f"Sums with one client left were not attacked (`--curve {first}`)"
         return Conclusion("inconclusive", "alone", f"{why}: it was not shown that the attack works without the sum.")
