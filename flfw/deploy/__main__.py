@@ -28,7 +28,7 @@ from flfw.deploy import certificates, processes
 from flfw.deploy.files import make, renew, require_new
 from flfw.deploy.layout import Layout, environment, transport
 from flfw.deploy.leftovers import ALSO, plan
-from flfw.deploy.node_config import spent
+from flfw.deploy.node_config import is_another_policy, note_policy, spent
 from flfw.deploy.policy import Policy, Reasons
 from flfw.deploy.submit import bundle_hash
 from flfw.dp.budget import METRICS
@@ -114,6 +114,7 @@ def _start_site(layout: Layout, number: int) -> int:
     """Start a site; return the size of its log before the start."""
     site = layout.site(number)
     before = processes.log_size(site, "supernode")
+    note_policy(site)
     processes.start(layout.supernode_command(number), site, "supernode", environment(site / "home"))
     return before
 
@@ -211,6 +212,8 @@ def _spent(site: Path, number: int) -> Iterator[str]:
     file = site / "policy.toml"
     if file.is_file() and processes.changed_since_start(site, "supernode", file):
         yield f"policy      site {number}: {file} was written after the site's start, and holds from its next one"
+    elif processes.alive(site, "supernode") and is_another_policy(site):
+        yield f"policy      site {number}: {file} is not the one of the site's start, and holds from its next one"
     for line in spent(Policy.read(file), site) if file.is_file() else ():
         kind, _, words = line.partition(" ")
         yield f"{kind:<11} site {number}: {words}"

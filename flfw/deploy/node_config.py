@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import MutableMapping, Sequence
 from math import inf
@@ -13,6 +14,7 @@ from flfw.dp import site_ledger
 from flfw.errors import BadInput
 from flfw.messages.reasons import QUIET
 
+_NOTED = "policy.sha256"  # in a site's folder, written at its start
 _OF_SIMULATIONS = ("FLFW_TRUTH", "FLFW_EXAMPLES")  # with them an app gives any training example away to probes
 
 
@@ -43,6 +45,22 @@ def entries(policy: Policy, folder: Path) -> dict[str, str]:
     if budget := policy.budget:
         added |= budget.to_node_config(folder / site_ledger.FILE)
     return added
+
+
+def note_policy(folder: Path) -> None:
+    """Note the hash of a site's policy, which holds from now until the site's next start."""
+    (folder / _NOTED).write_text(f"{_hash_of_policy(folder)}\n")
+
+
+def is_another_policy(folder: Path) -> bool:
+    """Return whether a site's policy is another than the noted one: it may be an older file, or none."""
+    noted = folder / _NOTED
+    return noted.is_file() and noted.read_text().strip() != _hash_of_policy(folder)
+
+
+def _hash_of_policy(folder: Path) -> str:
+    file = folder / "policy.toml"
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else "none"
 
 
 def spent(policy: Policy, folder: Path) -> list[str]:

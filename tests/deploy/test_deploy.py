@@ -30,6 +30,7 @@ from flfw.deploy import certificates, processes, submit
 from flfw.deploy.__main__ import main
 from flfw.deploy.certificates import Pair
 from flfw.deploy.layout import Layout, environment, transport
+from flfw.deploy.node_config import note_policy
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import EpsilonBudget
 from flfw.dp.site_ledger import FILE, MessageEntry, charge
@@ -307,6 +308,40 @@ def test_status_says_that_a_policy_written_after_the_start_does_not_hold_yet(
         processes.stop(site, "supernode")
     later = f"policy      site 0: {policy} was written after the site's start, and holds from its next one"
     assert printed == [[], [later]]
+
+
+@pytest.mark.parametrize("how", ["an older file", "a link", "none"])
+def test_status_says_that_a_policy_which_was_put_in_place_of_the_one_of_the_start_does_not_hold_yet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
+) -> None:
+    """Neither a file that was moved there nor a link to it was written after the start."""
+    fed = tmp_path / "fed"
+    assert main(["init", str(fed), "--clients", "1"]) == 0
+    site, other = Layout.read(fed).site(0), tmp_path / "other.toml"
+    policy = site / "policy.toml"
+    other.write_text(policy.read_text().replace("most_messages = inf", "most_messages = 3"))
+    for file in (policy, other):
+        os.utime(file, (1e9, 1e9))
+    note_policy(site)  # as up does, before it starts the site
+    processes.start(["sleep", "60"], site, "supernode", {})
+
+    def said() -> list[str]:
+        capsys.readouterr()
+        main(["status", str(fed)])
+        return [line for line in capsys.readouterr().out.splitlines() if line.startswith("policy")]
+
+    try:
+        before = said()
+        policy.unlink()
+        if how == "an older file":
+            other.rename(policy)
+        elif how == "a link":
+            policy.symlink_to(other)
+        after = said()
+    finally:
+        processes.stop(site, "supernode")
+    later = f"policy      site 0: {policy} is not the one of the site's start, and holds from its next one"
+    assert (before, after) == ([], [later])
 
 
 @pytest.mark.parametrize(
