@@ -58,11 +58,11 @@ class ClientStore:
         Raises:
             SharingViolation: names the client and the versions it can continue from.
         """
-        made = sealed(self._folder, "round-*")
+        made = self._made()
         if not made:
             return
         newest, path = made[-1]
-        allowed = (int(newest.removeprefix("round-")), self._origin(path))
+        allowed = (newest, self._origin(path))
         if version in allowed or allowed[1] is None or (version and not sealed(self._folder, _stem(version))):
             return
         named, there = (_in_words(one) for one in (version, allowed[1]))
@@ -118,10 +118,15 @@ class ClientStore:
         kept = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
         data = save(kept, {**self._label(version), "after": str(after)})
         new = seal(self._folder, _stem(version), ".safetensors", data, force=self._force)
-        for stem, old in sealed(self._folder, "round-*"):
+        for number, old in self._made():
             # A late client may write an old round after a newer one: it must not remove the newer one.
-            if stem <= _stem(version) and stem != _stem(after) and old != new:
+            if number <= version and number != after and old != new:
                 old.unlink(missing_ok=True)
+
+    def _made(self) -> list[tuple[int, Path]]:
+        """List the versions on the disk with their files, in the order of their rounds, not of their names."""
+        there = ((int(stem.removeprefix("round-")), path) for stem, path in sealed(self._folder, "round-*"))
+        return sorted(there, key=lambda version: version[0])
 
     def _origin(self, path: Path) -> int | None:
         """Read the version from which a file was made; None: the file does not name it."""

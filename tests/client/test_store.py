@@ -132,6 +132,20 @@ def test_the_state_of_another_experiment_or_client_is_not_read(tmp_path, experim
     assert ClientStore(tmp_path, "run", 3).load(1)["embedding"][0] == 1
 
 
+def test_rounds_are_numbers_also_where_they_have_more_digits_than_the_names_of_files(tmp_path) -> None:
+    store, before = ClientStore(tmp_path, "run", 3), 0
+    for version in (99_998, 99_999, 100_000, 100_001):
+        store.allow(before)
+        store.save(version, holding(version), after=before)
+        before = version
+    assert [name.partition("round-")[2] for name in files(tmp_path)] == ["100000.safetensors", "100001.safetensors"]
+    for version in (100_000, 100_001):
+        store.allow(version)
+        assert store.load(version)["embedding"][0] == version
+    with pytest.raises(SharingViolation, match=r"its last step, of round 100001, was made from its state of"):
+        store.allow(0)
+
+
 def test_a_version_can_be_written_again(tmp_path) -> None:
     store = ClientStore(tmp_path, "run", 3)
     store.save(2, holding(1.0), after=0)
