@@ -34,8 +34,8 @@ FREE = frozenset(
 """Keys of a run's configuration that need no pin.
 
 Those of the audit matter with ``record = true`` alone, where probes are about the site's volunteered examples. The seed
-draws shuffles, first weights and the halves of a site's test part. It must not be secret, and no value of it is better
-for a server than another that it knows. A share of a GPU chooses the device.
+draws shuffles, first weights and the halves of a site's test part, and a server can choose it for them: which examples
+come last in a pass, or which are in which half. It must not be secret. A share of a GPU chooses the device.
 """
 
 _IN_WORDS = ("set",)  # keys of which a run reads the words, so that quotes make no difference
