@@ -17,7 +17,7 @@ from flfw.audit.jobs import Exchange, Job
 from flfw.audit.measures import metrics, recovery
 from flfw.audit.measures.arrangements import GuessedBatch, exchanged
 from flfw.audit.measures.columns import column_chance, column_rates
-from flfw.audit.measures.exchange import Fitting, exchange
+from flfw.audit.measures.exchange import MOST_DB, Fitting, luck
 from flfw.audit.measures.feature_error import Extractor
 from flfw.audit.measures.identification import CONTROLLED, Identified, against_controls, identify
 from flfw.audit.measures.perceptual import Perceptual
@@ -35,7 +35,6 @@ UNGUIDED = "unguided"  # a floor of attacks that say what they would give withou
 
 ScoreRow = dict[str, Any]
 
-_MOST_DB = 100.0  # above it closeness is rounding
 _CONTROLS, _CONTROLS_OF_ONE = 3, 7  # turns of the results between messages, and those of single examples
 _DRAWS, _LARGE, _DRAWS_OF_LARGE = 4999, 32, 999  # arrangements; of batches above 32 examples: matching them takes long
 
@@ -144,7 +143,8 @@ class Scorer:
     def controlled(self, job: Job, rows: Sequence[ScoreRow]) -> list[ScoreRow]:
         """Return the rows of one job and defence; where chance explains its recoveries, these are taken back.
 
-        Chance explains them where results for other messages fit as well; see `flfw.audit.measures.exchange`.
+        Chance explains them where results for other messages fit as well, or where the results fit public examples; see
+        `flfw.audit.measures.exchange`.
 
         Args:
             job: the attack.
@@ -152,18 +152,17 @@ class Scorer:
         """
         slots = {row["victim"] for row in rows}
         batches = list({batch.truth.tobytes(): batch for batch in self._of(job, slots)}.values())
-        alike = len({batch.truth.shape for batch in batches}) == 1
-        if not alike or not any(row["recovered"] for row in rows):
+        if not any(row["recovered"] for row in rows):
             return [row | {"by_chance": False} for row in rows]
         fit = lambda truth, guess: self._fit(batches[truth], batches[guess])  # noqa: E731
         rng = numpy_generator(self._seed, "exchanged", job.ticket.round)
-        outcome = exchange(len(batches), fit, rng)
-        lucky = [
-            row["recovered"] and outcome.p > CONTROLLED and min(row["db"], _MOST_DB) < outcome.beyond for row in rows
+        outcome = luck(batches, fit, self._public, rng)
+        by_luck = [
+            row["recovered"] and outcome.p > CONTROLLED and min(row["db"], MOST_DB) < outcome.beyond for row in rows
         ]
         return [
-            row | {"by_chance": luck, "recovered": row["recovered"] and not luck}
-            for row, luck in zip(rows, lucky, strict=True)
+            row | {"by_chance": lucky, "recovered": row["recovered"] and not lucky}
+            for row, lucky in zip(rows, by_luck, strict=True)
         ]
 
     def _fit(self, batch: GuessedBatch, other: GuessedBatch) -> Fitting:
@@ -171,7 +170,7 @@ class Scorer:
         guesses = other.guesses[recovery.assign(batch.truth, other.guesses)]
         matched = list(zip(batch.truth, guesses, map(int, batch.labels), strict=True))
         count = sum(self._recovered(true, guess, label) for true, guess, label in matched)
-        closeness = [min(_MOST_DB, metrics.psnr(true, guess)) for true, guess, _ in matched]
+        closeness = [min(MOST_DB, metrics.psnr(true, guess)) for true, guess, _ in matched]
         return Fitting(count, float(np.mean(closeness)), max(closeness))
 
     def _recovered(self, true: np.ndarray, guess: np.ndarray, label: int) -> bool:

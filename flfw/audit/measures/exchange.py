@@ -6,17 +6,29 @@ messages are such guesses as well: if some of them reconstruct the example too, 
 
 Null hypothesis: the results have nothing to do with which message they came from. Any assignment of results to messages
 is then as likely as the true one.
+
+That none of a few other results recovers anything excludes no rare luck. Then the results are also held against public
+examples of the same classes (`among_public`): these are in no message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from flfw.audit.measures import recovery
+from flfw.audit.measures.arrangements import GuessedBatch
+from flfw.audit.measures.metrics import psnr
+from flfw.audit.measures.public import Public
+
+MOST_DB = 100.0
+"""Closeness from which on differences are rounding."""
+
 _TURNS, _MOST, _DRAWS = 7, 32, 999
+_FEWEST, _OF_PUBLIC, _EXAMPLES = 99, 499, 40_000  # draws of public examples, and how many examples in all of them
 _FAR_DB = 20.0  # a tenth of the distance: farther than luck goes where no result for another message comes near
 
 Fits: TypeAlias = Callable[[int, int], "Fitting"]
@@ -79,3 +91,88 @@ def exchange(messages: int, fit: Fits, rng: np.random.Generator) -> Exchanged:
     # A mean in another order of summation may differ by rounding.
     shares = (totals >= totals[0] - 1e-9 * np.abs(totals[0])).mean(0)
     return Exchanged(float(min(1.0, 2 * shares.min())), float(scores[others, 2].max()) + _FAR_DB)
+
+
+def luck(batches: Sequence[GuessedBatch], fit: Fits, public: Public, rng: np.random.Generator) -> Exchanged:
+    """Test whether chance explains the recoveries of an attack: by results for other messages, else by public examples.
+
+    Results of batches of different sizes cannot be exchanged: they are held against public examples alone.
+
+    Args:
+        batches: the messages, with different truths.
+        fit: the score, by places in ``batches``.
+        public: examples that no message depends on.
+        rng: generator of the draws.
+    """
+    alike = len({batch.truth.shape for batch in batches}) == 1
+    outcome = exchange(len(batches) if alike else 1, fit, rng)
+    if outcome.beyond < inf:
+        return outcome
+    return among_public(batches, public, sum(fit(place, place).recovered for place in range(len(batches))), rng)
+
+
+@final
+class PublicTruths:
+    """Public examples in the part of true ones: nothing tells a result of them.
+
+    Args:
+        public: the examples, at least two.
+        rng: generator of the draws.
+    """
+
+    def __init__(self, public: Public, rng: np.random.Generator) -> None:
+        self._public, self._rng = public, rng
+        self._others: dict[int, tuple[dict[str, float], bool]] = {}
+
+    def drawn(self, labels: np.ndarray) -> np.ndarray:
+        """Draw the place (B,) of an example of each class, none twice if there are enough; of any class if it has few."""
+        places = np.empty(len(labels), np.intp)
+        for label in np.unique(labels):
+            of_class, there = labels == label, np.flatnonzero(self._public.labels == label)
+            pool, count = there if len(there) >= _FEWEST else np.arange(len(self._public.samples)), int(of_class.sum())
+            places[of_class] = self._rng.choice(pool, count, replace=count > len(pool))
+        return places
+
+    def recovered(self, place: int, guess: np.ndarray) -> bool:
+        """Return whether a guess would count as a reconstruction of a public example, if the others alone were public."""
+        true, public = self._public.samples[place], self._public
+        binary = public.binary if true.ndim == 1 else None
+        if not recovery.recovered(true, guess, {"none": -inf}, binary, plan=public.plan):
+            return False
+        if place not in self._others:
+            label = int(public.labels[place])
+            others = Public(np.delete(public.samples, place, 0), np.delete(public.labels, place), public.plan)
+            floors = others.floors(true, label, self._rng)
+            self._others[place] = floors, true.ndim == 1 and others.guessable(true, label)
+        floors, guessable = self._others[place]
+        return recovery.recovered(true, guess, floors, binary, guessable, public.plan)
+
+
+def among_public(batches: Sequence[GuessedBatch], public: Public, found: int, rng: np.random.Generator) -> Exchanged:
+    """Hold the results for all messages against random public examples of the same classes.
+
+    p is the share of 100 to 500 draws, the true examples among them, in which as many are recovered as of these. A
+    result that is 20 dB closer to its truth than any is to a public example counts whatever p is. A class of fewer than
+    99 public examples stands for all classes. Luck that is rarer than the public examples are many is not seen. With
+    one public example p is 1.
+
+    Args:
+        batches: the messages, with batches of any size.
+        public: examples that no message depends on.
+        found: number of true examples that count as recovered.
+        rng: generator of the draws.
+    """
+    if len(public.samples) < 2:
+        return Exchanged(1.0, -inf)
+    truths, reached, best = PublicTruths(public, rng), 0, -inf
+    draws = int(np.clip(_EXAMPLES // sum(len(batch.truth) for batch in batches), _FEWEST, _OF_PUBLIC))
+    for _ in range(draws):
+        count = 0
+        for batch in batches:
+            places = truths.drawn(batch.labels)
+            guesses = batch.guesses[recovery.assign(public.samples[places], batch.guesses)]
+            for place, guess in zip(places.tolist(), guesses, strict=True):
+                count += truths.recovered(place, guess)
+                best = max(best, min(MOST_DB, psnr(public.samples[place], guess)))
+        reached += count >= found
+    return Exchanged((1 + reached) / (1 + draws), best + _FAR_DB)
