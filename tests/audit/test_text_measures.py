@@ -41,6 +41,15 @@ def test_a_text_counts_as_reconstructed_with_nine_tokens_in_ten(wrong: int, coun
     assert recovery.matched_features(truth, guess, np.zeros(20, bool)) == 1 - wrong / 20
 
 
+@pytest.mark.parametrize(("guess", "counts"), [(b"0123456789", True), (b"012345678x", True), (b"01234", False)])
+def test_the_bytes_that_fill_a_short_text_up_reconstruct_nothing(guess: bytes, counts: bool) -> None:
+    truth, given = (np.frombuffer(text.ljust(64, b"\0"), np.uint8) for text in (b"0123456789", guess))
+    floors = {"mean": metrics.psnr(truth, np.zeros(64, np.uint8))}  # ten bytes wrong, where 0123456789 has none
+    assert recovery.recovered(truth, given, floors, np.zeros(64, bool)) == counts
+    longer = np.frombuffer(b"0123456789".ljust(64, b"x"), np.uint8)
+    assert not recovery.recovered(truth, longer, floors, np.zeros(64, bool))
+
+
 def test_a_text_that_is_public_is_not_reconstructed() -> None:
     held = public(b"abcd", b"abce", b"zzzz")
     truth = np.frombuffer(b"abcd", np.uint8)

@@ -75,7 +75,7 @@ def recovered(
     """Return whether an example counts as reconstructed: recognisable, and closer than any guess without the update.
 
     An image is recognisable from 20 dB on, a row of numbers up to a deviation of 0.1, a text if nine tokens in ten are
-    right; closer means by 1 dB or more.
+    right, in all and among those before the zero bytes that fill it up; closer means by 1 dB or more.
     A row also counts where every feature matches (`exact_match`) and no public row does: among many public rows, one
     often lies as close to the truth as an attack that is off by 0.01 in each number, but differs in a category.
 
@@ -91,7 +91,9 @@ def recovered(
     """
     db = psnr(truth, reconstruction)
     if is_text(truth):
-        close = float(np.mean(truth == reconstruction)) >= TEXT_RECOVERED_SHARE
+        right = truth == reconstruction
+        written = right[: int(truth.nonzero()[0].max(initial=-1)) + 1]  # without the bytes that fill it up
+        close = min(right.mean(), written.mean() if len(written) else 1.0) >= TEXT_RECOVERED_SHARE
     else:
         close = db >= IMAGE_RECOVERED_DB if truth.ndim > 1 else rmsd(truth, reconstruction) <= ROW_RECOVERED_RMSD
     if plan is not None:
