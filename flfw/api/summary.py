@@ -64,7 +64,9 @@ def _attack_line(entry: dict[str, Any], entries: Sequence[Mapping[str, Any]]) ->
         best += f", {entry['identification_rate']:.0%} identified among look-alikes"
     cause = because(AuditEntry(entry, entry["attack"]))
     expected = f", {entry['share_expected']:.0%} expected" if entry.get("share_expected") is not None else ""
-    line = f"{where}: {entry['verdict']} ({entry['share_recovered']:.0%} recovered{expected}{best})"
+    share = entry["share_recovered"]
+    recovered = "less than 1%" if 0 < share < 0.005 else f"{share:.0%}"
+    line = f"{where}: {entry['verdict']} ({recovered} recovered{expected}{best})"
     return f"{line}: {cause}" if cause else line
 
 

@@ -160,6 +160,7 @@ def test_reasons_name_what_decided() -> None:
     assert "12.8" in concluded(easy=failed("easy")).reason and "undefended" in concluded(easy=failed("easy")).reason
     assert "not evidence of protection" in concluded(adaptive=False).reason
     assert concluded(recovered=1).reason == "12% of the attacked examples were reconstructed."
+    assert concluded(recovered=1, attacked=300).reason == "1 of 300 attacked examples were reconstructed."
     assert "does not explain the message. its numbers." in concluded(consistency=failed("consistency")).reason
     assert "Up to 31%" in concluded().reason and "within its budget" in concluded().reason
     assert "35% of such messages" in concluded(messages=7).reason

@@ -44,8 +44,9 @@ def _positive(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
             "faulty, and this says nothing about the method.",
         )
     if evidence.recovered:
-        share = evidence.recovered / evidence.attacked
-        return Conclusion("leaks", "recovered", f"{share:.0%} of the attacked examples were reconstructed.")
+        share = f"{evidence.recovered / evidence.attacked:.0%} of the"
+        share = f"{evidence.recovered} of {evidence.attacked}" if share == "0% of the" else share
+        return Conclusion("leaks", "recovered", f"{share} attacked examples were reconstructed.")
     if identified and significant(identified.p, evidence.settings):
         return Conclusion(
             "identifies",
