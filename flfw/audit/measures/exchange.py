@@ -125,7 +125,7 @@ class PublicTruths:
         self._others: dict[int, tuple[dict[str, float], bool]] = {}
 
     def drawn(self, labels: np.ndarray) -> np.ndarray:
-        """Draw the place (B,) of an example of each class, none twice if there are enough; of any class if it has few."""
+        """Draw the place (B,) of an example of each class, none twice if there are enough; of any, if it has few."""
         places = np.empty(len(labels), np.intp)
         for label in np.unique(labels):
             of_class, there = labels == label, np.flatnonzero(self._public.labels == label)
@@ -134,7 +134,7 @@ class PublicTruths:
         return places
 
     def recovered(self, place: int, guess: np.ndarray) -> bool:
-        """Return whether a guess would count as a reconstruction of a public example, if the others alone were public."""
+        """Return whether a guess would count as a reconstruction of an example, if the others alone were public."""
         true, public = self._public.samples[place], self._public
         binary = public.binary if true.ndim == 1 else None
         if not recovery.recovered(true, guess, {"none": -inf}, binary, plan=public.plan):
