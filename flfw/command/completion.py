@@ -8,11 +8,11 @@ from collections.abc import Iterable
 import shtab
 
 from flfw import data, plugins
-from flfw.command import declared
 from flfw.command.flags import TASKS, Flag, flags
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS
 from flfw.data.splits.schemes import schemes
 from flfw.errors import unknown
+from flfw.spelling import declared
 
 SHELLS = ("bash", "zsh", "fish")
 

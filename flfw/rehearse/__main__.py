@@ -289,8 +289,27 @@ def main(arguments: list[str], program: str = _PROG) -> int:
 
 
 def _do(arguments: list[str], program: str) -> int:
-    rehearse(parsed(arguments, RehearsalCommand(DEFAULT), program))
+    command = parsed(arguments, RehearsalCommand(DEFAULT), program)
+    _check_spelling(command)
+    rehearse(command)
     return 0
+
+
+def _check_spelling(command: RehearsalCommand) -> None:
+    """Refuse what the rehearsal itself would, as far as it can be told within a second."""
+    from flfw.deploy.policy import Policy
+    from flfw.spelling.names import check_assignments, check_data, check_names
+    from flfw.storage.folders import require_new
+
+    experiment = command.experiment
+    check_names(experiment)
+    if not experiment.dataset.startswith("site:"):  # of which only the data root tells
+        check_data(experiment)
+    check_assignments(experiment)
+    if experiment.out:
+        require_new(experiment.out.absolute())
+    if command.policy:
+        Policy.read(command.policy)
 
 
 if __name__ == "__main__":

@@ -68,17 +68,46 @@ MISTAKES = [
     ("--set ig.iteration=5", "got ig.iteration; did you mean iterations?"),
     ("--set ig.iterations=many", "Expected int for ig.iterations, got ig.iterations=many."),
     ("--defence prune --set prun.ratio=0.5", "got prun.ratio for no plug-in; did you mean prune?"),
+    ("--split dirichlet --set dirichlet.alpha=low", "Expected float for dirichlet.alpha, got dirichlet.alpha=low."),
+    ("--set dirichlet.alhpa=1", "Expected a field of dirichlet among alpha; got dirichlet.alhpa; did you mean alpha?"),
+    ("--matrix methods=fedavg,fedper --set momentun=0.9", "got momentun; did you mean momentum?"),
+    ("--matrix defences=none,prune --method fedavg --set prune.ratoi=0.9", "got prune.ratoi; did you mean ratio?"),
+    ("--matrix methods=fedavg --set prun.ratio=0.9", "got prun.ratio for no plug-in; did you mean prune?"),
+    ("--dataset csv:{table}@target --set csv.drop=aeg", "in csv.drop, got aeg; there are age; did you mean age?"),
+    ("--dataset csv:{table}@target --set csv.patient=aeg", "in {table}, got aeg; did you mean age?"),
+    ("--dataset csv:{table}@target --set csv.drp=age", "got drp; did you mean drop?"),
+    ("--dataset folder:{table}", "got folder:{table}; no folder is there."),
+    ("--track tensorbord", "got tracker=tensorbord; did you mean tensorboard?"),
+    ("--verify {here}/nobody", "Expected a finished run with result.json, got {here}/nobody without;"),
+    ("--figures {here}/nobody", "Expected a finished run with result.json, got {here}/nobody without;"),
     ("--compare {here} {here}/nobody", "Expected a finished run with result.json, got {here} without;"),
 ]
 
 
-@pytest.mark.parametrize(("line", "words"), MISTAKES, ids=[line for line, _ in MISTAKES])
-def test_a_mistake_is_answered_within_a_second(line: str, words: str, tmp_path: Path) -> None:
+IN_A_REHEARSAL = [
+    ("--method fedvag", "got method=fedvag; did you mean fedavg?"),
+    ("--set ig.iteratons=3 --attack ig", "got ig.iteratons; did you mean iterations?"),
+    ("--dataset csv:{table}@targt", "Expected target targt among the columns of {table}"),
+    ("--dataset folder:phtos", "got folder:phtos; no folder is there."),
+    ("--out {here}", "Expected a new folder for --out, got {here}, which exists; choose another or remove it."),
+    ("--policy {here}/nobody.toml", "Expected a policy in {here}/nobody.toml, got none that can be read"),
+]
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "words"),
+    [
+        *(pytest.param(["sim.py"], *one, id=one[0]) for one in MISTAKES),
+        *(pytest.param(["-m", "flfw.rehearse"], *one, id=f"rehearse {one[0]}") for one in IN_A_REHEARSAL),
+    ],
+)
+def test_a_mistake_is_answered_within_a_second(program: list[str], line: str, words: str, tmp_path: Path) -> None:
     if "gpus" in line and machine.may_have_gpu():
         pytest.skip("this machine may have a GPU, of which PyTorch is asked")
     table = tmp_path.with_name(f"{tmp_path.name}.csv")
     table.write_text("age,target\n41,0\n")
-    command = [sys.executable, str(ROOT / "sim.py"), *shlex.split(line.format(here=tmp_path, table=table))]
+    given = [str(ROOT / word) if word == "sim.py" else word for word in program]
+    command = [sys.executable, *given, *shlex.split(line.format(here=tmp_path, table=table))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     before = os.times()
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)

@@ -16,7 +16,6 @@ from torch import nn
 import sim
 from flfw import nets
 from flfw.combinations import check as check_names
-from flfw.command import declared
 from flfw.data.splits.partition import Split
 from flfw.dp.ledger import Ledger, course
 from flfw.dp.settings import NoisySteps
@@ -31,6 +30,7 @@ from flfw.privacy.course import Course
 from flfw.privacy.mechanism import Phase
 from flfw.resolve import resolve, without_auto
 from flfw.server.cohorts import Sampling, drawn
+from flfw.spelling import declared
 from flfw.strategies.fed_cdp import FedCDP, FedCDPSettings
 from flfw.strategies.fed_sdp import FedSDP, FedSDPSettings
 

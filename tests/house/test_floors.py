@@ -24,7 +24,7 @@ FLOORS = (
     "curves nets data privacy",
     "experiment",
     "plugins messages membership",
-    "defence",
+    "defence spelling",
     "pipeline",
     "task storage victims",
     "method training report",

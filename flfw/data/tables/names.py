@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, quote, urlencode
 
-from flfw.errors import BadInput, require
+from flfw.errors import BadInput, meant, require
 
 PREFIXES = ("csv", "parquet")
 """Words before the colon of a table's name."""
@@ -64,9 +64,28 @@ class TableSettings:
         for word in filter(None, getattr(self, field).split(",")):
             fits = [name for name in names if name == word or fnmatchcase(name, word)]
             if not fits:
-                raise BadInput(f"Expected columns of the table in csv.{field}, got {word}; there are {_listed(names)}.")
+                like = meant(word, names) or "."
+                raise BadInput(
+                    f"Expected columns of the table in csv.{field}, got {word}; there are {_listed(names)}{like}"
+                )
             columns += fits
         return columns
+
+    def require_columns(self, names: Sequence[str], path: Path) -> None:
+        """Refuse lists, and a column of patients, that name none of the columns.
+
+        Args:
+            names: all columns but the target.
+            path: the file.
+
+        Raises:
+            BadInput: a word fits no column.
+        """
+        for field in ("numeric", "categorical", "boolean", "date", "drop"):
+            self.chosen(field, names)
+        if self.patient and self.patient not in names:
+            like = meant(self.patient, names) or "."
+            raise BadInput(f"Expected a column of patients beside the target in {path}, got {self.patient}{like}")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -167,7 +186,8 @@ def _settings(given: Mapping[str, str], usual: TableSettings) -> TableSettings:
     known = {field.name for field in fields(TableSettings)}
     for field, value in given.items():
         if field not in known:
-            raise BadInput(f"Expected a setting of a table among {', '.join(sorted(known))}; got {field}.")
+            like = meant(field, known) or "."
+            raise BadInput(f"Expected a setting of a table among {', '.join(sorted(known))}; got {field}{like}")
         if field == "most" and not value.isdecimal():
             raise BadInput(f"Expected int for csv.most, got csv.most={value}.")
     made = {key: int(value) if key == "most" else value for key, value in given.items()}

@@ -38,7 +38,7 @@ def read(path: Path, prefix: str, settings: TableSettings) -> Table:
 
 
 def require_target(path: Path, prefix: str, settings: TableSettings, target: str) -> None:
-    """Refuse a target that is none of the columns, by their names alone.
+    """Refuse a target, and columns in settings, that are none of the columns, by their names alone.
 
     Raises:
         BadInput: it is not; or there is no such file, or it has no names.
@@ -49,6 +49,7 @@ def require_target(path: Path, prefix: str, settings: TableSettings, target: str
         near = ", ".join(names[:12]) + (f" and {len(names) - 12} more" * (len(names) > 12))
         like = meant(target, names) or "."
         raise BadInput(f"Expected target {target} among the columns of {path}, got {near}{like}")
+    settings.require_columns([name for name in names if name != target], path)
 
 
 def _require_file(path: Path, prefix: str) -> None:
