@@ -229,7 +229,7 @@ def _down(asked: argparse.Namespace) -> int:
         _end(layout)
     if asked.purge:
         removal = plan(layout, asked.older_than, asked.also)
-        print(*removal.lines(), sep="\n", flush=True)
+        print(*(list(removal.lines()) or ["no run left anything"]), sep="\n", flush=True)
         done = "a dry run: nothing was removed" if asked.dry_run else f"freed {in_units(removal.carry_out())}"
         print(f"{done}; copies and backups are not reached")
     return 0

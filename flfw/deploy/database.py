@@ -68,19 +68,34 @@ def shrink(path: Path, gone: Sequence[int]) -> int:
         BadInput: it is no database of this version of Flower, or it is in use.
     """
     with _opened(path) as connection:
-        connection.execute("CREATE TEMP TABLE gone (run_id INTEGER)")
-        connection.executemany("INSERT INTO temp.gone VALUES (?)", [(run,) for run in gone])
-        there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        for table in _BY_RUN:
-            if table in there:
-                connection.execute(f"DELETE FROM {table} WHERE run_id IN ({_RUNS})")
-        for table, which in _BY_OTHERS.items():
-            if table in there:
-                connection.execute(f"DELETE FROM {table} WHERE {which}")
+        for table, which in _removable(connection, gone):
+            connection.execute(f"DELETE FROM {table} WHERE {which}")
         connection.commit()
         connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return size(path)
+
+
+def is_clean(path: Path, gone: Sequence[int]) -> bool:
+    """Return whether `shrink` would find neither rows of these runs nor free pages.
+
+    Raises:
+        BadInput: it is no database of this version of Flower.
+    """
+    with _opened(path) as connection:
+        rows = _removable(connection, gone)
+        there = (connection.execute(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE {which})") for table, which in rows)
+        free = connection.execute("PRAGMA freelist_count")
+        return not any(found for cursor in (*there, free) for (found,) in cursor)
+
+
+def _removable(connection: sqlite3.Connection, gone: Sequence[int]) -> list[tuple[str, str]]:
+    """Return each table with rows that runs left, and the condition of these rows, in the order of their removal."""
+    connection.execute("CREATE TEMP TABLE gone (run_id INTEGER)")
+    connection.executemany("INSERT INTO temp.gone VALUES (?)", [(run,) for run in gone])
+    there = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    rows = [*((table, f"run_id IN ({_RUNS})") for table in _BY_RUN), *_BY_OTHERS.items()]
+    return [(table, which) for table, which in rows if table in there]
 
 
 def size(path: Path) -> int:

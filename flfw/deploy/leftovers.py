@@ -100,11 +100,13 @@ def plan(layout: Layout, days: float = 0.0, also: Sequence[str] = ()) -> Removal
     path = layout.superlink / database.FILE
     runs = database.runs(path) if path.is_file() else ()
     known = _known([run.out for run in runs if run.out])
-    goes, stays = [], []
+    goes, stays, chosen = [], [], None
     if path.is_file():
         ended = [run for run in runs if run.last < before]
+        chosen = tuple(run.id for run in ended)
         words = f"messages, arrays and logs of {len(ended)} of {len(runs)} runs; keys and the runs' dates stay in it"
-        goes.append(Leftover(path, words, database.size(path)))
+        if not database.is_clean(path, chosen):
+            goes.append(Leftover(path, words, database.size(path)))
     for leftover, over in _candidates(layout, known, also):
         late = _changed(leftover.path) >= before
         if over and not late:
@@ -112,7 +114,6 @@ def plan(layout: Layout, days: float = 0.0, also: Sequence[str] = ()) -> Removal
         else:
             newer = f"changed within {days:g} days" if over else leftover.reason
             stays.append(Leftover(leftover.path, newer, leftover.size))
-    chosen = tuple(run.id for run in runs if run.last < before) if path.is_file() else None
     return Removal(layout.folder, tuple(goes), tuple(stays), chosen)
 
 

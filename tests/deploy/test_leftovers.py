@@ -166,6 +166,23 @@ def test_private_tensors_go_where_the_run_is_over_alone(
     assert purge(fed, capsys)[-1].startswith("freed ")  # again, with nothing left to remove
 
 
+def test_a_clean_database_is_not_said_to_go(
+    fed: Path, made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert any(line.startswith("goes   superlink/superlink.db: ") for line in purge(fed, capsys, "--dry-run"))
+    purge(fed, capsys)
+    again = purge(fed, capsys)
+    assert not any(line.startswith("goes ") for line in again) and again[-1].startswith("freed 0 ")
+    path = made / "superlink" / "superlink.db"
+    filled(path, {})
+    assert purge(made, capsys)[1] == "no run left anything"
+    with closing(sqlite3.connect(path)) as one:  # as of a run that was killed before its row was written
+        insert(one, "objects", {"object_id": "lost", "content": ARRAY, "is_available": 1, "ref_count": 1})
+        one.commit()
+    assert "goes   superlink/superlink.db" in purge(made, capsys)[1] and rows(path, "objects") == 0
+    path.unlink()
+
+
 def test_more_goes_where_it_is_asked_for(fed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     purge(fed, capsys, "--also", "truth", "logs", "unknown")
     assert left(fed, tmp_path) == {"cut", "kept"} and left(fed, tmp_path, "truth") == set()
