@@ -12,7 +12,7 @@ import torch
 from flfw.adversary.observation import Reconstruction, Truth
 from flfw.audit.measures import recovery
 from flfw.audit.measures.arrangements import GuessedBatch
-from flfw.audit.measures.exchange import Fitting, PublicTruths, among_public, exchange, luck
+from flfw.audit.measures.exchange import Fitting, PublicTruths, among_public, exchange, luck, nearest
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.public import Public
 from flfw.audit.scorer import Scorer, ScoreRow
@@ -115,3 +115,22 @@ def test_uploads_that_nobody_read_leak_nothing_whatever_their_sizes(tmp_path: Pa
 def test_uploads_that_were_read_leak_whatever_their_sizes(tmp_path: Path, sizes: tuple[int, int]) -> None:
     rows = uploads(tmp_path, True, sizes)
     assert sum(row["recovered"] for row in rows) > 60 and not any(row["by_chance"] for row in rows)
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 4, 5)])
+def test_the_nearest_guess_is_the_one_of_the_highest_psnr(shape: tuple[int, ...]) -> None:
+    draw = numpy_generator(3, "near")
+    samples, guesses = (draw.random((count, *shape)).astype(np.float32) for count in (6, 9))
+    guesses[0], guesses[1] = samples[2], np.nan_to_num(guesses[1]) + 2  # an exact one, and one beyond the range
+    each = [max(min(100.0, psnr(x, guess)) for guess in guesses) for x in samples]
+    np.testing.assert_allclose(nearest(samples, guesses), each, rtol=1e-9)
+
+
+@pytest.mark.parametrize("exact", [True, False])
+def test_large_uploads_of_images_are_held_against_public_ones_in_seconds(exact: bool) -> None:
+    """Of 600 images of two pixels, results that saw nothing match public ones as well; of 100 pixels none do."""
+    draw, size = numpy_generator(4, "large"), 10 if exact else 1
+    public = Public.from_arrays(draw.random((300, 1, size, 2 * size)).astype(np.float32), np.zeros(300, np.int64))
+    x, guesses = (draw.random((600, 1, size, 2 * size)).astype(np.float32) for _ in range(2))
+    held = among_public([batch_of(x, x if exact else guesses)], public, 1, draw)
+    assert held.p <= 0.01 if exact else held.p > 0.1
