@@ -13,6 +13,8 @@ from flfw.deploy.pins import FREE, pins_of
 from flfw.deploy.policy import Policy
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.resolve import resolve
+from tests.support.paths import ROOT
 
 DEFAULT = Experiment().to_run_config()
 TABLE = """
@@ -62,6 +64,21 @@ def test_what_it_does_not_name_has_its_default(tmp_path: Path) -> None:
         elif key not in named:
             assert refused == f"{key}={other}, and {key} is to be {default if default != '' else 'nothing'}"
     assert refusal(pins, epochs=3) == "epochs, which is no setting here"
+
+
+@pytest.mark.parametrize("net", ["cnn1", "lenet", "auto"])
+def test_the_policy_in_the_documentation_lets_the_run_through_that_it_describes(tmp_path: Path, net: str) -> None:
+    """As sim.py submits it: with what auto becomes in place of auto."""
+    text = (ROOT / "docs" / "deployment.md").read_text()
+    (written,) = [part for part in text.split("```") if part.startswith("\napps = ")]
+    (tmp_path / "policy.toml").write_text(written.replace("0d0a8b3f...", "0" * 64))
+    described = Experiment(
+        method="hyperfl", net=net, clients=3, rounds=200, dataset="site:1x28x28:10", attack=("none",)
+    )
+    chosen = resolve(replace(described, federation=tmp_path)).experiment
+    read = Policy.read(tmp_path / "policy.toml")
+    assert read.refuses_run(chosen.to_run_config()) is None
+    assert read.refuses_run(replace(chosen, rounds=201).to_run_config())
 
 
 def test_no_module_is_imported_for_an_attack_that_a_server_names(tmp_path: Path) -> None:
