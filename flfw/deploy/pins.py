@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -81,12 +81,25 @@ class Pins:
         Args:
             run_config: the configuration by its flat keys; one that lacks a key has its default.
         """
-        for key, default in Experiment().to_run_config().items():
-            value = run_config.get(key, default)
-            if key not in FREE and not _allows(self.rules.get(key, default), value, words=key in _IN_WORDS):
-                return f"{key}={str(value)[:_LONGEST] or 'nothing'}, and {_words(key, self.rules.get(key, default))}"
-        unknown = [key for key in run_config if key not in Experiment().to_run_config()]
-        return f"{unknown[0][:_LONGEST]}, which is no setting here" if unknown else None
+        return next(self.refusals(run_config), None)
+
+    def refusals(self, run_config: Mapping[str, Any]) -> Iterator[str]:
+        """Yield all settings of a run that are not allowed, as `refusal` says the first."""
+        known = Experiment().to_run_config()
+        for key, default in known.items():
+            value, rule = run_config.get(key, default), self.rules.get(key, default)
+            if key not in FREE and not _allows(rule, value, words=key in _IN_WORDS):
+                yield f"{key}={str(value)[:_LONGEST] or 'nothing'}, and {_words(key, rule)}"
+        for key in run_config:
+            if key not in known:
+                yield f"{key[:_LONGEST]}, which is no setting here"
+
+    def allowed(self, key: str) -> Any:
+        """Return a value that a setting may have."""
+        rule = self.rules.get(key, Experiment().to_run_config()[key])
+        if isinstance(rule, dict):
+            return next(rule[end] for end in _ENDS if end in rule)
+        return rule[0] if isinstance(rule, list) else rule
 
     def text(self) -> str:
         """Return the table as it stands in the policy's file."""

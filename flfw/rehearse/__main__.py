@@ -73,9 +73,14 @@ def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[st
     """
     from flfw.messages.sharing import matches
 
-    refused = policy.refuses_run(_as_asked_for(asked))
+    config = _as_asked_for(asked)
+    if policy.run and asked.clients == DEFAULT.clients:  # a rehearsal has one, and the federation has others
+        config["clients"] = policy.run.allowed("clients")
+    refused = [policy.refuses_run(config) or ""]
+    if policy.run:
+        refused += [f"this site's policy pins the run, which has {one}" for one in policy.run.refusals(config)]
     kept = [name for name in sends if not matches(name, policy.uploads)]
-    sentences = [f"The policy refuses these settings: {refused}."] if refused else []
+    sentences = [f"The policy refuses these settings: {one}." for one in dict.fromkeys(refused) if one]
     if kept:
         more = f" and {len(kept) - 1} more" if len(kept) > 1 else ""
         sentences.append(f"The policy does not let {kept[0]}{more} leave, which {asked.method} sends.")
@@ -85,6 +90,7 @@ def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[st
 def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
     """Return the settings with which a server asks for the site's own data, such as the images of ``folder:PATH``."""
     from flfw import data
+    from flfw.data.readers import at_site
     from flfw.data.tables.names import TableName
     from flfw.data.tables.site_tables import name_of
     from flfw.task import form_of
@@ -94,11 +100,12 @@ def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
         plan = data.describe(data.absolute(asked.dataset)).columns
         if plan is None or TableName.parse(asked.dataset).plan is None:
             return config
-        return {**config, "dataset": name_of(plan)}
+        return {**config, "dataset": name_of(plan), "split": at_site.SPLIT}
     if not asked.dataset.startswith(("folder:", "hf:")):
         return config
     card = data.describe(data.absolute(asked.dataset), form_of(asked, None))
-    return {**config, "dataset": f"site:{'x'.join(map(str, card.shape))}:{card.classes}", "resize": ""}
+    named = f"site:{'x'.join(map(str, card.shape))}:{card.classes}"  # of which the name says size and colour
+    return {**config, "dataset": named, "resize": "", "colour": "auto", "split": at_site.SPLIT}
 
 
 def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[str]:

@@ -23,6 +23,7 @@ from flfw.adversary.attack import Attack, Budget
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.analytic import Analytic
 from flfw.curves import Point
+from flfw.deploy.pins import Pins
 from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash
 from flfw.dp import message_cost
@@ -33,6 +34,7 @@ from flfw.privacy.mechanism import Mechanism
 from flfw.rehearse import __main__ as rehearse
 from flfw.rehearse.answers import RungAttack, answers, attempts, table
 from flfw.rehearse.plan import Rehearsal, growth, ladder, plan
+from flfw.resolve import without_auto
 from flfw.terminal.flags import parsed
 from tests.support.paths import ROOT
 from tests.support.pictures import save
@@ -407,6 +409,24 @@ def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
     )
     assert one == ["The policy does not let b.weight leave, which fedavg sends."]
     assert more == ["The policy does not let a.weight and 1 more leave, which fedavg sends."]
+
+
+def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -> None:
+    """The rehearsal's one client, and its split, are not the federation's: they hide nothing that is."""
+    rules = {"method": "fedavg", "net": "lenet", "clients": {"least": 3}, "split": "whole", "augment": "none"}
+    pinned = Pins({**rules, "dataset": "site:1x28x28:4", "rounds": {"most": 9}})
+    policy = Policy(("any",), ("*",), largest_upload_mb=100, run=pinned)
+    kept = replace(rehearse.DEFAULT, method="fedavg", net="lenet", augment="none", attack=("none",), cohort="1")
+    kept = replace(kept, dataset=f"folder:{chosen}", resize="28x28", colour="grey")
+    assert rehearse.breaches(policy, without_auto(kept), ["a.weight"]) == []
+    begun = "The policy refuses these settings: this site's policy pins the run, which has "
+    assert rehearse.breaches(policy, without_auto(replace(kept, local_epochs=1, lr=0.5)), ["a.weight"]) == [
+        f"{begun}local-epochs=1, and local-epochs is to be 5.",
+        f"{begun}lr=0.5, and lr is to be 0.01.",
+    ]
+    assert rehearse.breaches(policy, without_auto(replace(kept, clients=2)), ["a.weight"]) == [
+        f"{begun}clients=2, and clients is to be at least 3."
+    ]
 
 
 def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.MonkeyPatch) -> None:
