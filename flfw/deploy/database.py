@@ -86,7 +86,7 @@ def is_clean(path: Path, gone: Sequence[int]) -> bool:
         rows = _removable(connection, gone)
         there = (connection.execute(f"SELECT EXISTS (SELECT 1 FROM {table} WHERE {which})") for table, which in rows)
         free = connection.execute("PRAGMA freelist_count")
-        return not any(found for cursor in (*there, free) for (found,) in cursor)
+        return not any(count for cursor in (*there, free) for (count,) in cursor)
 
 
 def _removable(connection: sqlite3.Connection, gone: Sequence[int]) -> list[tuple[str, str]]:

@@ -303,7 +303,7 @@ def _do(arguments: list[str], program: str) -> int:
 
 
 def _check_spelling(command: RehearsalCommand) -> None:
-    """Refuse what the rehearsal itself would, as far as it can be told within a second."""
+    """Refuse misspelt settings as the rehearsal itself would, as far as they can be told within a second."""
     from flfw.deploy.policy import Policy
     from flfw.spelling.names import check_assignments, check_data, check_names
     from flfw.storage.folders import require_new
