@@ -30,7 +30,7 @@ from flfw.errors import BadInput, require
 from flfw.messages.streaming import GridAround
 from flfw.messages.wire import views
 from flfw.recording import format as tape
-from flfw.recording.manifest import HEAD, sealed, write_head
+from flfw.recording.manifest import HEAD, is_exchange, sealed, write_head
 from flfw.recording.records import NoRecord, RecordMap, scalars, unreadable
 from flfw.storage.journal import Journal, JournalMark
 from flfw.storage.sealed import drop_unfinished
@@ -107,6 +107,8 @@ class RecordingGrid(GridAround):
                 f"Expected recordings in format {tape.FORMAT}, got {written} in {self._folder}; start a new run."
             )
         exchanges = [row for row in rows if "sent_by_client" in row]
+        if broken := [row for row in exchanges if not is_exchange(row)]:
+            raise BadInput(f"Expected whole lines of exchanges in {self._folder}, got {broken[0]}; start a new run.")
         self._received_files = {
             row["sent_to_client"]["plain_sha256"]: row["sent_to_client"]
             for row in exchanges

@@ -7,10 +7,13 @@ from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Any, final
 
+from flfw.errors import BadInput
 from flfw.server.faults import Failure
 
 _STANDARD = ("loss", "acc_global", "acc_local")
 _APART = {*_STANDARD, "round", "client", "upload_bytes", "num-examples", "seconds"}
+_NUMBERED = {"rounds": ("round",), "clients": ("round", "client"), "probes": ("round",)}
+"""Numbers that the rows of each list have."""
 
 
 @dataclass
@@ -76,8 +79,22 @@ class History:
         return known
 
     def extend(self, rows: Mapping[str, Sequence[dict[str, Any]]]) -> None:
-        """Add the rows of a round, by the name of their list."""
+        """Add the rows of a round, by the name of their list.
+
+        Raises:
+            BadInput: there is no such list, or a row lacks the number of its round or of its client.
+        """
         for name, more in rows.items():
+            needed = _NUMBERED.get(name)
+            if needed is None or not isinstance(more, list):
+                raise BadInput(f"Expected lists of {', '.join(_NUMBERED)} in the history of a run, got {name}.")
+            for row in more:
+                lacking = [key for key in needed if not isinstance(row, dict) or type(row.get(key)) is not int]
+                if lacking:
+                    raise BadInput(
+                        f"Expected a whole number for {lacking[0]} in each row of {name} of a history, got {row}; "
+                        "restore checkpoint/history.jsonl or run anew."
+                    )
             getattr(self, name).extend(more)
 
 

@@ -25,6 +25,7 @@ from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
+from flfw.storage.journal import JournalMark
 
 app = ClientApp()
 
@@ -481,7 +482,7 @@ def test_a_manifest_that_is_not_as_the_mark_says_is_refused(tmp_path: Path) -> N
 def test_a_record_in_another_format_is_not_gone_on_with(tmp_path: Path) -> None:
     data = b'{"type": "train", "sent_by_client": "ab"}\n'
     (tmp_path / "manifest.jsonl").write_bytes(data)
-    mark = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    mark = JournalMark(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
     with pytest.raises(BadInput) as error:
         RecordingGrid(grid(), tmp_path, mark=mark)
     assert str(error.value) == (f"Expected recordings in format 1, got an older one in {tmp_path}; start a new run.")
@@ -500,3 +501,15 @@ def test_an_app_without_checkpoints_has_its_lines_counted_too(tmp_path: Path) ->
     path = tmp_path / "manifest.jsonl"
     path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:-1]))
     assert Recordings(tmp_path).refused == ["manifest.jsonl is not as it was written: 1 at the end are missing."]
+
+
+def test_an_exchange_without_its_round_is_not_gone_on_from(tmp_path: Path) -> None:
+    """As where somebody wrote the journal anew, with a mark that fits."""
+    first = RecordingGrid(grid(), tmp_path)
+    list(first.send_and_receive([message(1)]))
+    path = tmp_path / "manifest.jsonl"
+    data = re.sub(rb'"round": \d+, ', b"", path.read_bytes())
+    path.write_bytes(data)
+    mark = JournalMark(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    with pytest.raises(BadInput, match="Expected whole lines of exchanges in"):
+        RecordingGrid(grid(), tmp_path, mark=mark)

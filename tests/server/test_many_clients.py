@@ -6,6 +6,7 @@ import json
 import tracemalloc
 from math import sqrt
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from flwr.clientapp import ClientApp
 from scipy.stats import binom
 
 from flfw.client.site import Site
+from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.introduction import Introduction
@@ -235,3 +237,19 @@ def test_an_engine_that_asks_each_client_gets_the_same_numbers(tmp_path: Path) -
         for row in rows["clients"]:
             del row["seconds"]
     assert again["clients"] == training["clients"] and again["final"] == training["final"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ({"clients": [{"round": 1, "client": 0}, {"client": 1}]}, "whole number for round in each row of clients"),
+        ({"clients": [{"round": 1}]}, "whole number for client in each row of clients"),
+        ({"rounds": [{"round": "1"}]}, "whole number for round in each row of rounds"),
+        ({"probes": [3]}, "whole number for round in each row of probes"),
+        ({"rows": [{"round": 1}]}, "Expected lists of rounds, clients, probes in the history of a run, got rows"),
+        ({"clients": {"round": 1}}, "in the history of a run, got clients"),
+    ],
+)
+def test_a_row_of_a_history_without_its_round_is_refused_in_one_line(rows: dict[str, Any], words: str) -> None:
+    with pytest.raises(BadInput, match=words):
+        History().extend(rows)
