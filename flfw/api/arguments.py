@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from flfw.errors import BadInput, meant, require
 from flfw.experiment import Experiment
+from flfw.formats.paths import from_home
 from flfw.formats.typed import Misfit, fit
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def path_of(given: str | os.PathLike[str], name: str) -> Path:
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(path, str):
         raise BadInput(f"Expected {name} as a path or a result, got {given!r:.80}.")
-    return Path(path)
+    return from_home(Path(path))
 
 
 def words_of(given: str | Iterable[str], name: str) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import tyro
 
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
+from flfw.formats.paths import with_paths_from_home
 from flfw.terminal.flags import parsed, piped
 
 
@@ -73,7 +74,7 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
     Raises:
         BadInput: tyro's message, in one line instead of a box.
     """
-    command = parsed(arguments, Command(stored or Experiment()), program)
+    command = with_paths_from_home(parsed(arguments, Command(stored or Experiment()), program))
     if command.matrix and piped(arguments) != arguments:
         raise BadInput(
             "Expected one name behind --defence with --matrix, got several; write a pipeline as one value, such as "

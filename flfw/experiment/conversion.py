@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
 from flfw.errors import BadInput
+from flfw.formats.paths import from_home
 from flfw.formats.typed import Misfit, fit
 
 _LARGEST = 2**63
@@ -31,6 +32,7 @@ def convert_fields(record: object) -> None:
         value = _converted(given, kind)
         if get_origin(kind) is not Literal and not (kind in (int, float) and _is_beyond(value)):
             value = _fitted(value, Path if Path in get_args(kind) and value is not None else kind, name)
+            value = from_home(value) if isinstance(value, Path) else value
         if value is not given:
             object.__setattr__(record, name, value)
 

@@ -20,6 +20,7 @@ import tyro
 import flfw
 from flfw.errors import require
 from flfw.experiment import Experiment, Scalar
+from flfw.formats.paths import with_paths_from_home
 from flfw.rehearse.plan import plan
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.flags import parsed
@@ -296,7 +297,7 @@ def main(arguments: list[str], program: str = _PROG) -> int:
 
 
 def _do(arguments: list[str], program: str) -> int:
-    command = parsed(arguments, RehearsalCommand(DEFAULT), program)
+    command = with_paths_from_home(parsed(arguments, RehearsalCommand(DEFAULT), program))
     _check_spelling(command)
     rehearse(command)
     return 0
