@@ -5,9 +5,12 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import shlex
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
@@ -59,9 +62,22 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
     require_same_data(folder, task.dataset.digest)
     with locked(folder / "checkpoint" / ".run"), tracked(experiment, folder), audit as auditor:
         sittings.begin(folder, outside_of(resolved))
-        engine.run(resolved, _site(experiment, folder))
-        results.finish(resolved, task, notes, auditor)
+        with _told_how_to_go_on(folder):
+            engine.run(resolved, _site(experiment, folder))
+            results.finish(resolved, task, notes, auditor)
     return folder
+
+
+@contextmanager
+def _told_how_to_go_on(folder: Path) -> Iterator[None]:
+    """Say at an interrupt that nothing is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print(
+            f"the run is cut short; python sim.py --resume {shlex.quote(str(folder))} goes on with it", file=sys.stderr
+        )
+        raise
 
 
 def _with_folder(resolved: Resolved, task: Task, named: bool, prefix: str) -> tuple[Resolved, AuditContext]:
@@ -106,7 +122,8 @@ def resume(experiment: Experiment) -> Path:
             return folder
         _warn(notes)
         sittings.begin(folder, outside_of(resolved))
-        with tracked(experiment, folder), auditing(resolved, task, folder) as auditor:
+        audit = auditing(resolved, task, folder)
+        with tracked(experiment, folder), audit as auditor, _told_how_to_go_on(folder):
             if not is_trained(folder):
                 engine.check_resources(experiment)
                 engine.run(resolved, _site(experiment, folder))

@@ -242,3 +242,18 @@ def test_two_rehearsals_that_begin_in_one_second_have_a_folder_each(
     planned = [plan(asked, 1).experiment for _ in range(2)]
     names = [module.run(dataclasses.replace(one, attack=("none",), curve=()), "rehearsal-").name for one in planned]
     assert names == ["rehearsal-name", "rehearsal-name-2"]
+
+
+def test_an_interrupt_says_how_to_go_on(
+    small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module.engine, "run", interrupt)
+    asked = dataclasses.replace(small, out=tmp_path / "a run")
+    hint = f"the run is cut short; python sim.py --resume '{tmp_path}/a run' goes on with it\n"
+    for go in [module.run, module.resume]:
+        with pytest.raises(KeyboardInterrupt):
+            go(asked)
+        assert capsys.readouterr().err.endswith(hint)
