@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from flfw import data
 from flfw.audit.measures.noticed import ISOLATING, TAMPERED, noticed
 from flfw.client.broadcast_checks import zeros_at_first
+from flfw.data.files.dataset import Dataset
 from flfw.data.tables import listing
 from flfw.experiment import Experiment
 from flfw.inversion.compute import compiler
@@ -21,6 +24,7 @@ from flfw.storage.provenance import code_hash
 from flfw.sums.isolation import isolation
 from flfw.task import Task, form_of
 
+_NAMED = 6  # classes with their names in a note
 _SILENT = (
     "Clients reported no numbers (metrics=none): there is no loss and no accuracy of theirs, and all of them count "
     "alike in a mean, as their numbers of examples are not known."
@@ -103,9 +107,24 @@ def _budget(experiment: Experiment) -> str:
     return f"--epsilon-budget {experiment.epsilon_budget:g}"
 
 
+def _classes_in_one_part(dataset: Dataset) -> list[str]:
+    """Return a note for each part of a table that has no row of some class; none for other data."""
+    if dataset.columns is None or dataset.is_regression:
+        return []
+    notes = []
+    parts = (("training", dataset.train_y, "it is not learnt"), ("test", dataset.test_y, "no accuracy counts it"))
+    for part, labels, so in parts:
+        there = np.bincount(np.asarray(labels), minlength=dataset.classes)
+        names = [name for name, count in zip(dataset.columns.classes, there, strict=True) if not count]
+        if names:
+            more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+            notes.append(f"No {part} row is of class {', '.join(names[:_NAMED])}{more}: {so}.")
+    return notes
+
+
 def notes_on_data(experiment: Experiment, task: Task) -> list[str]:
     """List notes on the data as they were read, and on attacks that this machine cannot compile."""
-    notes = [*listing.sentences(task.dataset.columns)]
+    notes = [*listing.sentences(task.dataset.columns), *_classes_in_one_part(task.dataset)]
     published = data.describe(experiment.dataset, form_of(experiment, None)).shape
     if experiment.attacks and experiment.attack_compile and compiler() is None:
         notes.append(

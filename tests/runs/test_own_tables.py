@@ -24,6 +24,7 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets.net import loss, losses, regression_metrics
 from flfw.rehearse.__main__ import main as rehearse
+from flfw.report.page_facts import caveats
 from flfw.report.texts import row_pair
 from flfw.resolve import resolve
 from flfw.runs.run import check, run
@@ -220,6 +221,16 @@ def test_what_only_describes_a_table_is_no_warning_and_names_what_is_left_out(
     assert "Table: 3 columns become 12 features in [0, 1]; 2 are left out: cost, hospital." in notes
     assert "Table: " not in warned and "Classification of " not in warned
     assert warned.count("warning: Scales, categories and substitutes") == 1
+
+
+def test_a_class_without_a_test_row_is_a_caveat(table: Path) -> None:
+    """The only row of class yes trains, as every fifth of a class from the second on is for testing."""
+    head, *rows = table.read_text().split("\n")
+    other = [row.rpartition(",")[0] + (",no" if number else ",yes") for number, row in enumerate(rows)]
+    table.write_text("\n".join([head, *other]))
+    notes = check(asked(table, "died", attack=("none",)))[2]
+    assert "No test row is of class yes: no accuracy counts it." in caveats(notes)
+    assert not any("No training row" in note for note in notes)
 
 
 def test_one_column_of_one_feature_is_not_called_several() -> None:
