@@ -23,7 +23,7 @@ from flfw.aggregates.secagg_plus import Quantiser
 from flfw.audit.jobs import Job, Solution
 from flfw.audit.knowledge import grant, observed
 from flfw.audit.measures.agreement import Agreement, agreement, resolution
-from flfw.audit.measures.candidates import disjoint_candidates, pointed
+from flfw.audit.measures.candidates import disjoint_candidates, numbered, pointed
 from flfw.audit.measures.identification import Identified
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD, on_rung
@@ -172,7 +172,11 @@ class Climb:
                 return _apart(known.mechanism, results.get(seen.slot), guesses)
             return [value.distance for value in values]
 
-        return pointed([len(places) for places in drawn], explain)
+        def alike(message: int) -> np.ndarray:
+            places = [opened[message][2].indices.numpy(), *drawn[message]]
+            return numbered([self._task.examples("train", batch)[0].numpy() for batch in places])
+
+        return pointed([len(places) for places in drawn], explain, alike)
 
     def _drawn(self, opened: Sequence[Opened], most: int) -> list[np.ndarray]:
         """Draw candidates for messages (n, B), as training indices; no example serves twice, and no victim at all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -72,6 +73,49 @@ def test_without_knowledge_the_false_alarms_stay_below_the_level() -> None:
     assert len(p) == 2000
     for level in (0.01, 0.05, 0.1):
         assert np.mean(np.array(p) <= level) <= level + 3 * (level / 2000) ** 0.5
+
+
+def test_copies_of_the_truth_come_first_with_it_and_count_in_what_chance_gives() -> None:
+    alike = lambda message: np.array([0, 0, 1, 2])  # noqa: E731
+    result = pointed([3] * 8, lambda message: [0.5, 0.5 + 1e-9, 1.0, 2.0], alike)
+    assert result is not None and (result.count, result.compared) == (8, 8)
+    assert result.chance == pytest.approx(0.5) and result.p == pytest.approx(0.5**8)
+    behind = pointed([3] * 8, lambda message: [1.0, 1.0, 0.5, 2.0], alike)
+    assert behind is not None and behind.count == 0
+    told_nothing = pointed([3] * 8, lambda message: [0.5] * 4, lambda message: np.zeros(4))
+    assert told_nothing is not None and told_nothing.p == 1.0
+
+
+def test_with_copies_the_false_alarms_of_who_prefers_popular_data_stay_below_the_level() -> None:
+    """Half of a client's 40 examples are one picture, which is said to explain every message best."""
+    draw, data = numpy_generator(0, "copies"), np.array([*[0] * 20, *range(1, 21)])
+    p = []
+    for _ in range(500):
+        drawn = [draw.permutation(data)[:20] for _ in range(8)]
+        values = lambda message, drawn=drawn: drawn[message].astype(float).tolist()  # noqa: E731
+        if result := pointed([19] * 8, values, lambda message, drawn=drawn: drawn[message]):
+            p.append(result.p)
+    assert len(p) == 500
+    for level in (0.01, 0.05, 0.1):
+        assert np.mean(np.array(p) <= level) <= level + 3 * (level / 500) ** 0.5
+
+
+@pytest.mark.parametrize(("std", "verdict"), [(0.3, "identifies"), (1e4, "inconclusive")])
+def test_messages_point_to_their_data_where_clients_have_copies_of_them(
+    tmp_path: Path, std: float, verdict: str
+) -> None:
+    rng = numpy_generator(0, "pictures")
+    for label, i in np.ndindex(2, 10):
+        pixels = rng.integers(0, 256, (2, 8, 8)).astype(np.uint8)
+        for copy in range(12):
+            save_picture(tmp_path / "all" / "train" / f"class-{label}" / f"{i}-{copy}.png", pixels[0])
+        save_picture(tmp_path / "all" / "test" / f"class-{label}" / f"{i}.png", pixels[1])
+    settings = (f"dp_gaussian.std={std}", "ig.iterations=20")
+    game = {"images": 8, "attack": ("ig",), "defence": "dp_gaussian", "set": settings, "net": "mlp"}
+    out = run.run(base(tmp_path / "run", dataset=f"folder:{tmp_path / 'all'}", audit_rounds="0", **game))
+    (entry,) = [one for one in json.loads((out / "result.json").read_text())["audit"] if one["adaptive"]]
+    assert entry["verdict"] == verdict
+    assert entry["candidates"]["null"] > 1.5 / 20  # of some 19 candidates, some are copies
 
 
 def test_data_without_public_examples_are_refused_before_training(tmp_path: Path) -> None:

@@ -9,13 +9,16 @@ data, so that before the message is seen, the true batch and the candidates are 
 data are unlike all others, and where the model was trained on them. If the message depends on nothing but which client
 and which classes it is from, the truth explains it best with a probability of 1 / (1 + candidates). No example is a
 candidate for two messages, so that these events are independent.
+
+Where a client has copies of examples, as after oversampling, candidates may be copies of the truth. Equal data explain
+a message equally well, so that they count as one: it comes first with a probability of its number / (1 + candidates).
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
@@ -57,13 +60,18 @@ def disjoint_candidates(
     return drawn
 
 
-def pointed(counts: Sequence[int], explain: Callable[[int], Sequence[float] | None]) -> Identified | None:
+def pointed(
+    counts: Sequence[int],
+    explain: Callable[[int], Sequence[float] | None],
+    alike: Callable[[int], np.ndarray] | None = None,
+) -> Identified | None:
     """Count the messages that their true data explain better than all candidates do, and test whether this is chance.
 
     Args:
         counts: number of candidates of each message; messages without any are left out.
         explain: computes how badly the truth and the candidates explain a message, by its place, the truth first. None:
             it cannot be computed, and the message is left out.
+        alike: numbers (1 + candidates,) the data behind these values; equal data have one number. None: all differ.
 
     Returns:
         The count among the other messages, its null and p; None: there is no such message.
@@ -76,14 +84,33 @@ def pointed(counts: Sequence[int], explain: Callable[[int], Sequence[float] | No
     for place, count in enumerate(counts):
         values = explain(place) if count else None
         if values is not None:
-            first.append(_is_first(values))
-            nulls.append(np.array([1 - 1 / (1 + count), 1 / (1 + count)]))
+            same = np.arange(1 + count) if alike is None else alike(place)
+            first.append(_is_first(values, same))
+            chance = _share_of_best(values, same)
+            nulls.append(np.array([1 - chance, chance]))
     if not first:
         return None
     return Identified(sum(first), len(first), convolved(nulls), identified_p(first, nulls))
 
 
-def _is_first(values: Sequence[float]) -> int:
-    """Return 1 if the truth explains a message better than every candidate; a tie, or no number, is no sign of it."""
-    truth, *others = values
-    return int(isfinite(truth) and all(value > truth for value in others))
+def _is_first(values: Sequence[float], same: np.ndarray) -> int:
+    """Return 1 if the truth explains a message better than all other data; a tie, or no number, is no sign of it."""
+    others = [value for value, one in zip(values, same, strict=True) if one != same[0]]
+    return int(isfinite(values[0]) and all(value > values[0] for value in others))
+
+
+def _share_of_best(values: Sequence[float], same: np.ndarray) -> float:
+    """Return the share of the data that explain a message best, their copies counted; the truth is any of them."""
+    best = int(np.argmin([value if isfinite(value) else inf for value in values]))
+    return float(np.mean(same == same[best]))
+
+
+def numbered(batches: Sequence[np.ndarray]) -> np.ndarray:
+    """Number batches (B, ...) by their bytes: equal ones have one number.
+
+    >>> one, other = np.zeros((1, 2)), np.ones((1, 2))
+    >>> numbered([one, other, one.copy()]).tolist()
+    [0, 1, 0]
+    """
+    numbers: dict[bytes, int] = {}
+    return np.array([numbers.setdefault(batch.tobytes(), len(numbers)) for batch in batches])
