@@ -68,7 +68,7 @@ def pointed(
     """Count the messages that their true data explain better than all candidates do, and test whether this is chance.
 
     Args:
-        counts: number of candidates of each message; messages without any are left out.
+        counts: number of candidates of each message; messages without any are left out, copies of the truth apart.
         explain: computes how badly the truth and the candidates explain a message, by its place, the truth first. None:
             it cannot be computed, and the message is left out.
         alike: numbers (1 + candidates,) the data behind these values; equal data have one number. None: all differ.
@@ -85,6 +85,8 @@ def pointed(
         values = explain(place) if count else None
         if values is not None:
             same = np.arange(1 + count) if alike is None else alike(place)
+            if (same == same[0]).all():  # copies of the truth alone
+                continue
             first.append(_is_first(values, same))
             chance = _share_of_best(values, same)
             nulls.append(np.array([1 - chance, chance]))
