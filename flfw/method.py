@@ -137,6 +137,14 @@ class Method:
         return 1
 
     @classmethod
+    def bounds_updates(cls, settings: Any) -> bool:
+        """Return whether `aggregate` itself bounds the change of each update; then no other update decides on it.
+
+        Elsewhere the server of a federation refuses a change far larger than all others; see `flfw.server.screening`.
+        """
+        return False
+
+    @classmethod
     def mechanism(cls, settings: Any, course: Course) -> Mechanism | None:
         """Describe the mechanism that protects the data against the server in a whole run; None: no claim."""
         return None

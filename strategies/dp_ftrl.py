@@ -76,6 +76,11 @@ class DPFTRL(NoisyStrategy):
         return settings.bands
 
     @classmethod
+    def bounds_updates(cls, settings: DPFTRLSettings) -> bool:
+        """Return True: the server clips each change before the sum."""
+        return True
+
+    @classmethod
     def mechanism(cls, settings: DPFTRLSettings, course: Course) -> Mechanism:
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
         updates = mechanism_of_updates(settings, course, cls.uploads, "server")

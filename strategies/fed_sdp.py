@@ -87,6 +87,11 @@ class FedSDP(NoisyStrategy):
         return with_factor(net) if settings.follows_quantile else net
 
     @classmethod
+    def bounds_updates(cls, settings: FedSDPSettings) -> bool:
+        """Return whether the server clips each change; where clients add noise, it takes their updates as they are."""
+        return settings.noised_by == "server"
+
+    @classmethod
     def mechanism(cls, settings: FedSDPSettings, course: Course) -> Mechanism:
         """Return the mechanism: clipped updates of all tensors, which count alike in a round's sum."""
         summed = settings.noised_by == "client"

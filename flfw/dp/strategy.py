@@ -46,6 +46,11 @@ class EitherUnitStrategy(NoisyStrategy, ABC):
         return with_factor(net) if settings.follows_quantile else net
 
     @classmethod
+    def bounds_updates(cls, settings: EitherUnit) -> bool:
+        """Return whether whole updates are clipped; steps are clipped at the clients."""
+        return settings.on_update
+
+    @classmethod
     def mechanism(cls, settings: EitherUnit, course: Course) -> Mechanism:
         """Return the mechanism of the chosen unit, for the uploaded tensors."""
         return settings.mechanism(course, cls.uploads)

@@ -7,6 +7,9 @@ blamed for it, and the run is over. A change is refused if its norm is both more
 received, and ten, and more than a hundred times the median of the round's norms. The first bound keeps a client with a
 tiny update from having the others refused. It is no robust mean: a change below the bounds moves the mean as far as it
 does, and if half of a round lies, so does the median. See `flfw.server.robust`.
+
+Where the server bounds each change itself (`flfw.method.Method.bounds_updates`), no update is screened: by the median a
+client would decide whether the change of another one counts, and noise for one bounded change hides no second one.
 """
 
 from __future__ import annotations

@@ -15,10 +15,12 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.sharing import matches
 from flfw.messages.wire import pack, unpack
+from flfw.resolve import resolve
 from flfw.server.faults import Tolerance
 from flfw.server.screening import bound_of, change, no_heavier, screened
-from flfw.strategies.fedavg import FedAvg
+from flfw.server.strategy import FederatedStrategy
 from tests.support.rounds import fresh, place
 
 
@@ -119,17 +121,72 @@ def test_a_round_on_real_sites_is_screened(federation: str | None, used: list[in
     assert all(float((model[name] - start[name]).abs().max()) < bound for name in start)
 
 
-def asked_by(experiment: Experiment) -> tuple[FedAvg, dict[str, torch.Tensor]]:
-    """The server half of FedAvg with three clients, and the first tensors."""
+SERVERS_NOISE = {
+    "fed_sdp": ("noised_by=server", "grouping=flat"),
+    "dp_fedavg": ("unit=client",),
+    "centaur": ("unit=client",),
+    "ppsgd": ("unit=client",),
+    "dp_ftrl": ("bands=1",),
+}
+BOUND = 500.0
+
+
+def sum_with(method: str, assignments: tuple[str, ...], shifts: Sequence[float]) -> tuple[torch.Tensor, list[int]]:
+    """The sum of three changes of a round on real sites, without noise, as one row, and whose changes are in it."""
+    experiment = Experiment(
+        method=method,
+        net="linear" if method not in ("centaur", "ppsgd") else "mlp",
+        split="iid",
+        clients=3,
+        federation=Path("fed"),
+        metrics="none",
+        set=("noise_source=secure", "noise_multiplier=0", f"clip={BOUND:g}", *assignments),
+    )
+    strategy, start = asked_by(experiment)
+    start = {name: value for name, value in start.items() if matches(name, strategy.uploads)}
+    size = sum(value.numel() for value in start.values()) ** 0.5
+    replies = answers(strategy, 1, start, [shift / size for shift in shifts], [1] * 3)
+    arrays, _ = strategy.aggregate_train(1, replies)
+    assert arrays is not None
+    moved = torch.cat([(unpack(arrays)[name] - value).double().flatten() for name, value in start.items()])
+    return 3 * moved, [row["client"] for row in strategy.history.clients]
+
+
+@pytest.mark.parametrize(("method", "assignments"), SERVERS_NOISE.items())
+def test_no_client_decides_whether_another_one_counts_where_the_server_bounds_each_change(
+    method: str, assignments: tuple[str, ...]
+) -> None:
+    """Of three real sites the last has data, or has none. Its bound is what the server's noise hides.
+
+    By the median of the norms, which are 1 and 500 then, the first one was refused beside a last one without data.
+    """
+    present, used = sum_with(method, assignments, [BOUND, 1.0, BOUND])
+    absent, used_without = sum_with(method, assignments, [BOUND, 1.0, 0.0])
+    assert used == used_without == [0, 1, 2]
+    assert float((present - absent).norm()) == pytest.approx(BOUND, rel=2e-3)
+
+
+def test_the_server_screens_updates_that_it_does_not_bound() -> None:
+    """Those of Fed-SDP whose clients add the noise; a lie is a client's own, and noise is in all others."""
+    assert sum_with("fed_sdp", ("grouping=flat",), [BOUND, 1.0, 0.0])[1] == [1, 2]
+
+
+def asked_by(experiment: Experiment) -> tuple[FederatedStrategy, dict[str, torch.Tensor]]:
+    """The server half of a method with three clients, and the first tensors."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
-    strategy = FedAvg(tolerance=Tolerance(on_failure="drop"))
+    resolved = resolve(experiment)
+    strategy = resolved.method(resolved.settings, tolerance=Tolerance(on_failure="drop"))
     strategy.at = place(experiment)
     strategy.roster.nodes = {client: client + 1 for client in range(3)}
     return strategy, {name: value.clone() for name, value in fresh(experiment).state_dict().items()}
 
 
 def answers(
-    strategy: FedAvg, number: int, start: dict[str, torch.Tensor], shifts: Sequence[float], counts: Sequence[int]
+    strategy: FederatedStrategy,
+    number: int,
+    start: dict[str, torch.Tensor],
+    shifts: Sequence[float],
+    counts: Sequence[int],
 ) -> list[Message]:
     """The clients' answers in a round: the start plus a shift each, and the number of examples that each tells."""
     grid = InProcessGrid(ClientApp(), 3, {})
