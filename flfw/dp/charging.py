@@ -7,8 +7,9 @@ from typing import Any
 from flwr.app import Context
 
 from flfw.client.workplace import Workplace
+from flfw.data.files.columns import Columns
 from flfw.dp import message_cost
-from flfw.dp.budget import budgeted
+from flfw.dp.budget import OverBudget, budgeted
 from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
 from flfw.resolve import Resolved
 
@@ -24,6 +25,9 @@ def charge_message(context: Context, asked: Resolved, kind: str, config: dict[st
         kind: type of the message.
         config: the message's scalars.
         at: the client's data.
+
+    Raises:
+        OverBudget: the budget does not allow it, or the answer cannot be counted.
     """
     if (granted := budgeted(context.node_config)) is None:
         return
@@ -42,4 +46,19 @@ def charge_message(context: Context, asked: Resolved, kind: str, config: dict[st
         metrics=message_cost.cost_of_metrics(asked, kind),
         held=sum(map(len, (mine, *others))),
     )
+    if entry.mechanism or entry.metrics:
+        _require_public(at.task.dataset.columns)
     charge(ledger, budget, entry)
+
+
+def _require_public(plan: Columns | None) -> None:
+    """Refuse a table whose scales and categories may be some rows' own; None: the data are no table with a plan.
+
+    Raises:
+        OverBudget: the plan does not say that it was known beforehand.
+    """
+    if plan is not None and not plan.public:
+        raise OverBudget(
+            "the plan of the table's columns does not say that it was known beforehand (public = true), so that its "
+            "scales and categories may be some rows' own"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from flfw.data.columns import main as columns
 from flfw.data.files.columns import Column, Columns, NumberTarget
 from flfw.data.tables import plan_file
 from flfw.data.tables.site_tables import name_of
-from flfw.errors import BadInput
+from flfw.dp.budget import EpsilonBudget
+from flfw.errors import BadInput, RunFailed
 from flfw.experiment import Experiment
 from flfw.rehearse.__main__ import main as rehearse
 from flfw.resolve import resolve
@@ -89,6 +91,34 @@ def test_a_run_needs_rows_at_the_sites_alone(tmp_path: Path, plan: Columns, key:
     final = json.loads((checked.out / "training.json").read_text())["final"]
     assert [row["client"] for row in final] == [0, 1] and all(row[key] is not None for row in final)
     assert all(("acc_local" in row) is (key == "acc_local") for row in final)
+
+
+def with_budget(folder: Path, plan: Columns, text: str, budget: EpsilonBudget) -> list[str]:
+    """The lines of the ledger of one site with a table, after a round of DP-FedAvg."""
+    folder.mkdir()
+    (folder / "plan.toml").write_text(plan_file.text(plan))
+    root, ledger = site(folder / "s", plan, text), folder / "lines.jsonl"
+    experiment = Experiment(
+        method="dp_fedavg", dataset=f"site:{folder / 'plan.toml'}", net="linear", clients=1, rounds=1, local_epochs=1,
+        attack=("none",), metrics="none", set=("noise_source=secure",), federation=folder, out=folder / "run",
+    )  # fmt: skip
+    try:
+        trained(experiment, [root], **budget.to_node_config(ledger))
+    finally:
+        lines = ledger.read_text().splitlines() if ledger.exists() else []
+    return lines
+
+
+@pytest.mark.parametrize(("plan", "target"), [(SICK, "sick"), (COST, "cost")])
+def test_a_budget_counts_nothing_by_a_plan_that_may_be_of_these_very_rows(
+    tmp_path: Path, plan: Columns, target: str
+) -> None:
+    """Of a csv: table with such a plan nothing is claimed; a site with a budget answered all the same."""
+    budget = EpsilonBudget(100.0)
+    assert len(with_budget(tmp_path / "public", plan, rows(target), budget)) == 1
+    with pytest.raises(RunFailed, match="this site's budget: the plan of the table's columns does not say that it was"):
+        with_budget(tmp_path / "private", replace(plan, public=False), rows(target), budget)
+    assert not (tmp_path / "private" / "lines.jsonl").exists()
 
 
 def test_a_site_rehearses_with_its_own_table(tmp_path: Path) -> None:
