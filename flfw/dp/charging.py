@@ -8,9 +8,12 @@ from flwr.app import Context
 
 from flfw.client.workplace import Workplace
 from flfw.data.files.columns import Columns
+from flfw.data.splits import patients
+from flfw.data.splits.partition import Split
 from flfw.dp import message_cost
-from flfw.dp.budget import OverBudget, budgeted
+from flfw.dp.budget import EpsilonBudget, OverBudget, budgeted
 from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
+from flfw.errors import require
 from flfw.resolve import Resolved
 
 _SHOWN = 80  # characters of the run's name by the server, in the site's ledger
@@ -28,6 +31,7 @@ def charge_message(context: Context, asked: Resolved, kind: str, config: dict[st
 
     Raises:
         OverBudget: the budget does not allow it, or the answer cannot be counted.
+        BadInput: a patient has more examples at this site than the budget says.
     """
     if (granted := budgeted(context.node_config)) is None:
         return
@@ -48,6 +52,7 @@ def charge_message(context: Context, asked: Resolved, kind: str, config: dict[st
     )
     if entry.mechanism or entry.metrics:
         _require_public(at.task.dataset.columns)
+        _require_all_of_a_patient(budget, split, me)
     charge(ledger, budget, entry)
 
 
@@ -62,3 +67,14 @@ def _require_public(plan: Columns | None) -> None:
             "the plan of the table's columns does not say that it was known beforehand (public = true), so that its "
             "scales and categories may be some rows' own"
         )
+
+
+def _require_all_of_a_patient(budget: EpsilonBudget, split: Split, me: int) -> None:
+    """Refuse a budget for a patient with fewer examples than one has at this site, where the data name the patients."""
+    if budget.unit != "patient" or split.patients is None:
+        return
+    counted = patients.most_at_a_client(split.patients, [split.train[me]])
+    if split.test_patients is not None:  # a patient is in one part alone
+        counted = max(counted, patients.most_at_a_client(split.test_patients, [split.test[me], split.validation[me]]))
+    enough = f"patient_examples >= {counted} in this site's policy, as many as one patient has here"
+    require(budget.patient_examples >= counted, enough, patient_examples=budget.patient_examples)
