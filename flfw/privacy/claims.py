@@ -53,8 +53,9 @@ _KNOWN = (
     " be told from the one with it.",
 )
 _CLASSES = (
-    "Everybody is taken to know the classes and the split, also where they follow from the very examples: of labelled"
-    " text, without the only example of its class the model has one output fewer."
+    "Everybody is taken to know the classes, the size and colour of images, and the split, also where they follow from"
+    " the very examples: of labelled text, without the only example of its class the model has one output fewer, and in"
+    " a folder of grey images one in colour gives all inputs three channels (--colour names them)."
 )
 _REPORTED = (
     "Outside the count: the losses, accuracies, gradient norms, times and numbers of examples that clients report,"

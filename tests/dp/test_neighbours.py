@@ -132,6 +132,21 @@ def test_nothing_is_claimed_or_counted_with_constants_of_the_same_data(pictures:
     assert cost(resolved["half"], TRAIN, {}, 40) is not None
 
 
+@pytest.mark.parametrize("colour", ["auto", "grey"])
+def test_a_claim_says_that_the_colour_of_images_is_known(pictures: dict[bool, Path], colour: str) -> None:
+    """An image in colour among grey ones decides on the shape of all inputs, unless a flag does."""
+    channels = []
+    for folder, shape in ((pictures[False], (28, 28)), (pictures[True], (3, 28, 28))):
+        save(folder / "train" / "a" / "00.png", np.zeros(shape, np.uint8))
+        resolved = private(dataset=f"folder:{folder}", split="iid", normalise="half", colour=colour)
+        channels.append(resolved.input_space[0][0])
+        claims = Ledger(resolved, Task.load(resolved.experiment, None).split).claims()
+        every = [" ".join(one.assumptions) for one in claims if one.epsilon < inf]
+        known = "Everybody is taken to know the classes, the size and colour of images, and the split"
+        assert every and all(known in words for words in every)
+    assert channels == ([1, 3] if colour == "auto" else [1, 1])
+
+
 def test_a_card_of_ones_own_without_constants_has_those_of_its_examples() -> None:
     for name, public in ((CARD_NAME, True), (WITHOUT_CONSTANTS, False)):
         resolved = {n: private(dataset=name, split="iid", normalise=n) for n in ("own", "half")}
