@@ -126,9 +126,12 @@ def changed_data(result: Mapping[str, Any], digest: str, weights_sha256: str) ->
 
 def unrepeatable(result: Mapping[str, Any]) -> list[str]:
     """Name the settings by which a run draws numbers that no second run can draw again."""
-    settings = (result.get("config") or {}).get("method_settings") or {}
-    secure = settings.get("noise_source") == "secure"
-    return ["noise_source=secure draws noise that nobody can repeat"] if secure else []
+    config = result.get("config") or {}
+    named = ["noise_source"] if (config.get("method_settings") or {}).get("noise_source") == "secure" else []
+    given = {str(one).partition("=")[0]: str(one).partition("=")[2] for one in config.get("set") or ()}
+    defences = [name.rpartition(":")[2] for name in str(config.get("defence") or "").split("+")]
+    named += [f"{one}.noise_source" for one in defences if given.get(f"{one}.noise_source") == "secure"]
+    return [f"{name}=secure draws noise that nobody can repeat" for name in named]
 
 
 def changed_hardware(result: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from flfw.provenance.machine import machine
 from flfw.recording.retention import purge
 from flfw.runs import run
 from flfw.storage.checkpoint import Checkpoints
-from flfw.verification.changes import changed_hardware
+from flfw.verification.changes import changed_hardware, unrepeatable
 from tests.support.paths import ROOT
 from tests.support.small_runs import tiny
 from tests.support.trackers import Noting
@@ -221,13 +221,27 @@ def test_a_purge_reaches_repetitions(copied: Path) -> None:
     assert "data:image" not in (copied / "verify-1" / "report.html").read_text()
 
 
-def test_secure_noise_is_said_to_be_nobodys_to_repeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    changes = {"method": "fed_cdp", "set": ("noise_source=secure",), "attack": ("none",)}
-    folder = run.run(tiny(out=tmp_path / "run", **changes))
+SECRET = {
+    "noise_source": {"method": "fed_cdp", "set": ("noise_source=secure",)},
+    "dp_gaussian.noise_source": {"defence": "prune+dp_gaussian", "set": ("dp_gaussian.noise_source=secure",)},
+}  # the loss is that before the first noise of a defence has been sent
+
+
+@pytest.mark.parametrize(("name", "moved"), [("noise_source", 0), ("dp_gaussian.noise_source", 1)])
+def test_secure_noise_is_said_to_be_nobodys_to_repeat(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, moved: int
+) -> None:
+    folder = run.run(tiny(out=tmp_path / "run", attack=("none",), rounds=moved + 1, **SECRET[name]))
     assert sim.main(["--verify", str(folder)]) == 1
     printed = capsys.readouterr().out
-    assert "noise differs: noise_source=secure draws noise that nobody can repeat" in printed
-    assert "rounds[0].loss: " in printed and "so the result was changed" not in printed
+    assert f"noise differs: {name}=secure draws noise that nobody can repeat" in printed
+    assert f"rounds[{moved}].loss: " in printed and "so the result was changed" not in printed
+
+
+def test_noise_of_the_seed_is_not_said_to_be_secret() -> None:
+    config = {"defence": "dp_gaussian", "set": ["dp_gaussian.noise_source=secure", "dp_gaussian.noise_source=seed"]}
+    assert unrepeatable({"config": config}) == unrepeatable({"config": {"defence": "none", "set": []}}) == []
+    assert unrepeatable({"config": {"defence": "prune", "set": ["dp_gaussian.noise_source=secure"]}}) == []
 
 
 def test_a_resumed_run_repeats_in_one_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
