@@ -141,13 +141,22 @@ def has_public_constants(name: str) -> bool:
     those of ``package.module:CARD`` if the card names none; likewise the scales and categories of a table, unless the
     plan of its columns says that they are public.
     """
-    if is_table(name):
-        plan = describe(name).columns
-        return plan is not None and plan.public
+    if has_own_scales(name):
+        return False
     prefix, _, word = name.partition(":")
     if word and prefix not in PREFIXES:
         return bool(_outside(name).mean)
     return prefix not in ("folder", "hf")
+
+
+def has_own_scales(name: str) -> bool:
+    """Return whether a table, or that of a card ``package.module:CARD``, has a plan that does not say it is public."""
+    if is_table(name):
+        plan = describe(name).columns
+        return plan is None or not plan.public
+    prefix, _, word = name.partition(":")
+    plan = _outside(name).columns if word and prefix not in PREFIXES else None
+    return plan is not None and not plan.public
 
 
 def private_constants(name: str, normalise: str) -> str:
@@ -155,11 +164,9 @@ def private_constants(name: str, normalise: str) -> str:
 
     A table's scales are those of its rows whatever the normalisation, as rows are encoded first.
     """
-    if has_public_constants(name):
-        return ""
-    if is_table(name):
+    if has_own_scales(name):
         return _OWN_SCALES
-    return _OWN_CONSTANTS if normalise == "own" else ""
+    return _OWN_CONSTANTS if normalise == "own" and not has_public_constants(name) else ""
 
 
 def configured(name: str, assignments: Sequence[str]) -> str:

@@ -24,7 +24,7 @@ from flfw.privacy.mechanism import Mechanism
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.task import Task
 from tests.support.method_rounds import initial_tensors, make_client
-from tests.support.outside_parts import CARD_NAME, WITHOUT_CONSTANTS
+from tests.support.outside_parts import CARD_NAME, WITH_PLANS, WITHOUT_CONSTANTS
 from tests.support.pictures import save
 
 BATCH, LR, SIGMA, CLIP = 20, 0.1, 10.0, 0.01
@@ -154,6 +154,17 @@ def test_a_card_of_ones_own_without_constants_has_those_of_its_examples() -> Non
         epsilons = {n: {one.epsilon for one in Ledger(chosen, split).claims()} for n, chosen in resolved.items()}
         assert (epsilons["own"] == {inf}) != public and max(epsilons["half"]) < inf
         assert data.has_public_constants(name) == public
+
+
+@pytest.mark.parametrize(("name", "public"), WITH_PLANS.items())
+@pytest.mark.parametrize("normalise", ["own", "none"])
+def test_a_table_of_ones_own_card_claims_nothing_by_a_plan_that_may_be_of_its_rows(
+    name: str, public: bool, normalise: str
+) -> None:
+    resolved = private(dataset=name, split="iid", normalise=normalise)
+    claims = Ledger(resolved, Task.load(resolved.experiment, None).split).claims()
+    assert ({one.epsilon for one in claims} == {inf}) != public
+    assert all("Take a plan of the columns that was known beforehand" in one.assumptions[0] for one in claims) != public
 
 
 def test_published_sets_and_those_of_sites_have_public_constants() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data import Arrays, DatasetCard
+from flfw.data.files.columns import Column, Columns
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.cut import Cut
 from flfw.data.splits.partition import SplitScheme
@@ -18,6 +19,7 @@ from flfw.rng import numpy_generator
 
 CARD_NAME = "tests.support.outside_parts:STRIPES"
 WITHOUT_CONSTANTS = "tests.support.outside_parts:PLAIN"
+WITH_PLANS = {"tests.support.outside_parts:NUMBERED": True, "tests.support.outside_parts:OF_ITS_ROWS": False}
 SPLIT_NAME = "tests.support.outside_parts:Turns"
 TABLE_NAME = "tests.support.outside_parts:STRIPED"
 
@@ -44,6 +46,27 @@ STRIPES = DatasetCard(
     mean=(0.2,),
     std=(0.3,),
 )
+
+NUMBERS = Columns((Column("a", "numeric", 0, 4), Column("b", "numeric", 0, 2)), "c", "classification", ("no", "yes"))
+
+
+def _numbers(root: Path, side: int | None) -> Arrays:
+    """Rows of two numbers in [0, 1], and whether the first is the larger one."""
+    x = numpy_generator(0, "numbers").random((120, 2), dtype=np.float32)
+    y = (x[:, 0] > x[:, 1]).astype(np.int64)
+    return Arrays(x[:80], y[:80], x[80:], y[80:])
+
+
+NUMBERED = replace(
+    STRIPES,
+    shape=(2,),
+    classes=2,
+    read=_numbers,
+    mean=(0.0, 0.0),
+    std=(1.0, 1.0),
+    columns=replace(NUMBERS, public=True),
+)
+OF_ITS_ROWS = replace(NUMBERED, columns=NUMBERS)  # by a plan that may be made of these very rows
 
 PLAIN = replace(STRIPES, mean=(), std=())  # mean and deviation are those of the training examples
 
