@@ -1,4 +1,10 @@
-"""Randomness: every generator is derived from the seed and a purpose; this is the only file that seeds anything."""
+"""Randomness: every generator is derived from the seed and a purpose, or is secret; the only file that seeds anything.
+
+Torch's generator is a Mersenne Twister: all later numbers follow from 624 of its words. A tensor whose true value a
+server knows, such as the weights behind an input that is always 0, shows it the numbers that were added there. So a
+state from the operating system is not enough where many numbers are drawn: for a secret generator `uniform` and
+`normal` take theirs from a cipher.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,9 @@ import secrets
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from math import log2, pi, prod
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 import numpy as np
 
@@ -15,6 +23,8 @@ if TYPE_CHECKING:  # its import takes a second, and names of data sets are asked
 
 _WORDS = 624  # of 32 bits, in the state of torch's generator on the CPU
 _AES_BLOCK = 16
+_DIGITS = 53  # of a uniform number behind a normal one
+_SECRET: WeakSet[torch.Generator] = WeakSet()
 
 
 def _sequence(seed: int, purpose: str, numbers: tuple[int, ...]) -> np.random.SeedSequence:
@@ -59,7 +69,8 @@ def secret_generator() -> torch.Generator:
     """Return a CPU torch generator that nobody can repeat, even with the run's seed.
 
     Torch's generator takes only the lower 32 bits of a seed, which can all be tried; so all 624 words of its
-    state come from the operating system.
+    state come from the operating system. Where torch itself draws from it, the numbers after these words follow from
+    them; `uniform` and `normal` take nothing from its state.
     """
     import torch
 
@@ -68,7 +79,56 @@ def secret_generator() -> torch.Generator:
     words = np.frombuffer(secrets.token_bytes(4 * _WORDS), dtype=np.uint32).astype(np.int64)
     state.view(torch.int64)[3 : 3 + _WORDS] = torch.from_numpy(words)
     generator.set_state(state)
+    _SECRET.add(generator)
     return generator
+
+
+def is_secret(rng: torch.Generator) -> bool:
+    """Return whether a generator is one of `secret_generator`."""
+    return rng in _SECRET
+
+
+def uniform(shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Draw numbers in [0, 1) on the CPU: as torch does, or from a cipher for a secret generator, which stays as it is.
+
+    Args:
+        shape: of the result.
+        rng: generator of the CPU.
+        dtype: floating; None: float32.
+    """
+    import torch
+
+    dtype = dtype or torch.float32
+    if not is_secret(rng):
+        return torch.rand(shape, generator=rng, dtype=dtype)
+    digits = round(1 - log2(torch.finfo(dtype).eps))  # so that none is rounded up to 1
+    return torch.from_numpy(_secret_uniform(prod(shape), digits)).to(dtype).view(shape)
+
+
+def normal(shape: tuple[int, ...], rng: torch.Generator, dtype: torch.dtype | None = None) -> torch.Tensor:
+    """Draw standard normal numbers on the CPU: as torch does, or from a cipher for a secret generator.
+
+    Args:
+        shape: of the result.
+        rng: generator of the CPU; a secret one stays as it is.
+        dtype: floating; None: float32.
+    """
+    import torch
+
+    dtype = dtype or torch.float32
+    if not is_secret(rng):
+        return torch.randn(shape, generator=rng, dtype=dtype)
+    count = prod(shape)
+    radial, angle = _secret_uniform(count + count % 2, _DIGITS).reshape(2, -1)
+    radius = np.sqrt(-2 * np.log(1 - radial))  # of a number in (0, 1]
+    drawn = np.concatenate([radius * np.cos(2 * pi * angle), radius * np.sin(2 * pi * angle)])[:count]
+    return torch.from_numpy(drawn).to(dtype).view(shape)
+
+
+def _secret_uniform(count: int, digits: int) -> np.ndarray:
+    """Draw whole multiples (count,) of 2^-digits in [0, 1) that nobody can repeat, in float64."""
+    words = np.frombuffer(secret_bytes(8 * count), np.uint64) >> np.uint64(64 - digits)
+    return words * 2.0**-digits
 
 
 def secret_bytes(count: int) -> bytearray:

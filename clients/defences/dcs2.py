@@ -39,6 +39,7 @@ from flfw.messages.sharing import matches
 from flfw.nets import Tensors
 from flfw.nets.inputs import Inputs
 from flfw.nets.representation import entering, evaluating
+from flfw.rng import normal
 from flfw.training.optimisers import Adam
 from flfw.training.traced import Traced
 
@@ -232,7 +233,7 @@ class Search:
         if self._settings.start == "noise":
             classes = functional_call(self._model, self._weights, (self._x[:1],)).shape[1]
             shift = torch.randint(1, classes, self._y.shape, generator=rng).to(self._y.device)
-            return torch.randn(self._x.shape, generator=rng).to(self._x.device), (self._y + shift) % classes
+            return normal(self._x.shape, rng).to(self._x.device), (self._y + shift) % classes
         x, y = self._public()
         places = []
         for label in self._y.tolist():

@@ -7,8 +7,9 @@ Sends       min(1, clip / ||g||) g + N(0, std^2), with the norm over all tensors
 Claims      no epsilon: noise of a fixed size is differential privacy only with the bound, an accountant over all rounds
             and a generator that nobody can reproduce.
 Departures  1. The noise is added once a round, to its change; DCS^2 adds it to the gradient of each batch.
-            2. The noise comes from the run's seed, so that a run repeats: anybody with the seed can subtract it, as the
-               server of a federation can. With noise_source=secure nobody can, and no run repeats.
+            2. In simulations the noise comes from the run's seed, so that a run repeats: anybody with the seed can
+               subtract it. At real sites nobody can (defence_draws=secret), nor anywhere with noise_source=secure: such
+               noise is 0.1 % larger, and rounded to a grid of at most 1/4096 of it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ import torch
 from flfw.defence import Defence
 from flfw.errors import require
 from flfw.nets import Tensors
-from flfw.rng import secret_generator
+from flfw.rng import is_secret
+from flfw.training.gaussian import SecureNoise
 
 _FAINT = 1e-6  # deviation, below the entries of most gradients
 
@@ -33,7 +35,7 @@ class DPGaussianSettings:
 
     std: float = 0.01  # standard deviation of the noise in each entry, >= 0; the default is that of DCS^2 on MNIST
     clip: float = 0.0  # bound of the joint L2 norm over all tensors before the noise, >= 0; 0: none
-    noise_source: Literal["seed", "secure"] = "seed"  # seed: whoever has it can take the noise off; secure: nobody can
+    noise_source: Literal["seed", "secure"] = "seed"  # seed: as --defence-draws says; secure: secret in any case
 
     def __post_init__(self) -> None:
         require(0 <= self.std < inf, "0 <= std < inf", std=self.std)
@@ -59,7 +61,8 @@ class DPGaussian(Defence):
         real = {name: value for name, value in update.items() if value.is_floating_point()}
         if self.settings.clip:
             real = bounded(real, self.settings.clip)
-        rng = secret_generator() if self.settings.noise_source == "secure" else rng
+        if self.settings.noise_source == "secure" or is_secret(rng):
+            return {**update, **SecureNoise().added(real, self.settings.std)}
         return {**update, **{name: value + self._noise(value, rng) for name, value in real.items()}}
 
     def _noise(self, value: torch.Tensor, rng: torch.Generator) -> torch.Tensor:

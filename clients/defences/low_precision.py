@@ -24,6 +24,7 @@ from torch import Tensor
 from flfw.defence import Defence
 from flfw.errors import require
 from flfw.nets import Tensors
+from flfw.rng import uniform
 
 
 @dataclass(frozen=True)
@@ -88,7 +89,7 @@ def stochastic(value: Tensor, bits: int, rng: torch.Generator) -> Tensor:
         rng: generator of the random choice, one number an entry.
     """
     share, largest = _shares(value)
-    chance = torch.rand(value.shape, generator=rng, dtype=value.dtype)
+    chance = uniform(value.shape, rng, value.dtype)
     if bits == 1:
         return torch.where(chance < (1 + share) / 2, largest, -largest)
     multiple = share * _steps(bits)

@@ -11,7 +11,7 @@ from torch.nn.functional import softplus
 
 from flfw.errors import BadInput, require
 from flfw.nets.net import Net, Tensors
-from flfw.rng import torch_generator
+from flfw.rng import normal, torch_generator
 
 BOTTLENECK = "bottleneck"
 """Name of the bottleneck beside ``layer``, the layer that it precedes."""
@@ -69,7 +69,7 @@ class VariationalBottleneck(nn.Module):
             return self.noise[torch.arange(len(mean), device=self.noise.device) % len(self.noise)].to(mean)
         if self.rng is None:
             return torch.zeros_like(mean)
-        return torch.randn(mean.shape, generator=self.rng).to(mean)
+        return normal(mean.shape, self.rng).to(mean)
 
 
 def encoded(statistics: Tensor) -> tuple[Tensor, Tensor]:
