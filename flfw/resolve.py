@@ -19,6 +19,7 @@ from flfw import data, nets, plugins
 from flfw.adversary.attack import Attack, AttackPlugin
 from flfw.adversary.membership_attack import MembershipAttack
 from flfw.client import FederatedClient
+from flfw.client.secret_defence import DrawnInSecret
 from flfw.defence import Defence
 from flfw.errors import BadInput, require
 from flfw.experiment import Experiment
@@ -141,8 +142,9 @@ class Resolved:
         return built(self.stages)
 
     def defence_of(self, partition: int) -> Defence | None:
-        """Build the defence that one client uses; None: that client uses none."""
-        return self.new_defence() if partition in self._defended else None
+        """Build the defence that one client uses, with the experiment's kind of draws; None: that client uses none."""
+        defence = self.new_defence() if partition in self._defended else None
+        return DrawnInSecret(defence) if defence and self.experiment.defence_draws == "secret" else defence
 
     @cached_property
     def _defended(self) -> range | frozenset[int]:
@@ -255,6 +257,7 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
 
     ``membership_pairs=auto`` is 300 with an attack on membership. Without one it stays, and means none.
     ``metrics=auto`` is none for a method with a claim on real clients, whose server sees what they report; else all.
+    ``defence_draws=auto`` is secret on real clients, whose server knows the seed; else seed.
 
     Args:
         experiment: the experiment as requested.
@@ -274,6 +277,9 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         claims = _method(experiment).mechanism.__func__ is not Method.mechanism.__func__
         silent = claims and experiment.federation is not None
         experiment = dataclasses.replace(experiment, metrics="none" if silent else "all")
+    if experiment.defence_draws == "auto":
+        draws = "seed" if experiment.federation is None else "secret"
+        experiment = dataclasses.replace(experiment, defence_draws=draws)
     named = data.configured(experiment.dataset, experiment.set)
     experiment = experiment if named == experiment.dataset else dataclasses.replace(experiment, dataset=named)
     if "auto" not in (experiment.net, experiment.split, experiment.augment):

@@ -263,8 +263,10 @@ def relies_on_noise(resolved: Resolved, ticket: Ticket, vantage: str) -> bool:
 def draws_from_seed(resolved: Resolved, vantage: str) -> bool:
     """Return whether an acting defence draws from the run's seed, or may: before the gradients nothing is tried.
 
-    One with the setting ``noise_source=secure`` does not.
+    None does with ``defence_draws=secret``, nor one with the setting ``noise_source=secure``.
     """
+    if resolved.experiment.defence_draws == "secret":
+        return False
     acting = [(stage.build(), hooks) for stage, hooks in _acting(resolved, vantage)]
     seeded = [one for one in acting if getattr(one[0].settings, "noise_source", "seed") == "seed"]
     return any(

@@ -105,7 +105,7 @@ GROUPS = (
         "--method fed_cdp --target-epsilon 4 --set batches=poisson",
         ("defence", "target-epsilon", "epsilon-budget", "delta", "metrics"),
         PrivacySettings,
-        ("defended",),
+        ("defended", "defence-draws"),
     ),
     Group(
         "Attack",

@@ -34,7 +34,7 @@ from flfw.deploy import executor
 from flfw.deploy.answers import WatchedState
 from flfw.deploy.answers import parts as parts_of
 from flfw.deploy.connection import beat_more_often, outlast_errors
-from flfw.deploy.node_config import announcements, extended, leave_simulations
+from flfw.deploy.node_config import announcements, extended, leave_simulations, remarks
 from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
 from flfw.deploy.quota import FILE, Quota
@@ -171,8 +171,8 @@ class Guard:
             raise _Refused(f"this site's policy accepts no app that cannot be read: {error}"[:_SHOWN]) from error
         if reason:
             raise _Refused(reason)
-        if config.get("record"):
-            _say("the server records what this site sends in the run's audited rounds, as the policy allows")
+        for line in remarks(config):
+            _say(line)
 
     def push(self, *, state: Any, object_store: Any, send: Callable[..., Any], push_object: Callable[..., Any]) -> None:
         """Send answers; a refused answer, or the missing answer of a dead process, is replaced by the reason.

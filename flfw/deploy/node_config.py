@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from math import inf
 from pathlib import Path
+from typing import Any
 
 from flfw.deploy import quota
 from flfw.deploy.policy import Policy
@@ -88,7 +89,22 @@ def announcements(policy: Policy, folder: Path) -> list[str]:
         places = " ".join(map(str, policy.volunteered))
         truth = folder / "truth"
         lines.append(f"gives away its training examples {places}, if a run records; their truth stays in {truth}")
+    if policy.seeded_draws:
+        lines.append("lets a run's defence draw from the run's seed: the server knows it, and can repeat the draws")
     return [*lines, *spent(policy, folder)]
+
+
+def remarks(run_config: Mapping[str, Any]) -> list[str]:
+    """Return the lines that a site's log gets on a run that its policy lets start."""
+    lines: list[str] = []
+    if run_config.get("record"):
+        lines.append("the server records what this site sends in the run's audited rounds, as the policy allows")
+    if (defence := run_config.get("defence")) and defence != "none":
+        if run_config.get("defence-draws") == "secret":
+            lines.append(f"the run has the defence {defence}, whose draws come from this machine and are secret")
+        else:
+            lines.append(f"the server can repeat what the run's defence {defence} draws, as the policy allows")
+    return lines
 
 
 def extended(arguments: Sequence[str], policy: Policy, folder: Path) -> list[str]:

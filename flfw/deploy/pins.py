@@ -22,7 +22,7 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.experiment.experiment import FREE_ON_RESUME
 
-_OF_THE_POLICY = ("metrics", "record")  # it has rules of its own for them
+_OF_THE_POLICY = ("metrics", "record", "defence-draws")  # it has rules of its own for them
 _OF_THE_SERVER = ("seed", "ema", "final", "epsilon-budget", "server-device")
 _OF_THE_AUDIT = (
     "attack", "audit-rounds", "audit-source", "victim-batch", "victim-steps", "images", "curve", "group", "colluding",

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from flwr.app import Message
 
 from flfw.deploy.pins import Pins
+from flfw.deploy.run_names import BY_PATH, SHOWN, may_mean_others, plugins_of
 from flfw.dp.budget import METRICS, PRIVATE_METRICS, UNSPOKEN, EpsilonBudget, Metrics, OverBudget
 from flfw.errors import DIED, BadInput, require
 from flfw.formats.typed import read_toml
@@ -36,46 +37,8 @@ _UNSPOKEN = "|".join(
 )
 _OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|(?:{_UNSPOKEN})[^\n]*'>")
 """Reasons of a failure that are about the message, the policy or the budget, and not about the data."""
-_SHOWN = 80  # characters of a name that an app chose
-_BY_PATH = (
-    "csv:",
-    "folder:",
-    "hf:",
-    "parquet:",
-    "text:",
-)  # data sets of which the server says where they lie on this machine
-DATA_PREFIXES = (
-    "celeba",
-    "csv",
-    "digit5",
-    "domainnet",
-    "office_caltech",
-    "synthetic",
-    "synthetic_images",
-    "folder",
-    "hf",
-    "parquet",
-    "site",
-    "text",
-)  # a test keeps them complete
-_PLUGGED = (
-    "method",
-    "defence",
-    "attack",
-    "tampered-by",
-    "net",
-    "split",
-)  # settings that may name any class that is installed at the site
 _NUMBERS_AT_MOST = 100
 _WORDS_AT_MOST = 1000  # characters of the words that introduce a site, of a reason, and of the names of numbers
-
-
-def plugins_of(run_config: Mapping[str, Any]) -> list[str]:
-    """Return the classes that a run names as ``package.module:Class``, which are no part of its app."""
-    words = [word for key in _PLUGGED for word in re.split(r"[\s,+]+", str(run_config.get(key, "")))]
-    dataset = str(run_config.get("dataset", ""))
-    words += [] if dataset.partition(":")[0] in DATA_PREFIXES else [dataset]
-    return [word for word in words if ":" in word]
 
 
 @dataclass(frozen=True)
@@ -98,6 +61,7 @@ class Policy:
         plugins: methods, defences and attacks outside the accepted app that a run may name, as package.module:Class.
         record: whether the server may record what this site sends.
         tampered: whether a run may change the network as a malicious server would, for an audit of one.
+        seeded_draws: whether a run's defence may draw from the run's seed, which the server knows.
         check_broadcast: whether a message is refused whose weights an honest server would hardly send.
         volunteered: training examples that this site gives away for an audit, as positions in its own order, >= 0.
         run: settings that a run may have; None: all of them.
@@ -117,6 +81,7 @@ class Policy:
     plugins: tuple[str, ...] = ()
     record: bool = False
     tampered: bool = False
+    seeded_draws: bool = False
     check_broadcast: bool = False
     volunteered: tuple[int, ...] = ()
     run: Pins | None = None
@@ -175,6 +140,7 @@ class Policy:
             f"plugins = {json.dumps(list(self.plugins))}  # package.module:Class outside the app that a run may name\n"
             f"record = {json.dumps(self.record)}  # whether the server may record what this site sends\n"
             f"tampered = {json.dumps(self.tampered)}  # whether a run may have a network that its server changed\n"
+            f"seeded_draws = {json.dumps(self.seeded_draws)}  # whether a defence may draw from the server's seed\n"
             f"check_broadcast = {json.dumps(self.check_broadcast)}  # whether suspicious weights are refused\n"
             f"volunteered = {list(self.volunteered)}  # own training examples to give away for an audit, as places\n"
             + (f"\n{self.run.text()}" if self.run else "")
@@ -208,7 +174,7 @@ class Policy:
             require(number, f"a number for {name} in {path}", **{name: rules.get(name)})
         for name in ("patient_examples", "fewest_examples"):
             require(type(rules.get(name, 0)) is int, f"a whole number in {path}", **{name: rules.get(name)})
-        for name in ("record", "tampered", "check_broadcast"):
+        for name in ("record", "tampered", "seeded_draws", "check_broadcast"):
             require(isinstance(rules.get(name, False), bool), f"true or false in {path}", **{name: rules.get(name)})
         given = rules.get("volunteered", [])
         whole = isinstance(given, list) and all(type(place) is int for place in given)
@@ -231,41 +197,28 @@ class Policy:
         """Return why an app may not run here with this configuration; None: it may."""
         metrics = str(run_config.get("metrics", METRICS[0]))  # a run without the key sends all
         if metrics not in METRICS[METRICS.index(self.metrics) :]:
-            return f"{_OWN}accepts at most metrics={self.metrics}, the run has metrics={metrics[:_SHOWN]}"
+            return f"{_OWN}accepts at most metrics={self.metrics}, the run has metrics={metrics[:SHOWN]}"
         if not self.record and run_config.get("record", False):
             return f"{_OWN}does not let its messages be recorded, and the run records them"
         by = str(run_config.get("tampered-by", ""))
         if by and not self.tampered:
-            return f"{_OWN}lets no server change the network, and the run's is changed by {by[:_SHOWN]}"
+            return f"{_OWN}lets no server change the network, and the run's is changed by {by[:SHOWN]}"
         if foreign := [name for name in plugins_of(run_config) if name not in self.plugins]:
             way_out = "name it in plugins to trust it"
-            return f"{_OWN}lets no code run but the accepted app's, such as {foreign[0][:_SHOWN]}; {way_out}"
+            return f"{_OWN}lets no code run but the accepted app's, such as {foreign[0][:SHOWN]}; {way_out}"
         dataset = str(run_config.get("dataset", ""))
-        if dataset.startswith(_BY_PATH) and not (self.run and "dataset" in self.run.rules):
+        if dataset.startswith(BY_PATH) and not (self.run and "dataset" in self.run.rules):
             way_out = "what lies in its data folder is site:CxHxW:CLASSES; else pin the dataset in [run]"
-            return f"{_OWN}lets no server choose what is read, such as {dataset[:_SHOWN]}; {way_out}"
-        if self.volunteered and run_config.get("record", False) and (other := self._may_mean_others(dataset)):
+            return f"{_OWN}lets no server choose what is read, such as {dataset[:SHOWN]}; {way_out}"
+        if self.volunteered and run_config.get("record", False) and (other := may_mean_others(dataset, self.run)):
             return f"{_OWN}gives away the examples that it chose, and {other}"
-        refused = self.run.refusal(run_config) if self.run else None
-        return f"{_OWN}pins the run, which has {refused}" if refused else None
-
-    def _may_mean_others(self, dataset: str) -> str | None:
-        """Return why a server could choose the volunteered examples of a site's own data; None: it cannot.
-
-        Places count in the order of the run's training part. Of the site's own data the name decides that, such as
-        one with patients; of data in a path or of a plug-in the seed does. Published data are nobody's own.
-        """
-        prefix = dataset.partition(":")[0]
-        if prefix == "site":
-            rule = self.run.rules.get("dataset") if self.run else None
-            return (
-                None
-                if rule in (dataset, [dataset])
-                else "another dataset could mean others; pin this one alone in [run]"
-            )
-        if dataset.startswith(_BY_PATH) or (":" in dataset and prefix not in DATA_PREFIXES):
-            return f"a seed decides which those are in {dataset[:_SHOWN]}; volunteer examples of site: data"
-        return None
+        if self.run and (refused := self.run.refusal(run_config)):
+            return f"{_OWN}pins the run, which has {refused}"
+        defence, draws = (str(run_config.get(key, "")) for key in ("defence", "defence-draws"))
+        if defence in ("", "none") or draws == "secret" or self.seeded_draws:
+            return None
+        way_out = f"and {defence[:SHOWN]} does in the run; run with defence-draws=secret"
+        return f"{_OWN}lets no defence draw from the seed, which the server knows, {way_out}"
 
     def refuses_answer(self, answer: Message, kind: str, size: int) -> str | None:
         """Return why a message may not leave; None: it may.
@@ -284,12 +237,12 @@ class Policy:
         content = answer.content
         names = [name for record in content.array_records.values() for name in record]
         if named := [name for name in names if not matches(name, self.uploads)]:
-            return f"{_OWN}does not let {named[0][:_SHOWN]} leave"
+            return f"{_OWN}does not let {named[0][:SHOWN]} leave"
         numbers = [item for record in content.metric_records.values() for item in record.items()]
         if numbers and self.metrics == "none":
-            return f"{_OWN}lets no numbers leave beside the tensors, such as {numbers[0][0][:_SHOWN]}"
+            return f"{_OWN}lets no numbers leave beside the tensors, such as {numbers[0][0][:SHOWN]}"
         if self.metrics == "private" and (others := [name for name, _ in numbers if name not in PRIVATE_METRICS]):
-            return f"{_OWN}lets no number leave that has no noise, such as {others[0][:_SHOWN]}"
+            return f"{_OWN}lets no number leave that has no noise, such as {others[0][:SHOWN]}"
         if len(numbers) > _NUMBERS_AT_MOST:
             return f"{_OWN}lets at most {_NUMBERS_AT_MOST} numbers leave beside the tensors"
         if any(isinstance(value, list) for _, value in numbers):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -109,6 +109,11 @@ def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
     return {**config, "dataset": named, "resize": "", "colour": "auto", "split": at_site.SPLIT}
 
 
+def _draws_at_sites(asked: Experiment) -> Literal["auto", "seed", "secret"]:
+    """Return where a defence draws from when sites are asked for these settings; a rehearsal repeats, they do not."""
+    return "secret" if asked.defence_draws == "auto" else asked.defence_draws
+
+
 def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[str]:
     """Return the limit that the policy's budget sets for a run if nothing is spent yet, in at most one sentence.
 
@@ -168,8 +173,11 @@ def rehearse(command: RehearsalCommand) -> Path:
         _require_pinnable(command, policy)
     rehearsal = plan(command.experiment, command.most_steps)
     experiment, rungs = rehearsal.experiment, rehearsal.rungs
-    warned = breaches(policy, without_auto(command.experiment), sent(experiment)) if policy else []
-    warned += over_budget(policy, experiment, rehearsal.examples) if policy else []
+    draws = _draws_at_sites(command.experiment)
+    asked = replace(without_auto(command.experiment), defence_draws=draws)
+    warned = breaches(policy, asked, sent(experiment)) if policy else []
+    at_sites = replace(experiment, defence_draws=draws)
+    warned += over_budget(policy, at_sites, rehearsal.examples) if policy else []
     _warn(warned)
     where = f"{experiment.method} on {data.title(experiment.dataset)}, at one client"
     print(f"Rehearsal of {where}, up to {words(*rungs[-1])}; nothing leaves this machine.")

@@ -15,6 +15,7 @@ from flfw.report.ranking import POSITIVE, answers
 from flfw.report.untested import rounds_in_words
 
 _NONE = (None, "", "none")
+SEED_WITHHELD = "not granted: the run's seed"  # the beginning of a grant in `flfw.audit.standing`
 _OWN = ("folder:", "site:", "table:", "text:", "csv:", "parquet:", "hf:")
 _STRONGER = {
     "few": "with more messages (--images)",
@@ -85,6 +86,11 @@ def _protection(
             yield Ask(question, "It was on where this run found its leak.")
     if config.get("defended") not in (None, "all") and config.get("defence") not in _NONE:
         yield Ask("Will all clients defend themselves?", f"Here only these did: {config.get('defended')}.")
+    defence, granted = config.get("defence"), [str(words) for words in entry.get("granted") or []]
+    withheld = [words for words in granted if words.startswith(SEED_WITHHELD)]
+    if defence not in _NONE and config.get("defence_draws") == "seed" and any(str(defence) in one for one in withheld):
+        because = "Here the draws come from the seed, and a server that has it can repeat them."
+        yield Ask(f"Will {defence} draw in secret (--defence-draws secret)?", because)
 
 
 def _shown(settings: Sequence[AuditEntry]) -> AuditEntry | None:

@@ -33,6 +33,14 @@ _NOISY = (
     "Losses, accuracies and numbers of examples that clients reported have noise (metrics=private, metrics-noise={:g}) "
     "and are cut to their ranges: those of one client may say little. In a mean over clients the noise is smaller."
 )
+_SECRET = (
+    "Random numbers of the clients' defence ({}), if it draws any, came from each client's own operating system "
+    "(defence_draws=secret): nobody can repeat them, and the run does not repeat bit for bit."
+)
+_KNOWN = (
+    "Random numbers of the clients' defence ({}), if it draws any, came from the run's seed (defence_draws=seed): the "
+    "server knows it, and can repeat them and take added noise off."
+)
 
 
 def notes_on_training(experiment: Experiment, training: Mapping[str, Any]) -> list[str]:
@@ -43,6 +51,7 @@ def notes_on_training(experiment: Experiment, training: Mapping[str, Any]) -> li
         training: content of ``training.json``.
     """
     notes = {"none": [_SILENT], "private": [_NOISY.format(experiment.metrics_noise)]}.get(experiment.metrics, [])
+    notes += _of_draws(experiment)
     notes += drawn_of(experiment, len(training["final"]))
     if experiment.metrics == "private" and experiment.finally_asked and not training["final"]:
         notes.append(f"No final evaluation: asked for again, it would exceed {_budget(experiment)}.")
@@ -86,6 +95,16 @@ def what_came_of_it(experiment: Experiment, recordings: Recordings) -> list[str]
         fresh = resolved.build_model()
     one_model, at_first = sends_one_model(resolved.method), zeros_at_first(fresh)
     return [*isolation(recordings, tampering), *noticed(recordings, one_model, at_first)]
+
+
+def _of_draws(experiment: Experiment) -> list[str]:
+    """Return a note on who can repeat the draws of a defence; none for a simulation whose draws come from the seed."""
+    by = " and ".join(experiment.defences)
+    if not (by and experiment.defended_partitions):
+        return []
+    if experiment.defence_draws == "secret":
+        return [_SECRET.format(by)]
+    return [_KNOWN.format(by)] if experiment.federation is not None else []
 
 
 def _of_rounds(training: Mapping[str, Any]) -> list[str]:

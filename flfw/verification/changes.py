@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import flfw
+from flfw.plugins import short_name
 from flfw.provenance.machine import machine
 from flfw.provenance.outside import OutsideCode
 from flfw.provenance.packages import installed_packages, read_packages
@@ -127,11 +128,15 @@ def changed_data(result: Mapping[str, Any], digest: str, weights_sha256: str) ->
 def unrepeatable(result: Mapping[str, Any]) -> list[str]:
     """Name the settings by which a run draws numbers that no second run can draw again."""
     config = result.get("config") or {}
-    named = ["noise_source"] if (config.get("method_settings") or {}).get("noise_source") == "secure" else []
-    given = {str(one).partition("=")[0]: str(one).partition("=")[2] for one in config.get("set") or ()}
-    defences = [name.rpartition(":")[2] for name in str(config.get("defence") or "").split("+")]
-    named += [f"{one}.noise_source" for one in defences if given.get(f"{one}.noise_source") == "secure"]
-    return [f"{name}=secure draws noise that nobody can repeat" for name in named]
+    defences = str(config.get("defence") or "none").split("+")
+    lines = []
+    if (config.get("method_settings") or {}).get("noise_source") == "secure":
+        lines.append("noise_source=secure draws noise that nobody can repeat")
+    of_defences = {f"{short_name(one)}.noise_source=secure" for one in defences}
+    lines += [f"{one} draws noise that nobody can repeat" for one in config.get("set") or [] if one in of_defences]
+    if defences != ["none"] and config.get("defence_draws") == "secret":
+        lines.append(f"defence_draws=secret: nobody can repeat what {' and '.join(defences)} drew, if anything")
+    return lines
 
 
 def changed_hardware(result: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,6 @@ from flfw import apps
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
-from flfw.resolve import resolve
 from flfw.storage.provenance import code_hash
 from flfw.task import Task
 from tests.support.method_rounds import initial_tensors

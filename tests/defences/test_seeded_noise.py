@@ -15,6 +15,7 @@ from flfw.audit.standing import standing
 from flfw.client.workplace import Workplace
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.experiment import Experiment
+from flfw.report.asks import SEED_WITHHELD
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.rng import torch_generator
 from flfw.task import Task
@@ -73,6 +74,8 @@ def test_secure_noise_is_as_large_and_no_seed_repeats_it(source: Literal["seed",
         ("fed_cdp", {"method": "fed_cdp"}),
         ("", {"method": "fed_cdp", "set": ("noise_source=secure",)}),
         ("", {"defence": "dp_gaussian", "set": ("dp_gaussian.noise_source=secure",)}),
+        ("", {"defence": "dp_gaussian", "defence_draws": "secret"}),
+        ("", {"defence": "ats", "net": "lenet5", "defence_draws": "secret"}),
         ("", {"defence": "prune"}),
         ("", {}),
     ],
@@ -82,5 +85,5 @@ def test_what_is_granted_names_the_seed_where_it_would_help(drawing: str, change
     if asked.stages:
         assert draws_from_seed(asked, "server") == bool(drawing)
     granted = standing(asked, JOB, IG(), bool(asked.stages)).granted
-    named = f"not granted: the run's seed, from which {drawing} may draw: who has it can take the draws off"
+    named = f"{SEED_WITHHELD}, from which {drawing} may draw: who has it can take the draws off"
     assert [words for words in granted if "the run's seed" in words] == [named] * bool(drawing)

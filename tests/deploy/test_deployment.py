@@ -407,6 +407,50 @@ def test_what_an_app_would_take_along_does_not_leave(federation: Layout, tmp_pat
     assert not list((tmp_path / "run" / "checkpoint").glob("round-00001-*"))  # nothing was aggregated
 
 
+UNDEFENDED = ("--method", "fedavg", "--net", "linear", "--rounds", "1", "--metrics", "all", *COMMON)
+DEFENDED = ("--defence", "dp_gaussian", *UNDEFENDED, "dp_gaussian.std=0.3")
+REFUSED = (
+    "this site's policy lets no defence draw from the seed, which the server knows, and dp_gaussian does in the run"
+)
+
+
+@pytest.mark.slow
+def test_no_server_takes_a_sites_noise_off_unless_all_policies_let_it(federation: Layout, tmp_path: Path) -> None:
+    """The server knows the seed, so it can simulate the noise; the clients of a round train before they add it."""
+    bare, guess = simulated(tmp_path / "bare", *UNDEFENDED), simulated(tmp_path / "guess", *DEFENDED)
+    call(*deployed(federation, tmp_path / "secret", *DEFENDED)[1:])
+    noise, guessed = (
+        torch.cat([model[name].flatten() - last_model(bare)[name].flatten() for name in sorted(model)])
+        for model in map(last_model, (tmp_path / "secret", guess))
+    )
+    assert float(noise.std()) == pytest.approx(0.3 / SITES**0.5, rel=0.2)
+    assert float(guessed.std()) == pytest.approx(0.3 / SITES**0.5, rel=0.2)
+    assert abs(float(torch.corrcoef(torch.stack([noise, guessed]))[0, 1])) < 0.2
+    result = json.loads((tmp_path / "secret" / "result.json").read_text())
+    assert result["config"]["defence_draws"] == "secret"
+    assert any("nobody can repeat them" in note for note in result["notes"])
+    log = (federation.site(1) / "supernode.log").read_text()
+    assert "the run has the defence dp_gaussian, whose draws come from this machine and are secret" in log
+    seeded = ("--defence-draws", "seed", *DEFENDED)
+    done = call(*deployed(federation, tmp_path / "refused", *seeded)[1:], code=1)
+    assert REFUSED in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "refused" / "result.json").exists()
+    with ExitStack() as ends:
+        for site in range(SITES):
+            ends.enter_context(other_policy(federation, site, allowing))
+        call(*deployed(federation, tmp_path / "seeded", *seeded)[1:])
+        assert (
+            "can repeat what the run's defence dp_gaussian draws" in (federation.site(1) / "supernode.log").read_text()
+        )
+    require_same(federation, tmp_path / "seeded", guess, 1, private_tensors=False)
+    notes = json.loads((tmp_path / "seeded" / "result.json").read_text())["notes"]
+    assert any("the server knows it, and can repeat them and take added noise off" in note for note in notes)
+
+
+def allowing(policy: str) -> str:
+    return policy.replace("seeded_draws = false", "seeded_draws = true")
+
+
 # --- what a budget allows ------------------------------------------------------------------------------------------
 
 WITHOUT_NUMBERS = ("--metrics", "none")

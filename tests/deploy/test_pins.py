@@ -159,7 +159,7 @@ def test_a_policy_without_the_table_pins_nothing_but_the_place_of_its_data(tmp_p
 
 def test_what_is_written_is_read_again_and_allows_the_experiment(tmp_path: Path) -> None:
     asked = Experiment(
-        method="fed_cdp", dataset="site:1x8x8:4", rounds=7, defence="dcs2 prune", ema=0.5,
+        method="fed_cdp", dataset="site:1x8x8:4", rounds=7, defence="dcs2 prune", ema=0.5, defence_draws="secret",
         set=('ats.policy="3-1-7"', "clip=2"),
     )  # fmt: skip
     written = replace(Policy(("0" * 64,), ("*",), 1.0), run=pins_of(asked, "site:1x8x8:4"))

@@ -16,6 +16,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime import run_clientapp
 
 from flfw.deploy import guard
+from flfw.deploy.node_config import announcements, remarks
 from flfw.deploy.pins import Pins, pins_of
 from flfw.deploy.policy import ANY, Policy
 from flfw.dp.budget import OverBudget
@@ -50,7 +51,7 @@ def test_the_file_says_what_the_policy_is(tmp_path: Path) -> None:
     for policy in (
         POLICY,
         replace(POLICY, apps=(ANY,), uploads=(), metrics="none", record=True, volunteered=(4, 0)),
-        replace(POLICY, tampered=True, check_broadcast=True),
+        replace(POLICY, tampered=True, seeded_draws=True, check_broadcast=True),
         replace(POLICY, reasons="all", fewest_examples=20, most_messages=40, plugins=("a.b:C", "d:E")),
         STRICT,
     ):
@@ -99,6 +100,7 @@ DAMAGED = {
     SOUND.replace(POLICY.apps[0], ANY) + 'epsilon = 2\nmetrics = "none"\n': "apps as SHA-256 with an epsilon",
     SOUND + 'record = "no"\n': "true or false",
     SOUND + "tampered = 1\n": "true or false",
+    SOUND + 'seeded_draws = "no"\n': "got seeded_draws=no",
     SOUND + 'check_broadcast = "yes"\n': "got check_broadcast=yes",
     SOUND + "volunteered = [1]\n": "record = true with volunteered",
     SOUND + "record = true\nvolunteered = 1\n": "a list of whole numbers for volunteered",
@@ -211,6 +213,35 @@ def test_a_network_that_the_server_changed_needs_the_sites_consent() -> None:
     assert "pins the run, which has tampered-by=imprint" in str(pinned.refuses_run(changed))
 
 
+@pytest.mark.parametrize("defence", ["dp_gaussian", "prune", "soteria+dp_gaussian"])
+def test_a_defence_that_draws_from_the_servers_seed_needs_the_sites_consent(defence: str) -> None:
+    reason = (
+        f"this site's policy lets no defence draw from the seed, which the server knows, and {defence} does in the "
+    )
+    reason += "run; run with defence-draws=secret"
+    for draws in ("seed", "auto"):
+        asked = config(defence=defence, defence_draws=draws)
+        assert POLICY.refuses_run(asked) == reason
+        assert replace(POLICY, seeded_draws=True).refuses_run(asked) is None
+        words = f"the server can repeat what the run's defence {defence} draws, as the policy allows"
+        assert remarks(asked) == [words]
+    without = config(defence=defence)
+    del without["defence-draws"]  # as an older server has it
+    assert POLICY.refuses_run(without) == reason
+    secret = config(defence=defence, defence_draws="secret")
+    assert POLICY.refuses_run(secret) is None
+    assert remarks(secret) == [f"the run has the defence {defence}, whose draws come from this machine and are secret"]
+    assert POLICY.refuses_run(config()) is None and remarks(config()) == []
+    pinned = replace(POLICY, run=pins_of(Experiment(defence=defence), "digits"))
+    assert pinned.refuses_run(secret) is None and "lets no defence draw" in str(pinned.refuses_run(without))
+
+
+def test_a_site_that_lets_draws_be_repeated_says_so_at_its_start(tmp_path: Path) -> None:
+    assert announcements(POLICY, tmp_path) == []
+    line = "lets a run's defence draw from the run's seed: the server knows it, and can repeat the draws"
+    assert announcements(replace(POLICY, seeded_draws=True), tmp_path) == [line]
+
+
 @pytest.mark.parametrize(
     "named",
     [
@@ -228,7 +259,7 @@ def test_code_outside_the_app_needs_the_sites_consent(named: dict[str, Any]) -> 
     foreign = "os:system" if "os:system" in named.values() else "a.b:C"
     words = "this site's policy lets no code run but the accepted app's, such as "
     words += f"{foreign}; name it in plugins to trust it"
-    agreed = replace(POLICY, tampered=True)
+    agreed = replace(POLICY, tampered=True, seeded_draws=True)
     assert agreed.refuses_run(config(**named)) == words
     pinned = replace(agreed, run=pins_of(Experiment(**named), "digits"))
     assert pinned.refuses_run(config(**named)) == words

@@ -400,6 +400,20 @@ def test_a_policy_that_the_settings_break_is_warned_of(
     assert [f"warning: {sentence}" for sentence in about(tmp_path / "run")["warnings"]] == lines
 
 
+@pytest.mark.parametrize("draws", ["auto", "seed"])
+def test_a_rehearsed_defence_draws_at_sites_as_a_server_asks_for_it(
+    draws: str, chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rehearsal itself draws from the seed, so that it repeats; only who asks for that is warned."""
+    (tmp_path / "policy.toml").write_text(Policy(("any",), ("*",), 100, plugins=(ONE_ONLY,)).text())
+    flags = [*FLAGS, "--audit-rounds", "0", "--most-steps", "1", "--policy", str(tmp_path / "policy.toml")]
+    flags += ["--defence", "dp_gaussian", "--defence-draws", draws, "--out", str(tmp_path / "run")]
+    assert main("--dataset", f"folder:{chosen}", *flags) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: The policy")]
+    assert [("lets no defence draw from the seed" in line) for line in lines] == [True] * (draws == "seed")
+    assert json.loads((tmp_path / "run" / "result.json").read_text())["config"]["defence_draws"] == "seed"
+
+
 def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
     policy = Policy(("any",), ("*",), largest_upload_mb=100)
     assert rehearse.breaches(policy, Experiment(method="fedavg"), ["a.weight", "b.weight"]) == []

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from flfw.api.summary import claimed
-from flfw.report.asks import asks
+from flfw.report.asks import SEED_WITHHELD, asks
 from flfw.report.decision import Level, claims, decision, presence, small_rounds
 from flfw.report.findings import read_settings
 from flfw.report.opinion import UNASKED, OpinionFacts, opinion_facts
@@ -31,6 +31,7 @@ CLASSES = {
     "presence": None, "tests": 2,
 }  # fmt: skip
 PEER = {"peer": {"smallest": 2, "round": 1, "left": 1, "verdict": "leaks", "why": "Two.", "check": None}}
+SEED_OF = f"{SEED_WITHHELD}, from which dp_gaussian may draw: who has it can take the draws off"
 NOT_AUDITED = "Not tested: no attack was run, so nothing is known about what leaks."
 
 
@@ -280,6 +281,21 @@ HIDDEN = {"defence": "dcs2", "hidden_by": "dcs2"}
         ([{}], [], {}, "Attacked: the time before training, of a run of 5 rounds.", "What replaces"),
         ([{"round": n} for n in range(6)], [], {}, "Is there a bound", "Will later rounds"),
         ([{}], [], {"config": {"defended": "3,5", "defence": "prune"}}, "Here only these did: 3,5.", "What replaces"),
+        (
+            [{"granted": [SEED_OF]}],
+            [],
+            {"config": {"defence": "dp_gaussian", "defence_draws": "seed"}},
+            "Will dp_gaussian draw in secret (--defence-draws secret)? Here the draws come from the seed",
+            "Only these",
+        ),
+        (
+            [{"granted": [SEED_OF]}],
+            [],
+            {"config": {"defence": "dp_gaussian", "defence_draws": "secret"}},
+            "Is there a bound",
+            "in secret",
+        ),
+        ([{}], [], {"config": {"defence": "prune", "defence_draws": "seed"}}, "Is there a bound", "in secret"),
         ([], [], {"config": {"tampered_by": "loki"}}, "Attack loki did so in this run.", "What replaces"),
     ],
 )

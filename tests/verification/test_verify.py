@@ -244,6 +244,25 @@ def test_noise_of_the_seed_is_not_said_to_be_secret() -> None:
     assert unrepeatable({"config": {"defence": "prune", "set": ["dp_gaussian.noise_source=secure"]}}) == []
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"defence_draws": "secret"}, "defence_draws=secret: nobody can repeat what dp_gaussian drew, if anything"),
+        (
+            {"set": ("dp_gaussian.noise_source=secure",)},
+            "dp_gaussian.noise_source=secure draws noise that nobody can repeat",
+        ),
+    ],
+)
+def test_secret_draws_of_a_defence_are_said_to_be_nobodys_to_repeat(
+    changes: dict[str, Any], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run.run(tiny(out=tmp_path / "run", method="fedavg", defence="dp_gaussian", attack=("none",), **changes))
+    assert sim.main(["--verify", str(folder)]) == 1
+    printed = capsys.readouterr().out
+    assert f"noise differs: {line}\n" in printed and "The result does not repeat.\n" in printed
+
+
 def test_a_resumed_run_repeats_in_one_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = tiny(attack=("none",), rounds=2, out=tmp_path / "run")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
