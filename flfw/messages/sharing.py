@@ -26,7 +26,7 @@ _NAMED = 4  # patterns that an error message lists; a method may share hundreds 
 
 
 class SharingViolation(OneLine, RuntimeError):
-    """Error of a client that was about to send a private tensor, or received what it does not download."""
+    """Error of a client that was about to send a private tensor, or received a tensor that it does not download."""
 
 
 @dataclass(frozen=True)

@@ -39,14 +39,14 @@ def test_accuracies_of_chosen_models_tell_the_pixels_of_a_sites_test_examples(
         return round(answer["acc_global"] * answer["num-examples"])
 
     right = [right_at((level - 0.5) / (LEVELS - 1)) for level in range(LEVELS + 1)]
-    told = np.subtract(right[:-1], right[1:])  # a level's examples of one class, less those of the other
+    learnt = np.subtract(right[:-1], right[1:])  # a level's examples of one class, less those of the other
     x, y = task.examples("test", task.split.test[CLIENT])
     levels = (x.flatten(1)[:, PIXEL] * (LEVELS - 1)).round().long()
     true = [
         int(((levels == level) & (y == ONE)).sum() - ((levels == level) & (y == OTHER)).sum())
         for level in range(LEVELS)
     ]
-    assert told.tolist() == true and np.abs(told).sum() > 5
+    assert learnt.tolist() == true and np.abs(learnt).sum() > 5
 
 
 def evaluated(experiment: Experiment, arrays: dict[str, np.ndarray], folder: Path) -> dict[str, float]:

@@ -233,9 +233,9 @@ def test_what_makes_a_simulations_clients_answer_any_probe_is_left_out_of_a_site
             f"guard.main([{str(tmp_path / 'policy.toml')!r}, '--', '--node-config', 'partition-id=1'])",
         )
     )
-    told = {"FLFW_TRUTH": str(tmp_path / "truth"), "FLFW_EXAMPLES": str(tmp_path), "FLFW_DATA": "/data"}
+    given = {"FLFW_TRUTH": str(tmp_path / "truth"), "FLFW_EXAMPLES": str(tmp_path), "FLFW_DATA": "/data"}
     done = subprocess.run(
-        [sys.executable, "-c", program], env={**os.environ, **told}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], env={**os.environ, **given}, capture_output=True, text=True, check=True
     )
     assert "truth=None, examples=None" in done.stdout and done.stdout.endswith("/data\n")
     for name in ("FLFW_TRUTH", "FLFW_EXAMPLES"):
