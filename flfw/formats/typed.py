@@ -8,6 +8,7 @@ and field.
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 import types
 from collections.abc import Mapping, Sequence
@@ -36,6 +37,7 @@ T = TypeVar("T")
 NodeId = NewType("NodeId", int)  # Flower's numbers of nodes have 64 bits and no sign
 
 _SHOWN = 80  # characters of a value in a message
+_LIKE_OTHERS = re.compile(r"[+-]?[\d.]+(e[+-]?\d+)?|true|false|none", re.IGNORECASE)  # text to quote in a message
 _LARGEST = 2**63
 _WAY_OUT = "restore it"
 _PLAIN: Mapping[Any, str] = {
@@ -235,7 +237,8 @@ def _under(field: str, key: object) -> str:
 
 def _require(holds: bool, form: str, value: object, field: str) -> None:
     if not holds:
-        raise Misfit(f"{_named(field)} as {form}, got {_shown(value)}")
+        marks = "'" if isinstance(value, str) and _LIKE_OTHERS.fullmatch(value) else ""
+        raise Misfit(f"{_named(field)} as {form}, got {marks}{_shown(value)}{marks}")
 
 
 def _named(field: str) -> str:

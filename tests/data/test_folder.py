@@ -216,6 +216,8 @@ def test_damaged_images_are_named(tmp_path):
     (tmp_path / "a" / "00.png").write_text("no image")
     with pytest.raises(BadInput, match=r"2 that .*a/00.png \(UnidentifiedImageError.*b/01.png \(OSError.*truncated"):
         describe(f"folder:{tmp_path}", PictureForm())
+    with pytest.raises(BadInput, match=r"/a/00.png \(UnidentifiedImageError: cannot identify image file\);"):
+        describe(f"folder:{tmp_path}", PictureForm())
 
 
 def test_clients_import_no_torchvision_for_it(tmp_path):

@@ -45,6 +45,9 @@ def test_what_fits_is_taken_as_its_type() -> None:
     [
         (True, int, "as a whole number, got True"),
         (1.0, int, "as a whole number, got 1.0"),
+        ("2", int, "as a whole number, got '2'"),
+        ("-1.5e3", float, "as a finite number, got '-1.5e3'"),
+        ("true", bool, "as true or false, got 'true'"),
         (2**63, int, "as a whole number"),
         (2**64, NodeId, "as a whole number without a sign"),
         (-1, NodeId, "as a whole number without a sign"),

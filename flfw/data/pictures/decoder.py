@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +17,7 @@ from flfw.errors import BadInput
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+_FILE = re.compile(r" (<_io\.[^>]*>|'[^']*')$")  # which Pillow names again at the end of its words
 _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # a quarter turn exchanges height and width
 _WITH_FRAMES = ("TIFF", "WEBP", "PNG")  # a photo of a telephone may have a second frame, a preview
 
@@ -153,4 +155,5 @@ def decode(paths: Sequence[Path], form: PictureForm, channels: int, size: tuple[
 
 def reason(error: Exception) -> str:
     """Return why a file cannot be read, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
+    words = _FILE.sub("", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {words}"[:200]
