@@ -141,7 +141,7 @@ class Climb:
         return Protocol(0).cuts([one.sent for one in seen if one is not None])
 
     def lost(self, job: Job) -> bool:
-        """Return whether rounding may be as large as what is left in half of a job's sums; so where none was seen."""
+        """Return whether rounding may be as large as the message in half of a job's sums; so where none was seen."""
         errors = [of_the_sum(seen.sent, seen, known.weights, job) for seen, known, _ in self._open(job)]
         return not errors or median(errors) >= 1
 

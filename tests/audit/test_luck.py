@@ -56,9 +56,9 @@ def test_rare_luck_of_rows_passes_as_rarely_as_said() -> None:
         public = public_of(draw, 60, 2)
         batches = [batch_of(rows_of(draw, 1, 2), rows_of(draw, 1, 2)) for _ in range(messages)]
         fit = fit_of(batches, public)
-        own = [fit(i, i) for i in range(messages)]
-        if any(one.recovered for one in own):
-            best = max(one.best for one in own)
+        their_own = [fit(i, i) for i in range(messages)]
+        if any(one.recovered for one in their_own):
+            best = max(one.best for one in their_own)
             alone, held = exchange(messages, fit, draw), luck(batches, fit, public, draw)
             before += alone.p <= 0.01 or best >= alone.beyond
             now += held.p <= 0.01 or best >= held.beyond

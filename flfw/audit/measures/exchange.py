@@ -156,7 +156,9 @@ class PublicTruths:
         return recovery.recovered(true, guess, floors, binary, guessable, public.plan)
 
 
-def among_public(batches: Sequence[GuessedBatch], public: Public, found: int, rng: np.random.Generator) -> Exchanged:
+def among_public(
+    batches: Sequence[GuessedBatch], public: Public, recovered: int, rng: np.random.Generator
+) -> Exchanged:
     """Hold the results for all messages against random public examples of the same classes.
 
     p is the share of 100 to 500 draws, the true examples among them, in which as many are recovered as of these; of
@@ -167,7 +169,7 @@ def among_public(batches: Sequence[GuessedBatch], public: Public, found: int, rn
     Args:
         batches: the messages, with batches of any size.
         public: examples that no message depends on.
-        found: number of true examples that count as recovered.
+        recovered: number of true examples that count as recovered.
         rng: generator of the draws.
     """
     if len(public.samples) < 2:
@@ -180,8 +182,8 @@ def among_public(batches: Sequence[GuessedBatch], public: Public, found: int, rn
         held = [(batch.guesses, truths.drawn(batch.labels)) for batch in batches]
         near = [nearest(public.samples[places], guesses) for guesses, places in held]
         best = max(best, *(float(one.max()) for one in near))
-        possible = public.samples.ndim < 4 or sum((one >= IMAGE_RECOVERED_DB).sum() for one in near) >= found
-        reached += possible and sum(truths.count(places, guesses) for guesses, places in held) >= found
+        possible = public.samples.ndim < 4 or sum((one >= IMAGE_RECOVERED_DB).sum() for one in near) >= recovered
+        reached += possible and sum(truths.count(places, guesses) for guesses, places in held) >= recovered
         drawn += 1
     return Exchanged(float((1 + reached) / (1 + drawn)), best + _FAR_DB)
 
