@@ -67,7 +67,7 @@ def check_listed(names: Iterable[str]) -> None:
 
 def _check_folders(command: Command) -> None:
     if command.resume or command.from_ or command.purge or command.compare or command.verify or command.figures:
-        from flfw.storage.folders import require_finished, require_over, stored_at
+        from flfw.storage.folders import require_finished, require_over, require_several, stored_at
 
         for folder in (command.verify, *command.figures):
             if folder and not folder.exists():
@@ -77,7 +77,8 @@ def _check_folders(command: Command) -> None:
                 stored_at(folder)
         if command.purge:
             require_over(command.purge)
-        if len({path.resolve() for path in command.compare}) == len(command.compare) > 1:
+        if command.compare:
+            require_several(command.compare)
             for folder in command.compare:
                 require_finished(folder)
 

@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.table import Table
 
 from flfw.audit.measures.statistics import Interval, paired
-from flfw.errors import BadInput
 from flfw.matrix.columns import bound
 from flfw.matrix.findings import Leak, pooled, uneven_budgets
 from flfw.matrix.question import NO_DEFENCE
@@ -27,6 +26,7 @@ from flfw.matrix.utility import ACCURACIES, ERRORS, Utility, family
 from flfw.report.formats import below, decimals
 from flfw.report.questions import seen_by, where_told
 from flfw.rng import numpy_generator
+from flfw.storage.folders import require_several
 
 _SAME_VICTIMS = ("dataset", "split", "clients", "seed", "victim_batch")
 _NONE = "–"
@@ -46,11 +46,7 @@ def table(folders: Sequence[Path]) -> str:
     Raises:
         BadInput: fewer than two folders, one twice, or one without a finished run.
     """
-    if len(folders) < 2:
-        raise BadInput(f"Expected two or more run folders to compare, got {' '.join(map(str, folders)) or 'none'}.")
-    twice = [str(folder) for folder, times in Counter(path.resolve() for path in folders).items() if times > 1]
-    if twice:
-        raise BadInput(f"Expected different run folders to compare, got {', '.join(twice)} twice.")
+    require_several(folders)
     runs, names = [read(folder) for folder in folders], _names(folders)
     parts = [_configurations(runs, names), *_utilities(runs, names), *_claims(runs, names)]
     parts += [*_leakages(runs, names), *_ranking(runs, names), *_memberships(runs, names)]

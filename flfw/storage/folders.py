@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
@@ -101,6 +102,19 @@ def require_over(folder: Path) -> None:
     """
     if not (folder / "result.json").is_file():
         raise BadInput(f"Expected a run that is over, got {folder} without result.json; finish it or remove it.")
+
+
+def require_several(folders: Sequence[Path]) -> None:
+    """Refuse to compare fewer than two folders, or one with itself.
+
+    Raises:
+        BadInput: see above.
+    """
+    if len(folders) < 2:
+        raise BadInput(f"Expected two or more run folders to compare, got {' '.join(map(str, folders)) or 'none'}.")
+    twice = [str(folder) for folder, times in Counter(path.resolve() for path in folders).items() if times > 1]
+    if twice:
+        raise BadInput(f"Expected different run folders to compare, got {', '.join(twice)} twice.")
 
 
 def require_finished(folder: Path) -> None:

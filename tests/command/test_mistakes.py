@@ -80,6 +80,8 @@ MISTAKES = [
     ("--track tensorbord", "got tracker=tensorbord; did you mean tensorboard?"),
     ("--verify {here}/nobody", "Expected a finished run with result.json, got {here}/nobody without;"),
     ("--figures {here}/nobody", "Expected a finished run with result.json, got {here}/nobody without;"),
+    ("--compare {here}", "Expected two or more run folders to compare, got {here}."),
+    ("--compare {here} {here}", "Expected different run folders to compare, got {here} twice."),
     ("--compare {here} {here}/nobody", "Expected a finished run with result.json, got {here} without;"),
 ]
 
