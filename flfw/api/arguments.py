@@ -22,8 +22,8 @@ _FIELDS = tuple(field.name for field in dataclasses.fields(Experiment))
 def experiment_of(given: Experiment | None, fields: dict[str, Any]) -> Experiment:
     """Return the experiment of a call: the given one, or the defaults, with the fields that were given beside it.
 
-    As on the command line, ``metrics`` is ``auto`` for a federation of real sites if nothing else is asked for; but an
-    experiment that was made before is taken as it is.
+    As on the command line, ``metrics`` and ``defence_draws`` are ``auto`` for a federation of real sites if nothing
+    else is asked for; but an experiment that was made before is taken as it is.
 
     Raises:
         BadInput: a field does not exist, or does not fit.
@@ -31,7 +31,7 @@ def experiment_of(given: Experiment | None, fields: dict[str, Any]) -> Experimen
     require(given is None or isinstance(given, Experiment), "an Experiment or its fields", given=type(given).__name__)
     require_fields(fields, _FIELDS)
     if given is None and fields.get("federation") is not None:
-        fields = {"metrics": "auto", **fields}
+        fields = {"metrics": "auto", "defence_draws": "auto", **fields}
     return dataclasses.replace(given or Experiment(), **fields)
 
 

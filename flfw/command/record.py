@@ -82,9 +82,11 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
         )
     experiment = command.experiment
     _refuse_without_value(command, arguments, program)
-    named = any(word.partition("=")[0] == "--metrics" for word in arguments)
-    if stored is None and experiment.federation and not (named or command.table or command.cell):
-        experiment = replace(experiment, metrics="auto")
+    if stored is None and experiment.federation and not (command.table or command.cell):
+        named = {word.partition("=")[0] for word in arguments}
+        metrics = experiment.metrics if "--metrics" in named else "auto"
+        draws = experiment.defence_draws if "--defence-draws" in named else "auto"
+        experiment = replace(experiment, metrics=metrics, defence_draws=draws)
     pictures = "no" if command.no_pictures else experiment.pictures
     return replace(command, experiment=replace(experiment, pictures=pictures))
 

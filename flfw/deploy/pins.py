@@ -6,12 +6,14 @@
     rounds = {least = 1, most = 200}    a number in this range
 
 The table is closed: a setting that it does not name must have its default. Settings that change nothing at a site are
-free: `FREE`.
+free: `FREE`. Names in other settings by which a server could choose what a site reads, executes or gives away are
+told here as well.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -38,10 +40,21 @@ draws shuffles, first weights and the halves of a site's test part, and a server
 come last in a pass, or which are in which half. It must not be secret. A share of a GPU chooses the device.
 """
 
+SHOWN = 80
+"""Characters of a name that a server chose, in a reason."""
+BY_PATH = ("csv:", "folder:", "hf:", "parquet:", "text:")
+"""Beginnings of data sets of which the server says where they lie on this machine."""
+DATA_PREFIXES = (
+    "celeba", "csv", "digit5", "domainnet", "folder", "hf", "office_caltech", "parquet", "site", "synthetic",
+    "synthetic_images", "text",
+)  # fmt: skip
+"""Words before the colon of the project's data sets; a test keeps them complete."""
+
+_PLUGGED = ("method", "defence", "attack", "tampered-by", "net", "split")  # may name any class installed at the site
+
 _IN_WORDS = ("set",)  # keys of which a run reads the words, so that quotes make no difference
 
 _ENDS = ("least", "most")
-_LONGEST = 80  # characters of a value that a server chose
 _SPLIT = 10_000  # characters of a value that is split into words: a megabyte would take half a minute
 
 
@@ -89,10 +102,10 @@ class Pins:
         for key, default in known.items():
             value, rule = run_config.get(key, default), self.rules.get(key, default)
             if key not in FREE and not _allows(rule, value, words=key in _IN_WORDS):
-                yield f"{key}={str(value)[:_LONGEST] or 'nothing'}, and {_words(key, rule)}"
+                yield f"{key}={str(value)[:SHOWN] or 'nothing'}, and {_words(key, rule)}"
         for key in run_config:
             if key not in known:
-                yield f"{key[:_LONGEST]}, which is no setting here"
+                yield f"{key[:SHOWN]}, which is no setting here"
 
     def allowed(self, key: str) -> Any:
         """Return a value that a setting may have."""
@@ -172,3 +185,31 @@ def _toml(rule: Any) -> str:
     if isinstance(rule, dict):
         return "{" + ", ".join(f"{end} = {number!r}" for end, number in rule.items()) + "}"
     return json.dumps(rule)
+
+
+def plugins_of(run_config: Mapping[str, Any]) -> list[str]:
+    """Return the classes that a run names as ``package.module:Class``, which are no part of its app."""
+    words = [word for key in _PLUGGED for word in re.split(r"[\s,+]+", str(run_config.get(key, "")))]
+    dataset = str(run_config.get("dataset", ""))
+    words += [] if dataset.partition(":")[0] in DATA_PREFIXES else [dataset]
+    return [word for word in words if ":" in word]
+
+
+def may_mean_others(dataset: str, pins: Pins | None) -> str | None:
+    """Return why a server could choose the examples that a site volunteers of its own data; None: it cannot.
+
+    Places count in the order of the run's training part. Of the site's own data the name decides that, such as one with
+    patients; of data in a path or of a plug-in the seed does. Published data are nobody's own.
+
+    Args:
+        dataset: name of the run's data set.
+        pins: the site's pins of runs; None: it pins nothing.
+    """
+    prefix = dataset.partition(":")[0]
+    if prefix == "site":
+        rule = pins.rules.get("dataset") if pins else None
+        pinned = rule in (dataset, [dataset])
+        return None if pinned else "another dataset could mean others; pin this one alone in [run]"
+    if dataset.startswith(BY_PATH) or (":" in dataset and prefix not in DATA_PREFIXES):
+        return f"a seed decides which those are in {dataset[:SHOWN]}; volunteer examples of site: data"
+    return None

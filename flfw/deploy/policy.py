@@ -16,8 +16,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from flwr.app import Message
 
-from flfw.deploy.pins import Pins
-from flfw.deploy.run_names import BY_PATH, SHOWN, may_mean_others, plugins_of
+from flfw.deploy.pins import BY_PATH, SHOWN, Pins, may_mean_others, plugins_of
 from flfw.dp.budget import METRICS, PRIVATE_METRICS, UNSPOKEN, EpsilonBudget, Metrics, OverBudget
 from flfw.errors import DIED, BadInput, require
 from flfw.formats.typed import read_toml

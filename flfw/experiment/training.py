@@ -70,10 +70,10 @@ class TrainingSettings:
     in this order: soteria prune, or as one word soteria+prune."""
     defended: str = "all"
     """Which clients use the defence: all, or partition numbers such as 3,5."""
-    defence_draws: Literal["auto", "seed", "secret"] = "auto"
+    defence_draws: Literal["seed", "secret", "auto"] = "seed"
     """Where the defence's random numbers come from. seed: the run's seed, so that a run repeats; whoever has it, as the
     server does, can repeat them, too, and take added noise off. secret: each client's own operating system, so that
-    nobody can. auto: secret with --federation, else seed."""
+    nobody can. auto, the default with --federation: secret there, else seed."""
     tampered_by: str = ""
     """Attack whose malicious server changes the network that all clients build and train, or the numbers that some are
     sent: a file of attacks/, or package.module:Class. Empty: the server follows the protocol. Verdicts of such a run

@@ -132,8 +132,10 @@ def unrepeatable(result: Mapping[str, Any]) -> list[str]:
     lines = []
     if (config.get("method_settings") or {}).get("noise_source") == "secure":
         lines.append("noise_source=secure draws noise that nobody can repeat")
-    of_defences = {f"{short_name(one)}.noise_source=secure" for one in defences}
-    lines += [f"{one} draws noise that nobody can repeat" for one in config.get("set") or [] if one in of_defences]
+    assigned = [str(one).partition("=") for one in config.get("set") or []]
+    given = {name: value for name, _, value in assigned}  # of two values the last one holds
+    sources = (f"{short_name(one)}.noise_source" for one in defences)
+    lines += [f"{one}=secure draws noise that nobody can repeat" for one in sources if given.get(one) == "secure"]
     if defences != ["none"] and config.get("defence_draws") == "secret":
         lines.append(f"defence_draws=secret: nobody can repeat what {' and '.join(defences)} drew, if anything")
     return lines

@@ -119,7 +119,7 @@ def test_figures_and_hooks_of_the_defence_are_its_own() -> None:
 
 def test_real_sites_draw_in_secret_unless_the_seed_is_asked_for(tmp_path: Path) -> None:
     for federation, expected in ((None, "seed"), (tmp_path, "secret")):
-        settled = without_auto(asked(defence="dp_gaussian", federation=federation))
+        settled = without_auto(asked(defence="dp_gaussian", federation=federation, defence_draws="auto"))
         assert settled.defence_draws == expected
         for chosen in ("seed", "secret"):
             assert without_auto(dataclasses.replace(settled, defence_draws=chosen)).defence_draws == chosen

@@ -14,8 +14,8 @@ from torch import nn
 import sim
 from flfw import data
 from flfw.data.splits import partition
+from flfw.deploy.pins import DATA_PREFIXES, plugins_of
 from flfw.deploy.policy import Policy
-from flfw.deploy.run_names import DATA_PREFIXES, plugins_of
 from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.nets import Net

@@ -34,6 +34,7 @@ from flfw.privacy.mechanism import Mechanism
 from flfw.rehearse import __main__ as rehearse
 from flfw.rehearse.answers import RungAttack, answers, attempts, table
 from flfw.rehearse.plan import Rehearsal, growth, ladder, plan
+from flfw.rehearse.policy_check import breaches, over_budget
 from flfw.resolve import without_auto
 from flfw.terminal.flags import parsed
 from tests.support.paths import ROOT
@@ -416,9 +417,9 @@ def test_a_rehearsed_defence_draws_at_sites_as_a_server_asks_for_it(
 
 def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
     policy = Policy(("any",), ("*",), largest_upload_mb=100)
-    assert rehearse.breaches(policy, Experiment(method="fedavg"), ["a.weight", "b.weight"]) == []
+    assert breaches(policy, Experiment(method="fedavg"), ["a.weight", "b.weight"]) == []
     one, more = (
-        rehearse.breaches(replace(policy, uploads=allowed), Experiment(method="fedavg"), ["a.weight", "b.weight"])
+        breaches(replace(policy, uploads=allowed), Experiment(method="fedavg"), ["a.weight", "b.weight"])
         for allowed in (("a.*",), ("c.*",))
     )
     assert one == ["The policy does not let b.weight leave, which fedavg sends."]
@@ -432,13 +433,13 @@ def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -
     policy = Policy(("any",), ("*",), largest_upload_mb=100, run=pinned)
     kept = replace(rehearse.DEFAULT, method="fedavg", net="lenet", augment="none", attack=("none",), cohort="1")
     kept = replace(kept, dataset=f"folder:{chosen}", resize="28x28", colour="grey")
-    assert rehearse.breaches(policy, without_auto(kept), ["a.weight"]) == []
+    assert breaches(policy, without_auto(kept), ["a.weight"]) == []
     begun = "The policy refuses these settings: this site's policy pins the run, which has "
-    assert rehearse.breaches(policy, without_auto(replace(kept, local_epochs=1, lr=0.5)), ["a.weight"]) == [
+    assert breaches(policy, without_auto(replace(kept, local_epochs=1, lr=0.5)), ["a.weight"]) == [
         f"{begun}local-epochs=1, and local-epochs is to be 5.",
         f"{begun}lr=0.5, and lr is to be 0.01.",
     ]
-    assert rehearse.breaches(policy, without_auto(replace(kept, clients=2)), ["a.weight"]) == [
+    assert breaches(policy, without_auto(replace(kept, clients=2)), ["a.weight"]) == [
         f"{begun}clients=2, and clients is to be at least 3."
     ]
 
@@ -452,10 +453,10 @@ def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.Monke
     settings = {"method": "fed_cdp", "net": "linear", "split": "iid", "local_epochs": 1, "attack": ("none",)}
     asked = Experiment(**settings, set=("noise_source=secure",), rounds=9)  # type: ignore[arg-type]
     allowed = f"epsilon {limit:g} at delta 1e-05 for one example, allows 3 of 9 rounds."
-    assert rehearse.over_budget(policy, asked, 50) == [f"The policy's budget, {allowed}"]
-    assert rehearse.over_budget(policy, replace(asked, rounds=3), 50) == []
-    assert rehearse.over_budget(replace(policy, epsilon=inf), asked, 50) == []
-    (refused,) = rehearse.over_budget(policy, replace(asked, set=()), 50)
+    assert over_budget(policy, asked, 50) == [f"The policy's budget, {allowed}"]
+    assert over_budget(policy, replace(asked, rounds=3), 50) == []
+    assert over_budget(replace(policy, epsilon=inf), asked, 50) == []
+    (refused,) = over_budget(policy, replace(asked, set=()), 50)
     assert refused.startswith("The policy refuses these settings: this site's budget: the server can repeat the noise")
 
 
