@@ -11,7 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from flfw.api.arguments import experiment_of
 from flfw.client.workplace import Workplace
+from flfw.command.record import parse
 from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
@@ -123,6 +125,21 @@ def test_real_sites_draw_in_secret_unless_the_seed_is_asked_for(tmp_path: Path) 
         assert settled.defence_draws == expected
         for chosen in ("seed", "secret"):
             assert without_auto(dataclasses.replace(settled, defence_draws=chosen)).defence_draws == chosen
+
+
+def test_a_command_or_a_call_with_a_federation_asks_for_secret_draws(tmp_path: Path) -> None:
+    there = f"--federation={tmp_path}"
+    for arguments, expected in (
+        ([], "seed"),
+        ([there], "auto"),
+        ([there, "--metrics", "all"], "auto"),
+        ([there, "--defence-draws", "seed"], "seed"),
+        ([there, "--defence-draws=secret"], "secret"),
+    ):
+        assert parse(["--method", "fedavg", *arguments]).experiment.defence_draws == expected
+    assert experiment_of(None, {"federation": tmp_path}).defence_draws == "auto"
+    assert experiment_of(None, {"federation": tmp_path, "defence_draws": "seed"}).defence_draws == "seed"
+    assert experiment_of(None, {}).defence_draws == "seed"
 
 
 def finished(folder: Path, **changes: Any) -> dict[str, Any]:
