@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any, cast
@@ -12,7 +13,8 @@ import torch
 
 from benchmarks import breaching_env, gpu, gpu_parts
 from benchmarks.attack_victims import victims
-from benchmarks.gpu_parts import Amount, apart, peak, too_far
+from benchmarks.gpu_parts import Amount, apart, too_far
+from tests.support.paths import ROOT
 
 SMALL = ("agreement", "steps")
 
@@ -129,8 +131,11 @@ def test_without_breaching_ours_is_measured_and_the_reason_said(
 
 
 def test_the_peak_is_that_of_the_work() -> None:
-    measured = peak(lambda: torch.ones(16_000_000), torch.device("cpu"))
-    assert 0.9 * 64e6 < measured < 1.5 * 64e6
+    """In a process of its own: one that ran other tests may have pages to spare, and then the peak is a lower bound."""
+    code = "import torch; from benchmarks.gpu_parts import peak; "
+    code += "print(peak(lambda: torch.ones(16_000_000), torch.device('cpu')))"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert 0.9 * 64e6 < int(done.stdout) < 1.5 * 64e6
 
 
 @pytest.mark.slow
