@@ -144,6 +144,18 @@ def test_all_of_the_downloads_are_asked_for_in_their_shapes_and_types(
     assert message == f"client 1 was sent {last} as {form}{spread.shape}, but {method} downloads it as {form}{shape}"
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, np.finfo(np.float32).max])
+def test_numbers_whose_squares_overflow_are_numbers(value: float) -> None:
+    tensor = np.full((2, 3), np.finfo(np.float32).max, np.float32)
+    tensor[1, 1] = value
+    at = Border(3, "mine", Sharing(("c",), ()), {"c": ("float32", (2, 3))})
+    if np.isfinite(value):
+        at.enter({"c": tensor})  # a warning of an overflow would fail this test
+        return
+    with pytest.raises(SharingViolation, match="sent c with NaN or infinite values"):
+        at.enter({"c": tensor})
+
+
 @pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("door", DOORS)
 def test_no_number_is_let_in_that_is_none(tiny: Experiment, tmp_path: Path, door: str, wrong: float) -> None:
