@@ -3,41 +3,37 @@ PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 
-# More workers than cores: the tests of real processes wait more than they compute. A file's tests share what they set up.
 PYTEST := $(RUN) -m pytest --dist loadfile --no-loadscope-reorder --durations 20 --durations-min 1
 
-.PHONY: run test types suite slow lies evidence docs lint lock clean
+.PHONY: run test lint quick slow nightly evidence docs format lock clean
 
 run: $(VENV)/.installed  ## HyperFL on the digits, audited; prints where the report is
 	$(RUN) sim.py
 
-test: $(VENV)/.installed  ## the suite: lint, types, tests
-	$(VENV)/bin/ruff check .
-	$(VENV)/bin/ruff format --check .
-	$(MAKE) --no-print-directory --jobs 2 types suite
+test: $(VENV)/.installed  ## what a commit needs: lint and the quick suite, at once
+	$(MAKE) --no-print-directory --jobs 2 lint quick
 
-types: $(VENV)/.installed
+lint: $(VENV)/.installed  ## style, the direction of imports, rules of names and lengths, types
+	$(VENV)/bin/ruff check --quiet .
+	$(VENV)/bin/ruff format --quiet --check .
+	$(VENV)/bin/lint-imports --no-cache
+	$(RUN) -m tests.house.rules
 	$(VENV)/bin/pyright
 
-suite: $(VENV)/.installed
-	$(PYTEST) -m "not slow" -n 3
+quick: $(VENV)/.installed
+	$(PYTEST) -m "not slow and not nightly" -n 2 --junit-xml build/tests/quick.xml
 
-# Slow tests that compare times, or whose processes (gRPC, Ray) take all cores: no other test runs beside one of them.
-ALONE := tests/deploy tests/engines tests/server tests/storage tests/house/test_example.py \
-	tests/methods/test_server_training.py tests/runs/test_estimate.py
+# Tests of real processes, gRPC and Ray wait more than they compute, and some compare times: one at a time.
+slow: $(VENV)/.installed  ## each real part once, in minutes: Ray, gRPC, the wheel, a browser
+	$(PYTEST) -m slow -n 0 --timeout 900 --junit-xml build/tests/slow.xml
 
-slow: $(VENV)/.installed  ## the tests that take minutes each
-	$(PYTEST) -m slow -n 2 --timeout 900 $(addprefix --ignore=,$(ALONE))
-	$(PYTEST) -m slow $(addprefix --ignore=,$(LIES)) $(ALONE)
+PARTS ?=
 
-# Two hundred lies of clients and of a server, told to real sites. They take more minutes than all others have.
-LIES := tests/deploy/test_evil_clients.py tests/deploy/test_evil_server.py
+nightly: $(VENV)/.installed  ## all other tests, in parts of an hour at most; PARTS="engines audits" names some
+	$(RUN) -m tests.nightly $(PARTS)
 
-lies: $(VENV)/.installed  ## the lies of clients and of a server over gRPC
-	$(PYTEST) -m slow $(LIES)
-
-# The tests start a hundred processes. Where this variable is set, each compiles anew all that it imports.
-suite slow lies: export PYTHONDONTWRITEBYTECODE :=
+# The tests start many processes. Where this variable is set, each compiles anew all that it imports.
+quick slow nightly: export PYTHONDONTWRITEBYTECODE :=
 
 MINUTES ?= 150
 CORES ?= 1
@@ -48,7 +44,7 @@ evidence: $(VENV)/.installed  ## the next cells of the papers' tables at full sc
 docs: $(VENV)/.installed  ## the site of docs/ in build/site, without a network; a warning ends it
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict
 
-lint: $(VENV)/.installed
+format: $(VENV)/.installed
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 

@@ -112,7 +112,7 @@ def presets(table: str) -> Presets | None:
 
     None: this version has no presets for it.
     """
-    module = f"papers.{table.partition('.')[0]}"
+    module = f"flfw.papers.{table.partition('.')[0]}"
     return import_module(module).TABLES.get(table) if find_spec(module) else None
 
 
@@ -131,7 +131,7 @@ def varied(preset: Preset, table: str, variant: Variant) -> Preset:
         table: its table; the paper's file may have a function ``authors`` that changes more than the method.
         variant: the variant.
     """
-    module = f"papers.{table.partition('.')[0]}"
+    module = f"flfw.papers.{table.partition('.')[0]}"
     change = getattr(import_module(module), "authors", as_authors) if find_spec(module) else as_authors
     if variant == "ours" or preset.source != "run":
         return preset

@@ -158,7 +158,7 @@ def table(name: str) -> Table:
 
 @cache
 def _tables() -> Mapping[str, Table]:
-    stored = json.loads((files("papers") / "published.json").read_text(encoding="utf-8"))
+    stored = json.loads((files("flfw.papers") / "published.json").read_text(encoding="utf-8"))
     return MappingProxyType({name: _table(name, entry) for name, entry in stored.items()})
 
 

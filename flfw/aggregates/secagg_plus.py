@@ -64,7 +64,7 @@ class Quantiser:
         """Distance of two neighbouring values of a weighted parameter."""
         return 2 * self.clipping_range / self.quantization_range
 
-    def quantise(self, parameters: Arrays, examples: int, rng: np.random.RandomState) -> Quantised:
+    def quantise(self, parameters: Arrays, examples: int, rng: np.random.RandomState) -> Quantised:  # noqa: TID251
         """Quantise a client's parameters as Flower's ``secaggplus_mod`` does, to the bit for one state of ``rng``.
 
         Args:

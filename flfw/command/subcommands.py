@@ -124,7 +124,11 @@ def translated(name: str, words: Sequence[str]) -> list[str]:
         flag = word.partition("=")[0].removeprefix("--")
         if word.startswith("--") and flag in flags() and not one.knows(flag):
             raise BadInput(_elsewhere(name, flag))
-    if not one.flag or (not behind and one.values == "[TABLE]"):
+    if name == "table" and not behind:
+        if not any(word.partition("=")[0] == "--cell" for word in rest):
+            raise BadInput("Expected flfw table TABLE or flfw table --cell CELL, got neither; flfw list has the tables.")
+        return given
+    if not one.flag:
         return given
     return [f"--{one.flag}", *behind, *rest]
 

@@ -74,6 +74,11 @@ def test_the_example_of_a_subcommand_is_a_right_command_line(name: str) -> None:
     assert parse(words) and words[:1] == ([f"--{one.flag}"] if one.flag else ["--method"])
 
 
+def test_a_table_without_a_name_starts_no_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["table"]) == main(["table", "--scale", "quick"]) == 2
+    assert "Expected flfw table TABLE or flfw table --cell CELL, got neither" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("asked", ["--help", "--help-all"])
 def test_a_rehearsal_has_flags_of_its_own_and_begins_with_other_values(
     asked: str, capsys: pytest.CaptureFixture[str]

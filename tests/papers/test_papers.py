@@ -969,3 +969,12 @@ def test_notes_of_runs_name_their_cells() -> None:
     assert line == "Not the original data. (tiny.1/a_b/x & y/accuracy, tiny.1/a_b/z|w/accuracy, " + (
         "tiny.1/50% {c}/x & y/accuracy and 1 more)"
     )
+
+
+def test_tables_are_found_where_only_the_package_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkout also has a folder papers/ on the path; an installed package has flfw.papers alone."""
+    monkeypatch.setitem(sys.modules, "papers", None)
+    published._tables.cache_clear()
+    cell = published.table("hyperfl.1").cells[0]
+    make = presets(cell.table)
+    assert make is not None and varied(make(cell, "quick"), cell.table, "authors").source == "run"

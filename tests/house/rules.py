@@ -1,0 +1,213 @@
+"""Rules of the house that no linter has: ``python -m tests.house.rules`` prints each breach with its line.
+
+What ruff, import-linter and pyright check stands in pyproject.toml.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYERS = ("flfw", "strategies", "clients", "attacks", "papers")
+PLUGINS = ("strategies", "clients", "clients/defences", "attacks")
+MAX_FUNCTION_LINES, MAX_FILE_LINES = 70, 600
+
+EMPTY_NAMES = re.compile(r"(utils?|commons?|helpers?|base|managers?|misc)")
+OTHER_MEANINGS = {"clip", "mean", "median", "membership", "noise", "sgd", "sign", "topk"}
+"""Words that the core uses for something else (an optimiser, a bound, a part of a result): plug-ins may bear them."""
+
+METHOD_CARD = ("Paper", "Down", "Up", "Private", "Client", "A probe", "Departures")
+ATTACK_CARD = ("Paper", "Departures")
+EXAMPLES = {"strategies": "strategies/fedavg.py", "attacks": "attacks/ig.py"}
+
+
+@dataclass(frozen=True)
+class Source:
+    """One source file, parsed and walked once for all rules.
+
+    Attributes:
+        name: path from the root.
+        text: content.
+    """
+
+    name: str
+    text: str
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """Syntax tree."""
+        return ast.parse(self.text)
+
+    @cached_property
+    def nodes(self) -> tuple[ast.AST, ...]:
+        """All nodes of the tree."""
+        return tuple(ast.walk(self.tree))
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of its folders and its own, without the suffix."""
+        return Path(self.name).with_suffix("").parts
+
+    def at(self, node: ast.stmt | ast.expr) -> str:
+        """Place of a node, as ``path:line``."""
+        return f"{self.name}:{node.lineno}"
+
+
+Rule: TypeAlias = Callable[[Sequence[Source]], Iterator[str]]
+
+
+def read(root: Path) -> list[Source]:
+    """Read every source file of the product."""
+    paths = [path for layer in LAYERS for path in sorted((root / layer).rglob("*.py"))]
+    return [Source(str(path.relative_to(root)), path.read_text()) for path in [*paths, *root.glob("sim.py")]]
+
+
+def empty_names(sources: Sequence[Source]) -> Iterator[str]:
+    """Find files and folders whose name does not say what they hold."""
+    for source in sources:
+        for part in source.parts:
+            if EMPTY_NAMES.fullmatch(part):
+                yield f"{source.name}: {part} says nothing"
+
+
+def too_long(sources: Sequence[Source]) -> Iterator[str]:
+    """Find files and functions that are longer than a reader can overlook."""
+    for source in sources:
+        lines = len(source.text.splitlines())
+        if lines > MAX_FILE_LINES:
+            yield f"{source.name}: {lines} lines, at most {MAX_FILE_LINES}"
+        for node in source.nodes:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > MAX_FUNCTION_LINES:
+                    yield f"{source.at(node)}: {node.name} has {lines} lines, at most {MAX_FUNCTION_LINES}"
+
+
+def missing_cards(sources: Sequence[Source]) -> Iterator[str]:
+    """Find methods and attacks whose docstring lacks a line of the card."""
+    for source in sources:
+        folder, name = source.parts[0], source.parts[-1]
+        if folder not in EXAMPLES or len(source.parts) != 2 or name == "__init__":
+            continue
+        card = ast.get_docstring(source.tree) or ""
+        wanted = METHOD_CARD if folder == "strategies" else ATTACK_CARD
+        missing = [label for label in wanted if not _has(card, label)]
+        if folder == "attacks" and not (_has(card, "Granted") or _has(card, "Needs")):
+            missing.append("Granted or Needs")
+        if missing:
+            way = f"begin a line of the file's docstring with it, as {EXAMPLES[folder]} does"
+            yield f"{source.name}: its card lacks {', '.join(missing)}; {way}"
+
+
+def _has(card: str, label: str) -> bool:
+    return bool(re.search(rf"^{label}\s", card, re.MULTILINE))
+
+
+def plugins_named_in_the_core(sources: Sequence[Source]) -> Iterator[str]:
+    """Find string constants of flfw/ that are the name of a plug-in.
+
+    Docstrings, the command line and the defaults of the experiment may name plug-ins.
+    """
+    plugins = {
+        source.parts[-1]: source.name
+        for source in sources
+        if "/".join(source.parts[:-1]) in PLUGINS and source.parts[-1] != "__init__"
+    }
+    for source in sources:
+        if source.parts[0] != "flfw" or source.parts[1] == "command":
+            continue
+        allowed = _docstrings(source) | (_defaults(source) if source.parts[1] == "experiment" else set())
+        for node in source.nodes:
+            if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or node in allowed:
+                continue
+            if node.value in plugins.keys() - OTHER_MEANINGS:
+                way = "the core names no plug-in; if it means something else here, add it to OTHER_MEANINGS"
+                yield f"{source.at(node)}: {node.value!r} is the name of {plugins[node.value]}; {way}"
+
+
+def _docstrings(source: Source) -> set[ast.AST]:
+    return {node.value for node in source.nodes if isinstance(node, ast.Expr)}
+
+
+def _defaults(source: Source) -> set[ast.AST]:
+    classes = (node for node in source.nodes if isinstance(node, ast.ClassDef))
+    values = (field.value for cls in classes for field in cls.body if isinstance(field, ast.AnnAssign) and field.value)
+    return {node for value in values for node in ast.walk(value)}
+
+
+def subclassed_concrete(sources: Sequence[Source]) -> Iterator[str]:
+    """Find classes that inherit from a concrete one of the project; records and exceptions may be inherited from."""
+    classes = {
+        node.name: (source, node) for source in sources for node in source.nodes if isinstance(node, ast.ClassDef)
+    }
+    for source, cls in classes.values():
+        if _is_abstract(cls):
+            continue
+        for name in (_dotted(parent).rpartition(".")[2] for parent in cls.bases):
+            if name in classes and not _may_be_inherited(classes[name][1]):
+                yield f"{source.at(cls)}: {cls.name} inherits from the concrete {name}"
+
+
+def _may_be_inherited(cls: ast.ClassDef) -> bool:
+    error = any(_dotted(parent).endswith(("Error", "Exception")) for parent in cls.bases)
+    return error or _is_abstract(cls) or _is_record(cls)
+
+
+def _is_abstract(cls: ast.ClassDef) -> bool:
+    marks = [_dotted(mark) for node in cls.body if isinstance(node, ast.FunctionDef) for mark in node.decorator_list]
+    return bool({_dotted(parent).rpartition(".")[2] for parent in cls.bases} & {"ABC", "Protocol"}) or any(
+        mark.endswith("abstractmethod") for mark in marks
+    )
+
+
+def _is_record(cls: ast.ClassDef) -> bool:
+    calls = (mark for mark in cls.decorator_list if isinstance(mark, ast.Call) and _dotted(mark.func) == "dataclass")
+    return any(keyword.arg == "frozen" for call in calls for keyword in call.keywords)
+
+
+def _dotted(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def classes_of_one_name(sources: Sequence[Source]) -> Iterator[str]:
+    """Find names that two classes bear."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for source in sources:
+        for node in source.nodes:
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(source.at(node))
+    yield from (
+        f"{', '.join(found)}: two classes are called {name}" for name, found in places.items() if len(found) > 1
+    )
+
+
+RULES: tuple[Rule, ...] = (
+    empty_names,
+    too_long,
+    missing_cards,
+    plugins_named_in_the_core,
+    subclassed_concrete,
+    classes_of_one_name,
+)
+
+
+def breaches(root: Path) -> list[str]:
+    """Return every breach of every rule, with its place."""
+    sources = read(root)
+    return [breach for rule in RULES for breach in rule(sources)]
+
+
+if __name__ == "__main__":
+    for line in (found := breaches(ROOT)):
+        print(line)
+    sys.exit(bool(found))
