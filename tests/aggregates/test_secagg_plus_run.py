@@ -20,7 +20,7 @@ from flfw.aggregates.secagg_plus import Quantiser
 from flfw.engines.simulation import run_simulation
 from flfw.rng import numpy_generator
 
-pytestmark = [pytest.mark.slow, pytest.mark.early]
+pytestmark = [pytest.mark.nightly, pytest.mark.early]
 
 CLIENTS = 5
 SHAPES = ((3, 4), (5,))

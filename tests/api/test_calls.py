@@ -52,6 +52,7 @@ def figures(folder: Path) -> dict[str, object]:
     return {"rounds": rounds, "final": result["final"], "verdicts": [entry["verdict"] for entry in result["audit"]]}
 
 
+@pytest.mark.slow
 def test_a_call_gives_the_numbers_of_the_command(finished: Result, tmp_path: Path) -> None:
     words = "--method fedavg --net linear --clients 2 --rounds 1 --local-epochs 1 --images 2 --attack analytic"
     assert sim.main([*words.split(), "--engine", "inproc", "--out", str(tmp_path / "run")]) == 0
@@ -65,6 +66,7 @@ def test_an_experiment_and_fields_ask_for_the_same(finished: Result, tmp_path: P
     assert result.final == finished.final
 
 
+@pytest.mark.slow
 def test_a_further_audit_has_its_own_attacks_and_the_run_s_training(finished: Result) -> None:
     again = audit(finished, attack="dlg", set={"dlg.iterations": 3})
     assert again.path == finished.path / "audit-1"
@@ -131,6 +133,7 @@ def test_an_audit_of_another_app_has_no_run(finished: Result, tmp_path: Path) ->
         audit(tmp_path, attack="analytic")
 
 
+@pytest.mark.slow
 def test_calls_of_several_threads_take_turns(finished: Result, tmp_path: Path) -> None:
     asked = replace(finished.experiment, seed=3)
     with ThreadPoolExecutor(2) as threads:
@@ -169,6 +172,7 @@ def test_a_call_leaves_the_caller_s_generators_loggers_and_environment_alone(tmp
     assert logging.getLogger("flwr").level == logging.INFO and dict(os.environ) == environment
 
 
+@pytest.mark.slow
 def test_an_estimate_says_time_claims_and_notes() -> None:
     expected = estimate(**SMALL, attack="none", engine="inproc")
     assert 0 < expected.costs.seconds.round <= expected.costs.seconds.total
@@ -220,7 +224,8 @@ def test_the_types_of_the_interface_are_those_of_its_names() -> None:
     assert (ROOT / "flfw" / "py.typed").is_file()
 
 
-@pytest.mark.parametrize("engine", ["inproc", pytest.param("ray", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", ["inproc", pytest.param("ray", marks=pytest.mark.nightly)])
 def test_a_script_needs_no_main_guard_and_the_import_is_light(tmp_path: Path, engine: str) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(engine))
@@ -258,7 +263,7 @@ except BadInput as error:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_ray_that_runs_already_is_used_and_stays(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(SECOND)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}

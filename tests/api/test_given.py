@@ -101,6 +101,7 @@ def test_truths_of_numpy_are_taken_as_python_s(truth: bool) -> None:
     assert record is truth
 
 
+@pytest.mark.slow
 def test_two_runs_of_one_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("flfw.runs.run.time.strftime", lambda _form: "20260101-000000")
@@ -109,6 +110,7 @@ def test_two_runs_of_one_second_have_folders_of_their_own(tmp_path: Path, monkey
     assert [str(folder) for folder in folders] == [str(name), f"{name}-2", f"{name}-3"]
 
 
+@pytest.mark.slow
 def test_two_matrices_of_one_second_have_folders_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("flfw.matrix.matrices.time.strftime", lambda _form: "20260101-000000")

@@ -24,6 +24,7 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> MatrixResult:
     return run_matrix(SMALL, datasets=["digits", "cancer"], net="mlp", out=out)
 
 
+@pytest.mark.slow
 def test_a_matrix_has_tables_and_a_result_for_each_run(matrix: MatrixResult) -> None:
     assert set(matrix.matrices) == {"digits", "cancer"} and len(matrix.reports) == 2
     assert all(page.is_file() for page in matrix.reports)
@@ -72,6 +73,7 @@ def test_a_bad_axis_is_refused_and_nothing_written(tmp_path: Path, given: dict, 
     assert not (tmp_path / "matrix").exists()
 
 
+@pytest.mark.slow
 def test_a_rehearsal_answers_for_each_attack(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = {"images": 2, "rounds": 1, "batch_size": 4, "most_steps": 1}
     rehearsal = run_rehearsal(method="fedavg", net="linear", attack="analytic", **small, out=tmp_path / "r")

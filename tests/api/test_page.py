@@ -16,6 +16,7 @@ BLOCKS = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 CLASSES = (flfw.Result, flfw.MatrixResult, flfw.RehearsalResult, flfw.TableResult)
 
 
+@pytest.mark.slow
 def test_the_examples_of_the_page_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

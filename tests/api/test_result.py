@@ -31,6 +31,7 @@ def unaudited(tmp_path_factory: pytest.TempPathFactory) -> Result:
     return run(**SMALL, attack="none", engine="inproc", out=tmp_path_factory.mktemp("results") / "run")
 
 
+@pytest.mark.slow
 def test_tables_have_a_row_for_each_round_client_attack_image_and_statistic(audited: Result) -> None:
     assert audited.rounds["round"].tolist() == [1] and audited.clients["client"].tolist() == [0, 1]
     assert audited.audit["round"].tolist() == [0, 1] and audited.audit["verdict"].tolist() == ["leaks", "leaks"]
@@ -96,6 +97,7 @@ def test_a_picture_keeps_its_shape(audited: Result) -> None:
     assert len(styles) == 4 and all("height:64px" in style and "width:" not in style for style in styles)
 
 
+@pytest.mark.slow
 def test_records_and_texts_bring_the_style_without_which_nothing_of_them_is_seen(
     tmp_path: Path, audited: Result
 ) -> None:
@@ -123,6 +125,7 @@ def test_show_names_the_report_outside_a_notebook(
         notebook.show(tmp_path, 100)
 
 
+@pytest.mark.slow
 def test_an_audit_that_was_moved_with_its_run_has_the_run_s_tables(tmp_path: Path) -> None:
     moved, apart = tmp_path / "moved", tmp_path / "apart"
     first = run(**SMALL, attack="analytic", engine="inproc", out=tmp_path / "first")

@@ -154,7 +154,7 @@ def test_a_result_is_compared_with_all_versions_of_each_sample() -> None:
     assert _apart(None, labelled, apart) is None and _apart(operator, Reconstruction(x), apart) is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_long_policy_whose_images_are_identified_has_no_clean_verdict(tmp_path: Path) -> None:
     flags = "--engine inproc --method fedavg --net lenet --dataset digits --side 8 --clients 8 --rounds 1"
     flags += " --local-epochs 1 --images 8 --audit-rounds 0 --defence ats --attack ig"
@@ -174,6 +174,7 @@ def transformed_digit(policy: str) -> tuple[Tensor, Tensor, list[Observation], l
     return x, changed, seen, [replace(one, mechanism=told(policy)) for one in known]
 
 
+@pytest.mark.slow
 def test_a_told_search_is_the_search_of_who_is_not_told_and_is_undone_at_its_end() -> None:
     x, changed, seen, known = transformed_digit("13-0")
     attack = IG(IGSettings(iterations=300))
@@ -242,6 +243,7 @@ def test_the_result_of_the_search_is_stored_beside_the_restored_one(tmp_path: Pa
     assert second is not None and second.searched is None
 
 
+@pytest.mark.slow
 def test_an_audit_through_ats_finds_what_can_be_undone(tmp_path: Path) -> None:
     policy = ("ats.policy=13-0", "ig.iterations=300")
     folder = whole.run(asked(out=tmp_path / "run", set=policy))

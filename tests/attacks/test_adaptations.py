@@ -254,6 +254,7 @@ def error(made: tuple[Defence, Operator], recipe: Recipe, informed: bool) -> flo
     return float((torch.cat([f.samples for f in result]) - images).square().mean((1, 2, 3)).sqrt().mean())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "static", "informed", "margin"),
     [

@@ -108,7 +108,7 @@ def test_colours_and_a_common_factor_do_not_matter() -> None:
     assert error(x, APRIL().run([seen(sent, nets.tensors(net))], [known], generators(1))[0]) < 1e-4
 
 
-@pytest.mark.slow  # two searches
+@pytest.mark.nightly  # two searches
 def test_the_search_finds_images_behind_normalisation_by_the_positions_gradient() -> None:
     """Without it, it finds the patches but rarely their order: of eight such digits one."""
     both = [digits(place, side=8) for place in (61, 62)]
@@ -237,7 +237,7 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any], line: str) -> 
 # --- a whole audit ---
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("net", "verdict"), [("vit_plain", "leaks"), ("vit_norm", "inconclusive")])
 def test_an_audit_ends_in_a_report(tmp_path: Path, net: str, verdict: str) -> None:
     asked = f"--method fedavg --dataset digits --net {net} --clients 2 --rounds 1 --local-epochs 1 --batch-size 16"

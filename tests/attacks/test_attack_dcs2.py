@@ -84,6 +84,7 @@ def worst(guess: Tensor, truth: Tensor) -> float:
     return max(apart(a, b) for a, b in zip(guess, truth, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("name", ["lenet", "mlp"])
 def test_both_features_come_out_of_a_genuine_message(name: str, seed: int) -> None:
@@ -95,7 +96,8 @@ def test_both_features_come_out_of_a_genuine_message(name: str, seed: int) -> No
     assert result.labels.tolist() != [seed]
 
 
-@pytest.mark.parametrize("labels", [(0, 7), (4, 4), pytest.param((2, 7, 0), marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("labels", [(0, 7), (4, 4), pytest.param((2, 7, 0), marks=pytest.mark.nightly)])
 def test_and_all_features_of_a_small_batch(labels: tuple[int, ...]) -> None:
     net, count = network("lenet", 0), len(labels)
     sent, f_s, f_c = message(net, 0, labels)
@@ -106,6 +108,7 @@ def test_and_all_features_of_a_small_batch(labels: tuple[int, ...]) -> None:
     assert max(nearest) < 1e-4
 
 
+@pytest.mark.slow
 def test_and_of_a_batch_with_one_sensitive_class_or_without_the_defence() -> None:
     net, labels = network("lenet", 1), (5, 3, 8)
     sent, f_s, f_c = message(net, 1, labels, sensitive="3")
@@ -126,7 +129,7 @@ def worst_solution(net: nn.Module, seed: int, labels: tuple[int, ...]) -> float:
     return worst(in_order(result.examples, f_s, labels), f_s) if result.error < SOLVED else torch.inf
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("labels", "least", "limit"),
     [
@@ -149,7 +152,7 @@ def test_rates_of_the_separation_and_no_wrong_solution_counts_as_one(
     assert len(solved) >= least and max(solved) < limit
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("scale", [5, 20])
 @pytest.mark.parametrize("labels", [(0, 1), (0, 1, 2), (5, 5, 5)], ids=str)
 def test_on_a_confident_network_features_are_near_or_the_rank_refuses_them(labels: tuple[int, ...], scale: int) -> None:
@@ -191,6 +194,7 @@ def test_derivatives_of_the_equations_are_those_of_automatic_differentiation(hid
         torch.testing.assert_close(equations.jacobian(Candidates(m, v, labels))[i], expected)
 
 
+@pytest.mark.slow
 def test_and_out_of_one_that_was_projected() -> None:
     net = network("lenet", 0)
     sent, f_s, f_c = message(net, 0)
@@ -206,7 +210,7 @@ def test_and_out_of_one_that_was_projected() -> None:
     assert worst(result.examples, f_s) < 1e-4 and worst(result.concealed, f_c) < 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("rise", [7.0, 9.0, 10.0])
 def test_a_large_factor_leaves_right_features_and_an_error_near_the_limit(rise: float) -> None:
     """Rates in docs/attacks/dcs2.md: the label's bias is raised, so the defence has to project."""
@@ -240,6 +244,7 @@ def test_rounding_of_a_factor_that_hardly_shows_is_no_negative_factor(seed: int)
     assert worst(result.examples, features[:1].float()) < 0.03
 
 
+@pytest.mark.slow
 def test_another_label_another_mixture_and_noise_solve_no_equation() -> None:
     net = network("lenet", 1)
     sent, *_ = message(net, 1)
@@ -250,6 +255,7 @@ def test_another_label_another_mixture_and_noise_solve_no_equation() -> None:
     assert rank(noise["classifier.weight"]) == 10
 
 
+@pytest.mark.slow
 def test_the_attack_finds_the_image_behind_an_undefended_and_a_defended_message() -> None:
     """Equal budgets, the same image: what the defence takes away is little."""
     observations, knowledge = attackable("lenet", 16, digits(0, side=16))
@@ -300,12 +306,14 @@ def on(
     return attack.run(observations, knowledge, generators(1))[0].samples
 
 
+@pytest.mark.slow
 def test_on_a_fitted_network_no_concealed_sample_is_taken_for_the_example() -> None:
     assert on("mlp", (3,), defended=True).isfinite().all()
     assert on("mlp", (3,), defended=True, fitted=20.0).isnan().all()  # its part of the message is lost in rounding
     assert on("mlp", (3,), defended=False, fitted=12.0).isfinite().all()
 
 
+@pytest.mark.slow
 def test_of_two_classes_it_reads_undefended_messages_only() -> None:
     assert on("mlp", (1,), defended=False, classes=2).isfinite().all()
     with pytest.raises(NotApplicable, match="1 examples and 1 concealed ones are too many for 2 classes"):
@@ -317,12 +325,14 @@ def test_five_examples_of_ten_classes_are_too_many() -> None:
         on("mlp", (0, 1, 2, 3, 4), defended=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sensitive", ["last:1", "last:2", "at:10", "at:11,12"])
 def test_a_part_of_a_batch_that_is_not_known_is_found_by_trying(sensitive: str) -> None:
     assert on("lenet", (5, 3, 8), defended=True, sensitive=sensitive).isfinite().all()
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.nightly) for seed in (1, 2))])
 def test_another_choice_of_sensitive_examples_solves_no_equation(seed: int) -> None:
     net, labels = network("lenet", seed), (5, 3, 8)
     sent, f_s, _ = message(net, seed, labels, sensitive="3,8")
@@ -332,6 +342,7 @@ def test_another_choice_of_sensitive_examples_solves_no_equation(seed: int) -> N
     assert worst(results[2].examples, f_s) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", [(3,), (3, 8)])
 def test_a_message_of_another_defence_gives_nothing_by_a_recipe_of_positions(labels: tuple[int, ...]) -> None:
     """A part of the features is left out, as by soteria: the rank is that of no concealed sample."""
@@ -343,6 +354,7 @@ def test_a_message_of_another_defence_gives_nothing_by_a_recipe_of_positions(lab
         assert DCS2Inversion(chosen).run(observations, knowledge, generators(1))[0].samples.isnan().all()
 
 
+@pytest.mark.slow
 def test_too_many_choices_are_refused() -> None:
     with pytest.raises(NotApplicable, match="70 choices of 4 sensitive examples of 8; it tries up to 50"):
         on("lenet", (0, 1, 2, 3, 4, 5, 6, 7), defended=True, sensitive="last:4")

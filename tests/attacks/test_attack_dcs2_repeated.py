@@ -83,6 +83,7 @@ def worst(guess: Tensor, truth: Tensor) -> float:
     return max(apart(a, b) for a, b in zip(guess, truth, strict=True))
 
 
+@pytest.mark.slow
 def test_five_examples_that_no_message_gives_away_come_out_of_a_few() -> None:
     """Three messages give the gradient, but not on every processor so exactly that its features pass the limit."""
     net, (x, y) = network("lenet", 0), batch(0, 5)
@@ -96,6 +97,7 @@ def test_five_examples_that_no_message_gives_away_come_out_of_a_few() -> None:
     assert worst(separated.examples, representation(net, "classifier", INPUTS.normalise(x))) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "times", "settings"), [(2, 2, {}), (6, 4, {}), (20, 4, {"sensitive": "last:3"})])
 def test_what_several_answers_have_in_common_is_the_undefended_gradient(
     count: int, times: int, settings: dict[str, object]
@@ -115,6 +117,7 @@ def test_two_answers_give_away_a_wide_layer_below_the_last() -> None:
     assert apart(3 * result.gradient, layer(undefended(net, x, y), first)) < 1e-4
 
 
+@pytest.mark.slow
 def test_answers_about_different_examples_have_nothing_in_common() -> None:
     net = network("lenet", 0)
     others = [asked(net, *batch(seed, 5), times=1)[0] for seed in range(3)]
@@ -136,6 +139,7 @@ def test_what_else_all_messages_have_in_common_shows_in_the_gain_and_not_in_the_
     assert spoilt.error < 1e-6 and spoilt.gain > 1e6 and apart(spoilt.gradient, batch_part) > 0.1
 
 
+@pytest.mark.slow
 def test_the_same_answer_again_tells_nothing() -> None:
     """A generator of the same round and probe draws the same proxies, so a repeated ask must be another round's."""
     net, (x, y) = network("lenet", 0), batch(0, 5)
@@ -145,7 +149,7 @@ def test_the_same_answer_again_tells_nothing() -> None:
     assert apart(3 * result.gradient, layer(undefended(net, x, y))) > 1e-2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_weights_that_move_between_the_answers_spoil_it() -> None:
     net, (x, y) = network("lenet", 0), batch(0, 5)
     errors = []
@@ -174,7 +178,7 @@ def test_too_few_messages_and_too_many_for_the_layer_are_refused(count: int, tim
         joined(torch.zeros(times, 10, 30), count, count, 9)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("count", "times"), [(5, 3), (5, 4), (6, 4), (7, 6), (8, 12)])
 def test_rates_of_the_joined_answers(count: int, times: int) -> None:
     """Rates in docs/attacks/dcs2.md, for three networks and batches; near the limit rounding decides."""
@@ -207,6 +211,7 @@ def after_steps(x: Tensor, y: Tensor, rounds: int, steps: int, lr: float) -> tup
     return observation, replace(knowledge, earlier=tuple(before))
 
 
+@pytest.mark.slow
 def test_two_rounds_with_other_weights_give_the_image_more_exactly_than_one() -> None:
     x, y = digits(0, side=16)
     observation, knowledge = after_steps(x, y, 2, 20, 0.3)
@@ -225,7 +230,7 @@ def defended(x: Tensor, y: Tensor, **settings: object) -> tuple[LocalStep, DCS2]
     return step, DCS2(DCS2Settings(**settings))  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_gain_of_the_mean_answer_for_a_search_that_is_not_told() -> None:
     """Figures in docs/attacks/dcs2.md: the mean damps the concealed samples' part, but they are all near one place."""
     qualities: dict[int, list[float]] = {1: [], 16: [], 0: []}
@@ -243,7 +248,7 @@ def test_gain_of_the_mean_answer_for_a_search_that_is_not_told() -> None:
     assert sum(qualities[1]) < sum(qualities[0])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("settings", [{}, {"stop": "never"}, {"stop": "never", "boxed": True}], ids=str)
 def test_range_of_the_concealed_features(settings: dict[str, object]) -> None:
     """Figures in docs/attacks/dcs2.md: shares of features that lie outside of those of public examples."""
@@ -262,7 +267,7 @@ def test_range_of_the_concealed_features(settings: dict[str, object]) -> None:
     assert min(shares["concealed"]) > 2 * max(shares["examples"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("lr", [0.01, 0.1])
 def test_gain_of_earlier_rounds(lr: float) -> None:
     """Figures in docs/attacks/dcs2.md, for four images and five steps of training between rounds."""
@@ -279,6 +284,7 @@ def test_gain_of_earlier_rounds(lr: float) -> None:
     assert quality[4] > quality[2] > quality[1]
 
 
+@pytest.mark.slow
 def test_an_earlier_answer_that_cannot_be_read_or_ordered_is_not_joined() -> None:
     attack = DCS2Inversion(DCS2InversionSettings(search_iterations=3, starts=20, separation_iterations=20))
     observation, knowledge = after_steps(*digits(0, side=16), 2, 1, 0.1)
@@ -294,6 +300,7 @@ def test_an_earlier_answer_that_cannot_be_read_or_ordered_is_not_joined() -> Non
     assert len(DCS2Inversion()._of_earlier_rounds(apart, generators(1)[0])) == 1
 
 
+@pytest.mark.slow
 def test_a_run_grants_the_answers_after_earlier_rounds(tmp_path: Path) -> None:
     flags = "--method fedavg --dataset digits --net lenet --clients 2 --rounds 1 --local-epochs 1 --batch-size 400"
     flags += " --engine inproc --attack dcs2 --images 2 --audit-rounds 0,1 --set dcs2.search_iterations=5 --out"
@@ -303,6 +310,7 @@ def test_a_run_grants_the_answers_after_earlier_rounds(tmp_path: Path) -> None:
     assert granted == {0: False, 1: True}
 
 
+@pytest.mark.slow
 def test_a_client_that_dropped_out_of_a_round_takes_no_answer_of_another_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

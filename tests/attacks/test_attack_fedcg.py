@@ -146,6 +146,7 @@ def test_the_first_layer_is_read_only_where_nothing_stands_before_it(classifier:
     assert first_linear(Net(nn.Identity(), classifier)) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [2, 4])
 def test_features_of_small_batches_are_found_through_the_known_classifier(batch: int) -> None:
     inputs, x, y = digits()
@@ -190,6 +191,7 @@ def test_an_extractor_victim_sends_features_in_distances_from_a_blank() -> None:
 # --- ways ---
 
 
+@pytest.mark.slow
 def test_a_common_start_is_inverted_before_training() -> None:
     _, x, y = digits()
     net, chosen = small(), FedCGInversion(FedCGInversionSettings(search_iterations=400))
@@ -228,7 +230,7 @@ def after_training() -> tuple[Net, Examples]:
     return trained(small(), x[:500], y[:500]), Examples(x[500:1200], y[500:1200])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_decoder_of_stand_ins_beats_the_class_mean_and_the_paper_s_attack() -> None:
     _, x, y = digits()
     (net, public), count = after_training(), 12
@@ -248,6 +250,7 @@ def test_a_decoder_of_stand_ins_beats_the_class_mean_and_the_paper_s_attack() ->
     assert paper_s < sum(floor) / count
 
 
+@pytest.mark.slow
 def test_own_tunes_under_what_the_client_uploaded_and_changes_nothing_else() -> None:
     _, x, y = digits()
     net, public = after_training()
@@ -370,6 +373,7 @@ def jobs(folder: Path) -> list[Job]:
     return [job for ticket in auditor.tickets() for job in auditor.jobs(ticket)]
 
 
+@pytest.mark.slow
 def test_nothing_is_granted_or_recorded_that_no_attack_declares(tmp_path: Path) -> None:
     folder, entries = audited(tmp_path / "run", attack=("analytic",))
     asked = jobs(folder)
@@ -380,6 +384,7 @@ def test_nothing_is_granted_or_recorded_that_no_attack_declares(tmp_path: Path) 
     assert not any("public" in words or "began" in words for entry in entries.values() for words in entry["granted"])
 
 
+@pytest.mark.slow
 def test_what_is_declared_is_granted_in_words_and_files(tmp_path: Path) -> None:
     folder, entries = audited(tmp_path / "run", attack=("fedcg",), set=BRIEF)
     asked = jobs(folder)

@@ -217,6 +217,7 @@ def test_without_decay_an_update_stays_what_it_is() -> None:
         torch.testing.assert_close(result[name], 0.1 * value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("steps", "bound"), [(1, 1e-4), (10, 2e-3)])
 def test_embedding_and_extractor_before_several_steps_are_read_off_their_update(steps: int, bound: float) -> None:
     client, (x, y) = generated(), digits("cnn1", 0, 2)
@@ -418,7 +419,7 @@ def batch_db(x: Tensor, result: Tensor) -> float:
     return max(float(np.mean(np.diag(each))), float(np.mean(np.diag(each[::-1]))))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_closed_form_is_as_good_as_ig_where_the_same_network_is_shared() -> None:
     """Equal images, starts and iterations, one search each, one TV weight; only `IG` is granted labels."""
     federation = Federation("cnn1", *(digits("cnn1", i) for i in range(4)))
@@ -429,7 +430,7 @@ def test_closed_form_is_as_good_as_ig_where_the_same_network_is_shared() -> None
     assert min(hidden) > 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_closed_form_needs_neither_labels_nor_the_attackers_own_private_tensors() -> None:
     federation = Federation("mlp", digits("mlp", 0), digits("mlp", 1), tiny=True)
     expected = federation.run(iterations=20)
@@ -439,6 +440,7 @@ def test_closed_form_needs_neither_labels_nor_the_attackers_own_private_tensors(
         assert torch.equal(one.samples, same.samples) and one.labels is None
 
 
+@pytest.mark.slow
 def test_closed_form_reads_nothing_else_of_an_observation_of_a_gradient() -> None:
     federation = Federation("mlp", digits("mlp", 0), tiny=True)
     expected, nonsense = federation.run(iterations=20), {n: v * torch.nan for n, v in federation.victim.known.items()}
@@ -453,12 +455,13 @@ def test_closed_form_reads_nothing_else_of_an_observation_of_a_gradient() -> Non
     assert torch.equal(federation.run(iterations=20)[0].samples, expected[0].samples)
 
 
+@pytest.mark.slow
 def test_closed_form_recovers_what_a_fully_connected_extractor_saw() -> None:
     federation = Federation("mlp", digits("mlp", 0), digits("mlp", 3), tiny=True)
     assert min(federation.db(federation.run(iterations=300, distance="relative"))) > 40
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_search_that_came_closest_by_one_measure_is_kept() -> None:
     federation, rngs = Federation("mlp", *(digits("mlp", i) for i in range(4)), tiny=True), generators(4)
     each = [  # from the same generators, one after the other, as the three searches are made
@@ -476,6 +479,7 @@ def test_the_search_that_came_closest_by_one_measure_is_kept() -> None:
     assert len(chosen) > 1, "the choice must be visible"
 
 
+@pytest.mark.slow
 def test_two_examples_are_found() -> None:
     federation = Federation("cnn1", digits("cnn1", 0, 2))
     (result,) = federation.run(iterations=400, distance="relative")
@@ -483,6 +487,7 @@ def test_two_examples_are_found() -> None:
     assert federation.db([result])[0] > 20
 
 
+@pytest.mark.slow
 def test_more_examples_than_can_be_told_apart_are_searched_for_with_their_mixing() -> None:
     federation = Federation("mlp", digits("mlp", 0, 20), tiny=True)
     (few,), (many,) = (federation.run(iterations=n, distance="relative") for n in (1, 200))
@@ -490,6 +495,7 @@ def test_more_examples_than_can_be_told_apart_are_searched_for_with_their_mixing
     assert many.samples.shape == (20, 1, 8, 8) and many.matching_loss < few.matching_loss / 4
 
 
+@pytest.mark.slow
 def test_an_extractor_that_ends_in_a_convolution_is_searched_for_with_its_cotangents() -> None:
     federation = Federation("lenet", digits("lenet", 0))
     result = federation.run(iterations=200, distance="cosine")
@@ -506,6 +512,7 @@ def test_a_dead_hidden_layer_does_not_hinder_the_closed_form() -> None:
     assert federation.db(federation.run(iterations=300, distance="relative"))[0] > 30
 
 
+@pytest.mark.slow
 def test_of_who_sent_nothing_but_zeros_nothing_is_found() -> None:
     federation = Federation("mlp", digits("mlp", 0), digits("mlp", 1), tiny=True)
     expected = federation.run(iterations=20)[1].samples
@@ -517,6 +524,7 @@ def test_of_who_sent_nothing_but_zeros_nothing_is_found() -> None:
     torch.testing.assert_close(other.samples, expected, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_several_local_steps_are_attacked_as_one_gradient_without_their_decay() -> None:
     federation = Federation("cnn1", digits("cnn1", 1))
     received = hypernet(federation.client)
@@ -526,6 +534,7 @@ def test_several_local_steps_are_attacked_as_one_gradient_without_their_decay() 
     assert federation.db(federation.run(iterations=250, distance="relative"))[0] > 18  # about 14 with the decay left in
 
 
+@pytest.mark.slow
 def test_an_extractor_that_is_shared_as_it_is_leaves_nothing_to_be_read_off() -> None:
     federation = Federation("mlp", digits("mlp", 0), tiny=True)
     observations, known = federation.shared_as_it_is()
@@ -565,6 +574,7 @@ def test_what_has_no_extractor_to_attack_is_not_applicable() -> None:
 # --- the paper's own two attacks ---
 
 
+@pytest.mark.slow
 def test_the_first_stage_finds_embedding_and_gradient_by_search() -> None:
     federation = Federation("mlp", digits("mlp", 0), digits("mlp", 1), tiny=True)
     adam = AdamDescent(600, 0.1, schedule="cosine")
@@ -577,6 +587,7 @@ def test_the_first_stage_finds_embedding_and_gradient_by_search() -> None:
             assert error(result.gradient[name], expected.gradient[name]) < 1e-2, name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["joint", "two_stage"])
 def test_the_papers_attacks_are_granted_the_labels_and_get_closer(variant: Any) -> None:
     federation = Federation("mlp", digits("mlp", 0), tiny=True)
@@ -670,6 +681,7 @@ def audited(out: Path, **changes: Any) -> Path:
     return whole.run(Experiment(**details, rounds=1, local_epochs=1, out=out, **changes))
 
 
+@pytest.mark.slow
 def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
     chosen = ("hyperfl.iterations=200", "hyperfl.distance=relative", "hidden=16", "embedding=6")
     folder = audited(tmp_path / "run", net="mlp", side=8, clients=2, images=2, audit_rounds="0", set=chosen)
@@ -684,7 +696,7 @@ def test_an_audit_says_that_it_leaks(tmp_path: Path) -> None:
     assert any(line.endswith("which it reads off what was sent, or does without") for line in entry["granted"])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_a_trained_client_kept_private_is_read_off_the_recorded_bytes(tmp_path: Path) -> None:
     """Embeddings from the client's disk, which no attack may open, against the closed form of one recorded probe."""
     details: dict[str, Any] = {"net": "cnn1", "side": 28, "clients": 3, "images": 3, "keep_state": True}
@@ -737,6 +749,7 @@ def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any],
 # --- what is refused, and what is said of nothing ---
 
 
+@pytest.mark.slow
 def test_a_search_that_explains_nothing_has_found_nothing() -> None:
     federation = Federation("mlp", digits("mlp", 0), tiny=True)
     silent = dict(federation.sent[0])
@@ -749,6 +762,7 @@ def test_a_search_that_explains_nothing_has_found_nothing() -> None:
         assert bool(result.samples.isnan().all()), distance
 
 
+@pytest.mark.slow
 def test_a_batch_without_a_gradient_of_the_last_bias_gives_numbers_or_nothing() -> None:
     federation = Federation("mlp", digits("mlp", 0, 2), tiny=True)
     silent = dict(federation.sent[0])

@@ -27,7 +27,7 @@ def largest_errors(x: Tensor, result: Reconstruction) -> Tensor:
     return (x[:, None] - result.samples[None]).abs().flatten(2).amax(2).amin(1)
 
 
-@pytest.mark.parametrize("count", [1, 2, 4, 8, pytest.param(12, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, 2, 4, 8, pytest.param(12, marks=pytest.mark.nightly)])
 def test_a_batch_is_read_off_exactly_without_labels(count: int) -> None:
     x, y = digits(5, count=count)
     observations, knowledge = attackable("mlp", 28, (x, y))

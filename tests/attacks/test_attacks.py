@@ -91,6 +91,7 @@ def test_analytic_says_grey_where_nothing_was_sent() -> None:
     assert bool((result.samples == 0.5).all())
 
 
+@pytest.mark.slow
 def test_ig_recovers_two_digits_from_the_sigmoid_lenet() -> None:
     batches = [digits(0), digits(1)]
     observations, knowledge = attackable("lenet", 28, *batches)
@@ -101,6 +102,7 @@ def test_ig_recovers_two_digits_from_the_sigmoid_lenet() -> None:
     assert db(batches[0][0], result[1]) < 20  # each is its own digit, not a digit
 
 
+@pytest.mark.slow
 def test_ig_begins_where_its_settings_say() -> None:
     (x, y), (other, _) = digits(0, side=8), digits(1, side=8)
     observations, knowledge = attackable("lenet", 8, (x, y))
@@ -124,6 +126,7 @@ def test_ig_needs_labels() -> None:
         IG().run(observations, [dataclasses.replace(knowledge[0], labels=None)], generators(1))
 
 
+@pytest.mark.slow
 def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
     inputs = digit_inputs(8)
     net, (x, y) = fresh_net("lenet", inputs.shape), digits(0, side=8)
@@ -137,7 +140,7 @@ def test_ig_searches_for_a_private_head_together_with_the_image() -> None:
     assert many.matching_loss < few.matching_loss / 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_ig_with_a_random_head_is_ig_that_knows_that_head() -> None:
     inputs = digit_inputs(8)
     net, (x, y) = fresh_net("lenet", inputs.shape), digits(0, side=8)
@@ -159,7 +162,7 @@ def test_ig_with_a_random_head_is_ig_that_knows_that_head() -> None:
 # --- restarts ---
 
 
-@pytest.mark.slow  # several searches
+@pytest.mark.nightly  # several searches
 def test_ig_keeps_the_restart_with_the_lowest_distance() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8), digits(1, side=8))
     published: dict[str, Any] = {"iterations": 25, "tv": 1e-6, "schedule": "constant"}
@@ -189,6 +192,7 @@ class _Reciprocal(nn.Module):
         return self.classifier(1 / x)
 
 
+@pytest.mark.slow
 def test_ig_does_not_keep_a_restart_that_ended_in_nan() -> None:
     inputs = Inputs.from_constants((2,), (0.0, 0.0), (1.0, 1.0))
     with initialising(0, "reciprocal"):
@@ -227,7 +231,7 @@ def test_ig_refuses_settings_out_of_range(wrong: dict[str, Any], line: str) -> N
     assert str(error.value) == line
 
 
-@pytest.mark.slow  # several searches
+@pytest.mark.nightly  # several searches
 def test_ig_without_the_sign_and_with_less_total_variation_are_other_searches() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8))
     variants = [IGSettings(10), IGSettings(10, signed=False), IGSettings(10, tv=1e-3), IGSettings(10, lr=0.01)]
@@ -237,7 +241,7 @@ def test_ig_without_the_sign_and_with_less_total_variation_are_other_searches() 
         assert float((one - other).abs().max()) > 1e-2
 
 
-@pytest.mark.slow  # several searches
+@pytest.mark.nightly  # several searches
 def test_ig_attacks_victims_of_different_models_and_batches_in_one_call() -> None:
     first, first_known = attackable("lenet", 8, digits(0, side=8), digits(3, count=2, side=8))
     second, second_known = attackable("linear", 8, digits(1, side=8))
@@ -381,6 +385,7 @@ def test_the_attacks_there_are_include_the_two_this_file_knows() -> None:
     assert {"analytic", "ig"} <= set(plugins.names(plugins.ATTACK))
 
 
+@pytest.mark.slow
 @every_attack
 def test_budget_is_stated(name: str) -> None:
     budget = attacked(name).attack.budget
@@ -407,6 +412,7 @@ def test_reconstructions_are_finite_raw_inputs_in_the_box(name: str) -> None:
         assert known.box[0] <= ends[0] and ends[1] <= known.box[1], breach(name, outside, way)
 
 
+@pytest.mark.slow
 @every_attack
 def test_a_narrower_box_is_kept_to(name: str) -> None:
     run = attacked(name)
@@ -422,6 +428,7 @@ def same(a: Sequence[Reconstruction], b: Sequence[Reconstruction]) -> bool:
     return all(torch.equal(x.samples, y.samples) for x, y in zip(a, b, strict=True))
 
 
+@pytest.mark.slow
 @every_attack
 def test_the_same_generators_give_the_same_result(name: str) -> None:
     run = attacked(name)
@@ -480,6 +487,7 @@ def write_truth(situation: Situation, folder: Path, fill: float) -> None:
         Truth(samples, torch.tensor([0]), torch.tensor([0])).write(folder, observation.key)
 
 
+@pytest.mark.slow
 @every_attack
 def test_an_attack_sees_nothing_but_its_observation_and_its_knowledge(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -510,6 +518,7 @@ def test_a_cheating_attack_is_found_out(attack: Attack, tmp_path: Path, monkeypa
     assert sees_more_than_it_may(attack, situation("linear")[:2], tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 @every_attack
 def test_a_result_depends_on_what_was_sent(name: str) -> None:
     run = attacked(name)

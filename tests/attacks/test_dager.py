@@ -105,7 +105,7 @@ def test_texts_are_read_exactly(batch: int) -> None:
     assert result.matching_loss is not None and result.matching_loss < 1e-10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("batch", [1, 2, 3])
 def test_after_training_one_text_is_read_exactly_and_of_several_at_least_one(batch: int, seed: int) -> None:
@@ -148,7 +148,8 @@ def test_texts_are_read_off_a_language_model_s_loss_of_every_place(batch: int) -
 # --- what gives nothing ---
 
 
-@pytest.mark.parametrize("steps", [0, pytest.param(30, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [0, pytest.param(30, marks=pytest.mark.nightly)])
 def test_the_gradient_of_other_weights_gives_nothing(steps: int) -> None:
     texts = sequences(3, 1)
     elsewhere, _ = case(network(seed=1), texts)
@@ -164,7 +165,7 @@ def noisy(observed: Observation, share: float) -> Observation:
     return seen(changed, observed.received)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("share", "least", "most"), [(1e-3, 1.0, 1.0), (10.0, 0.0, 0.5)])
 def test_the_beam_reads_through_faint_noise_alone(share: float, least: float, most: float) -> None:
     texts = sequences(3, 1)
@@ -196,7 +197,7 @@ def test_the_objective_is_least_at_the_truth() -> None:
 # --- a whole audit ---
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("labelled", [False, True])
 def test_an_audit_of_text_ends_in_a_page_that_shows_it(tmp_path: Path, labelled: bool) -> None:
     content = zen().decode()

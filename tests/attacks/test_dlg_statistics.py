@@ -97,6 +97,7 @@ def test_without_a_generator_there_is_no_second_term() -> None:
     assert torch.equal(with_, without)
 
 
+@pytest.mark.slow
 def test_where_all_is_shared_it_is_dlg_and_finds_the_image() -> None:
     x, y = images()
     seen = seen_by(small(0, hidden=40), "", x, y)
@@ -117,6 +118,7 @@ def generating(seed: int) -> GeneratingNet:
         return GeneratingNet(net, judged=True)
 
 
+@pytest.mark.slow
 def test_the_uploaded_generator_counts_and_the_private_discriminator_does_not() -> None:
     """A model with counters among its private tensors, which nobody can search for."""
     x, y = images()

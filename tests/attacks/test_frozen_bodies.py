@@ -29,6 +29,7 @@ def test_the_classifiers_gradient_gives_the_features_exactly(small: Experiment, 
     torch.testing.assert_close(read, true, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("attack", ["fedcg", "ig"])
 def test_an_image_is_found_by_its_features_through_the_public_body(tmp_path: Path, attack: str) -> None:
     budget = "fedcg.search_iterations=600" if attack == "fedcg" else "ig.iterations=600"
@@ -47,7 +48,7 @@ def test_a_closed_form_for_first_layers_does_not_take_features_for_an_image(tmp_
     assert "analytic needs a shared fully connected first layer" in words and "crashed" not in words
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_attack_on_hypernetworks_runs_on_generated_adapters(tmp_path: Path) -> None:
     settings = ("hidden=6", "embedding=4", "hyperfl.iterations=20")
     net = "tests.support.tiny_backbone:TINY"

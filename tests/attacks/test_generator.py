@@ -63,6 +63,7 @@ def attacked(toy: tuple[list[Observation], list[Knowledge]], **settings: Any) ->
     return attack.run(*toy, generators(len(toy[0])))
 
 
+@pytest.mark.slow
 def test_an_image_that_the_generator_can_make_is_found() -> None:
     inside, other = of_the_generator(3), of_the_generator(4)
     result, of_another = attacked(observed("mlp", inside, other), space="latent")
@@ -70,7 +71,8 @@ def test_an_image_that_the_generator_can_make_is_found() -> None:
     assert db(inside[0], of_another) < 25
 
 
-@pytest.mark.parametrize("space", ["features", pytest.param("weights", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("space", ["features", pytest.param("weights", marks=pytest.mark.nightly)])
 def test_an_image_beside_them_is_found_in_wider_spaces_only(space: str) -> None:
     real = digits(0, side=8)
     toy = observed("linear", real)
@@ -79,6 +81,7 @@ def test_an_image_beside_them_is_found_in_wider_spaces_only(space: str) -> None:
     assert (latent.matching_loss or 0.0) > (wider.matching_loss or 0.0)
 
 
+@pytest.mark.slow
 def test_an_evolution_strategy_finds_it_without_derivatives() -> None:
     inside = of_the_generator(3)
     toy = observed("mlp", inside)
@@ -87,6 +90,7 @@ def test_an_evolution_strategy_finds_it_without_derivatives() -> None:
     assert db(inside[0], evolved) > 30 > db(inside[0], unmoved)
 
 
+@pytest.mark.slow
 def test_a_batch_is_found_with_labels_read_off() -> None:
     x, y = (torch.cat(parts) for parts in zip(of_the_generator(7), of_the_generator(2), strict=True))
     observations, knowledge = observed("mlp", (x, y))
@@ -99,13 +103,14 @@ def test_a_batch_is_found_with_labels_read_off() -> None:
 PRUNE, ONE_BIT = Prune(PruneSettings(0.95)), LowPrecision(LowPrecisionSettings(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("search", "defence", "mechanism"),
     [
         ("adam", PRUNE, PruneAdaptation({"ratio": 0.95})),
         ("cma", ONE_BIT, Automatic(ONE_BIT)),
-        pytest.param("cma", PRUNE, PruneAdaptation({"ratio": 0.95}), marks=pytest.mark.slow),
-        pytest.param("adam", ONE_BIT, Automatic(ONE_BIT), marks=pytest.mark.slow),
+        pytest.param("cma", PRUNE, PruneAdaptation({"ratio": 0.95}), marks=pytest.mark.nightly),
+        pytest.param("adam", ONE_BIT, Automatic(ONE_BIT), marks=pytest.mark.nightly),
     ],
     ids=["written", "automatic", "written, by cma", "automatic, by adam"],
 )
@@ -120,6 +125,7 @@ def test_a_defence_that_it_is_told_of_stands_in_the_objective(search: str, defen
     assert db(inside[0], without) + 4 < db(inside[0], within)
 
 
+@pytest.mark.slow
 def test_known_noise_is_met_by_its_likelihood_and_the_prior_of_z() -> None:
     inside = of_the_generator(3)
     observations, knowledge = observed("mlp", inside)
@@ -148,7 +154,7 @@ def test_what_it_cannot_work_on_is_said() -> None:
         GenerativeInversionSettings(learning_iterations=0)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_generator_is_learnt_from_public_images_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lessons: list[Lesson] = []
     learn = image_generator.learnt.__wrapped__

@@ -61,6 +61,7 @@ def error(x: Tensor, samples: Tensor) -> float:
 FEW = GradInversionSettings(iterations=200, restarts=1)
 
 
+@pytest.mark.slow
 def test_it_finds_a_batch_in_training_mode_without_its_labels() -> None:
     x, y = digits(4, 2, side=8)
     (result,) = GradInversion(FEW).run(*probed((x, y)), generators(1))
@@ -68,7 +69,7 @@ def test_it_finds_a_batch_in_training_mode_without_its_labels() -> None:
     assert error(x, result.samples) < 1e-3
 
 
-@pytest.mark.slow  # two searches
+@pytest.mark.nightly  # two searches
 def test_who_normalises_by_the_running_statistics_does_not_find_it() -> None:
     x, y = digits(4, 2, side=8)
     (observation,), (known,) = probed((x, y), by_batch=False)
@@ -78,7 +79,7 @@ def test_who_normalises_by_the_running_statistics_does_not_find_it() -> None:
     assert error(x, together.samples) < 1e-2
 
 
-@pytest.mark.slow  # three searches
+@pytest.mark.nightly  # three searches
 def test_statistics_of_the_clients_batch_lead_nearer_than_none_or_those_of_other_data() -> None:
     """By the truth; the gradient determines these data, so that a longer search would do without."""
     x, y = digits(4, 4, side=8)
@@ -92,7 +93,7 @@ def test_statistics_of_the_clients_batch_lead_nearer_than_none_or_those_of_other
     assert errors["inferred"] < 1e-3 < min(errors["none"], errors["running"]), errors
 
 
-@pytest.mark.slow  # three searches
+@pytest.mark.nightly  # three searches
 def test_running_statistics_of_other_data_do_not_keep_it_from_a_batch() -> None:
     """The client is in evaluation mode, and its fresh running statistics of 0 and 1 are those of no data."""
     x, y = digits(4, 4, side=8)
@@ -191,6 +192,7 @@ def test_known_noise_is_counted_in_deviations() -> None:
     assert GradInversion(GradInversionSettings(bn=0)).recipe(None).model_prior is None
 
 
+@pytest.mark.slow
 def test_labels_that_repeat_are_counted_and_refused_as_unique_ones() -> None:
     x, y = digits(0, 4, side=8)
     y = torch.tensor([3, 3, 5, 7])
@@ -238,7 +240,7 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, Any], line: str) -> 
     assert str(caught.value) == line
 
 
-@pytest.mark.slow  # an audit, twice
+@pytest.mark.nightly  # an audit, twice
 def test_an_audit_of_uploads_of_one_step_grants_the_running_statistics_before_and_after(tmp_path: Path) -> None:
     """All else is the same, so that the results differ by the statistics alone."""
     few = {"split": "sampled", "batch_size": 4, "images": 1, "audit_source": "update", "side": 8, "audit_rounds": "1"}

@@ -36,12 +36,14 @@ def led_to(image: Tensor) -> Any:
     return trained
 
 
+@pytest.mark.slow
 def test_it_finds_a_digit_with_a_flow_of_others() -> None:
     x, y = digits(0, side=8)
     (result,) = IG(dataclasses.replace(FEW, iterations=100)).run(*situation((x, y)), generators(1))
     assert db(x, result) > 30 and result.matching_loss is not None and result.matching_loss < 1e-3
 
 
+@pytest.mark.slow
 def test_a_flow_to_the_true_image_leads_nearer_than_the_total_variation(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = digits(0, side=8)
     monkeypatch.setattr(ig, "trained_flow", led_to(x))
@@ -52,6 +54,7 @@ def test_a_flow_to_the_true_image_leads_nearer_than_the_total_variation(monkeypa
     assert led.matching_loss < plain.matching_loss and db(x, led) > db(x, plain) + 3
 
 
+@pytest.mark.slow
 def test_a_flow_to_another_image_does_not_win_by_plausibility(monkeypatch: pytest.MonkeyPatch) -> None:
     """The search without the flow is the first one, with the same random start as alone: its result is kept."""
     x, y = digits(0, side=8)
@@ -75,7 +78,7 @@ def _only_led(recipes: Any) -> Any:
     return strong
 
 
-@pytest.mark.slow  # three attacks
+@pytest.mark.nightly  # three attacks
 def test_a_victim_s_result_does_not_depend_on_the_others() -> None:
     both = situation(digits(0, side=8), digits(1, side=8))
     attack = IG(dataclasses.replace(FEW, iterations=10))

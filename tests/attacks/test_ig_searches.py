@@ -77,7 +77,7 @@ def test_with_known_noise_both_end_in_the_same_likelihood() -> None:
     assert float(led.distance(one, two)) == float(signed.distance(one, two)) == pytest.approx(2.0)  # 1 / (2 * 0.25)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_result_is_that_of_the_nearer_search() -> None:
     batch = digits(0, side=8)
 

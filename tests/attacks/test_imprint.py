@@ -180,6 +180,7 @@ def test_as_many_are_alone_as_theory_expects(bins: int, settings: dict[str, Any]
         assert abs(alone / total - expected) < 4 * deviation + 0.05, (batch, alone / total)
 
 
+@pytest.mark.slow
 def test_digits_that_are_equally_bright_share_a_bin_however_many_there_are() -> None:
     """A limit: the brightness of images of 64 pixels takes few values, and theory knows nothing of equal ones."""
     attack = Imprint(ImprintSettings(bins=4096, quantiles="normal"))

@@ -60,6 +60,7 @@ def test_estimates_of_different_clients_leak_and_constant_ones_do_not() -> None:
     assert conclude({"shares": few}, 2, False, None, None)[1] == "few"
 
 
+@pytest.mark.slow
 def test_random_draws_of_one_population_are_alike() -> None:
     rng = np.random.default_rng(3)
     verdicts = [alike(rng.multinomial(100, np.full(10, 0.1), size=10), rng) for _ in range(30)]
@@ -73,6 +74,7 @@ def test_rates_of_presence_are_counted() -> None:
     assert of_presence(held, counts, np.random.default_rng(0)).mean == 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "verdict"), [("fedavg", "leaks"), ("hyperfl", "inconclusive")])
 def test_an_audit_says_what_uploads_tell_of_the_classes(tmp_path: Path, method: str, verdict: str) -> None:
     whole.run(Experiment(**RUN, method=method, out=tmp_path / "run"))

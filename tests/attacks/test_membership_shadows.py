@@ -76,6 +76,7 @@ def test_an_overfitted_client_is_told_by_both_forms() -> None:
     assert share(scored["lira_update"]) > 0.9
 
 
+@pytest.mark.slow
 def test_without_the_candidates_nothing_is_told() -> None:
     """The client was trained on other examples: over such clients the mean AUC is that of guesses."""
     means = {"lira": 0.0, "lira_update": 0.0}
@@ -88,6 +89,7 @@ def test_without_the_candidates_nothing_is_told() -> None:
     assert all(abs(mean - 0.5) < 2.6 * 0.092 / 3**0.5 for mean in means.values()), means
 
 
+@pytest.mark.slow
 def test_scores_depend_on_the_view_and_the_seed_alone() -> None:
     seen = view(part(0, 20), rounds=2)
     one, again, other = scores(seen), scores(seen), scores(seen, seed=6)
@@ -95,6 +97,7 @@ def test_scores_depend_on_the_view_and_the_seed_alone() -> None:
     assert not torch.equal(one["lira"], other["lira"])
 
 
+@pytest.mark.slow
 def test_log_ratios_are_summed_over_rounds() -> None:
     seen = view(part(0, 20), rounds=2)
     singly = [scores(replace(seen, rounds=(one,))) for one in seen.rounds]
@@ -102,6 +105,7 @@ def test_log_ratios_are_summed_over_rounds() -> None:
         torch.testing.assert_close(scores(seen)[name], singly[0][name] + singly[1][name])
 
 
+@pytest.mark.slow
 def test_public_gradients_that_are_kept_change_nothing() -> None:
     seen = view(part(0, 20))
     attack = Membership()

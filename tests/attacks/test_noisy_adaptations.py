@@ -307,6 +307,7 @@ def sdp(**settings: Any) -> FedSDPAdaptation:
     return FedSDPAdaptation(dataclasses.asdict(FedSDPSettings(**settings)), Circumstances(lr=0.1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("informed", "batch", "margin"),
     [
@@ -322,6 +323,7 @@ def test_who_knows_of_the_clipping_comes_closer(informed: MethodOperator, batch:
     assert static > margin * knowing
 
 
+@pytest.mark.slow
 def test_who_knows_of_the_noise_comes_closer() -> None:
     informed = cdp(noise_multiplier=0.05, clip=1.0)
     assert informed.noise == pytest.approx(0.05)
@@ -424,7 +426,7 @@ def test_of_a_defence_and_a_method_the_defence_is_adapted_to_and_the_rest_said()
 # --- in a whole run ---
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("rule", "words"), [("abadi", ""), ("automatic", ", automatic")])
 def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Path, rule: str, words: str) -> None:
     set_ = ("clip=0.1", "noise_multiplier=0.0002", f"clipping={rule}", "ig.iterations=120")

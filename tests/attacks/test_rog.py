@@ -39,6 +39,7 @@ def ceilings(attack: ROG, batches: Sequence[tuple[Tensor, Tensor]]) -> list[floa
     return [psnr(x.numpy(), one.numpy()) for (x, _), one in zip(batches, best, strict=True) if one is not None]
 
 
+@pytest.mark.slow
 def test_it_finds_digits_behind_an_undefended_lenet() -> None:
     batches = [digits(0), digits(1)]
     attack = ROG()
@@ -49,11 +50,12 @@ def test_it_finds_digits_behind_an_undefended_lenet() -> None:
     assert db(batches[0][0], results[1]) < 18  # each is its own digit
 
 
+@pytest.mark.slow
 def test_no_result_beats_the_ceiling() -> None:
     _check_ceiling(ROGSettings(sf=2), 4)
 
 
-@pytest.mark.slow  # three long searches for many victims
+@pytest.mark.nightly  # three long searches for many victims
 @pytest.mark.parametrize("settings", [{"sf": 2}, {"sf": 2, "boxed": False}, {"sf": 3, "restarts": 2}])
 def test_no_long_search_beats_the_ceiling(settings: dict[str, Any]) -> None:
     for seed in (0, 1):
@@ -67,6 +69,7 @@ def _check_ceiling(settings: ROGSettings, count: int, seed: int = 0) -> None:
     assert min(gaps) >= -1e-6 and np.median(gaps) < 6, gaps
 
 
+@pytest.mark.slow
 def test_a_batch_is_one_search() -> None:
     x, y = digits(0, 2, side=8)
     attack = ROG(ROGSettings(sf=2, iterations=300))
@@ -75,6 +78,7 @@ def test_a_batch_is_one_search() -> None:
     assert db(x, result) > ceilings(attack, [(x, y)])[0] - 3
 
 
+@pytest.mark.slow
 def test_a_client_that_repeats_its_batch_is_unrolled() -> None:
     x, y = digits(0, side=8)
     (observation,), (known,) = attackable("lenet", 8, (x, y))
@@ -101,7 +105,7 @@ def generated_case(net: str = "cnn1") -> tuple[Tensor, Case]:
     return x, ([seen(sent, received)], [Knowledge(victim, 1, y)])
 
 
-@pytest.mark.slow  # a search for a hypernetwork's embedding and classifier
+@pytest.mark.nightly  # a search for a hypernetwork's embedding and classifier
 def test_the_closed_form_finds_what_a_search_for_all_unknowns_misses() -> None:
     x, (observations, knowledge) = generated_case()
     blind = [dataclasses.replace(knowledge[0], labels=None)]
@@ -150,7 +154,7 @@ def with_public(case: Case, public: Examples) -> Case:
     return case[0], [dataclasses.replace(known, public=public) for known in case[1]]
 
 
-@pytest.mark.slow  # trained on 64 pairs, which are attacked first
+@pytest.mark.nightly  # trained on 64 pairs, which are attacked first
 def test_the_post_processor_improves_digits_that_it_has_not_seen() -> None:
     batches = [digits(i, side=8) for i in range(8)]
     case = with_public(attackable("lenet", 8, *batches), public_digits(100, 64))
@@ -164,6 +168,7 @@ def test_the_post_processor_improves_digits_that_it_has_not_seen() -> None:
         assert one.matching_loss == other.matching_loss
 
 
+@pytest.mark.slow
 def test_no_truth_has_a_part_in_the_training(monkeypatch: pytest.MonkeyPatch) -> None:
     """The post-processor is the same, bit for bit, whichever images are behind the messages."""
     made = spied(monkeypatch)
@@ -201,7 +206,7 @@ def audited(folder: Path, *settings: str, attacks: Sequence[str] = ("rog",)) -> 
         return result, list(csv.DictReader(file))
 
 
-@pytest.mark.slow  # a post-processor for each rung
+@pytest.mark.nightly  # a post-processor for each rung
 def test_an_audit_trains_it_on_public_images_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = spied(monkeypatch)
     audited(tmp_path / "run", "rog.post=unet", "rog.pairs=8", "rog.post_epochs=1")
@@ -217,6 +222,7 @@ def test_an_audit_trains_it_on_public_images_only(tmp_path: Path, monkeypatch: p
     assert all((x * 255).round().byte().numpy().tobytes() in train for truth in truths for x in truth.samples)
 
 
+@pytest.mark.slow
 def test_an_audit_says_the_ceiling_beside_each_image(tmp_path: Path) -> None:
     result, rows = audited(tmp_path / "run", "ig.iterations=5", attacks=("rog", "ig"))
     by_attack = {entry["attack"]: entry for entry in result["audit"]}
@@ -258,6 +264,7 @@ def test_settings_out_of_range_are_refused() -> None:
             ROGSettings(**wrong)
 
 
+@pytest.mark.slow
 def test_the_objective_is_least_at_the_truth() -> None:
     (x, y), ((observation,), (known,)) = digits(0, side=8), attackable("lenet", 8, digits(0, side=8))
     assert isinstance(known.model, PlainVictim)

@@ -237,6 +237,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return whole.run(tiny(out, **ASKED, curve=("group=1", "steps=3"), set=chosen))
 
 
+@pytest.mark.slow
 def test_an_audit_reads_the_target_off_every_sum_that_it_is_in(folder: Path) -> None:
     result = json.loads((folder / "result.json").read_text())
     audited = {(e["round"], e["group"], e["steps"]): e for e in result["audit"]}
@@ -265,6 +266,7 @@ def test_a_run_says_what_was_done_and_who_would_have_noticed(folder: Path) -> No
     assert broadcast(lines[:5]) == {"contents": 2, "differ": [3]}
 
 
+@pytest.mark.slow
 def test_training_is_that_of_an_honest_server(folder: Path, tmp_path: Path) -> None:
     honest = {**ASKED, "tampered_by": "", "audit_rounds": "0"}
     out = whole.run(tiny(tmp_path / "run", **honest, set=("weight_decay=0",)))
@@ -275,6 +277,7 @@ def test_training_is_that_of_an_honest_server(folder: Path, tmp_path: Path) -> N
     assert entry["share_recovered"] < 1.0 and (entry["batch"], entry["images"]) == (5, 10)
 
 
+@pytest.mark.slow
 def test_noise_of_the_other_clients_is_measured(tmp_path: Path) -> None:
     out = whole.run(tiny(tmp_path / "run", **{**ASKED, "audit_rounds": "0"}, defence="dp_gaussian"))
     notes = json.loads((out / "result.json").read_text())["notes"]

@@ -105,6 +105,7 @@ def found(truth: Tensor, result: Reconstruction) -> bool:
     return bool((unlike.min(1).values == 0).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("labels", ["given", "counts"])
 def test_it_finds_the_rows_of_an_undefended_client(labels: str) -> None:
     (observation,), (known,), x = attackable_rows(3)
@@ -118,12 +119,14 @@ def test_it_finds_the_rows_of_an_undefended_client(labels: str) -> None:
     assert not found(x, other)
 
 
+@pytest.mark.slow
 def test_a_single_search_has_no_agreement() -> None:
     (observation,), (known,), _ = attackable_rows(1)
     (one,) = TabLeak(TabLeakSettings(iterations=2, restarts=1)).run([observation], [known], generators(1))
     assert one.agreement is None and one.samples.isfinite().all()
 
 
+@pytest.mark.slow
 def test_a_private_head_is_searched_for() -> None:
     (observation,), (known,), _ = attackable_rows(1)
     sent = {n: v for n, v in observation.sent.items() if n.startswith("extractor.")}
@@ -165,7 +168,7 @@ def test_an_upload_of_nan_gives_nothing_and_does_not_crash() -> None:
 FLAGS = f"--method fedavg --dataset {ROWS_NAME} --clients 2 --rounds 1 --local-epochs 1 --engine inproc --images 4"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_audit_of_a_table_ends_with_the_rows(tmp_path: Path) -> None:
     few = "--attack tableak --victim-batch 2 --audit-rounds 0 --set tableak.iterations=200 tableak.restarts=3"
     assert sim.main([*FLAGS.split(), *few.split(), "--out", str(tmp_path / "run")]) == 0

@@ -75,7 +75,7 @@ def audited(out: Path, **changes: Any) -> list[dict[str, Any]]:
     return json.loads((folder / "result.json").read_text())["audit"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_who_is_told_of_the_defence_finds_what_who_is_not_told_does_not(tmp_path: Path) -> None:
     static, adaptive = audited(tmp_path / "run", defence=plug_in(OwnPrune), set=("ig.iterations=300",))
     assert (static["adaptive"], static["adaptation"]) == (False, None)
@@ -90,7 +90,7 @@ def test_who_is_told_of_the_defence_finds_what_who_is_not_told_does_not(tmp_path
     assert len({row["reconstruction"] for row in rows}) == 4
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_of_a_partly_defended_run_the_adaptive_attack_is_on_the_defended_alone(tmp_path: Path) -> None:
     entries = audited(tmp_path / "run", defence="prune", defended="1", set=("ig.iterations=3",))
     details = [(e["defence"], e["adaptation"], e["images"]) for e in entries]
@@ -100,6 +100,7 @@ def test_of_a_partly_defended_run_the_adaptive_attack_is_on_the_defended_alone(t
     assert tuned == f"ig: {IG.tuned_on}"
 
 
+@pytest.mark.slow
 def test_an_attack_that_makes_nothing_of_a_defence_runs_once(tmp_path: Path) -> None:
     """So does one that could search but is told to use its closed form."""
     closed = {"attack": ("analytic", "april", "rog"), "set": ("rog.private=closed_form", "rog.iterations=1")}
@@ -133,7 +134,7 @@ def test_who_normalises_by_the_batch_is_seen_through_by_who_does_so_too() -> Non
     assert any(words.startswith("not made use of: that BatchNorm") for words in by_running.granted)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_in_bfloat16_is_static_and_closed_forms_are_as_they_were(tmp_path: Path) -> None:
     (rough,) = audited(tmp_path / "run", method="fedavg", attack_precision="bf16", set=("ig.iterations=3",))
     assert not rough["adaptive"] and rough["verdict"] != "no leak found" and not rough["failures"]
@@ -157,6 +158,7 @@ def test_a_search_in_tensorfloat_is_static_as_well() -> None:
     assert standing(lower, job, Analytic(), False).granted == standing(exact, job, Analytic(), False).granted
 
 
+@pytest.mark.slow
 def test_a_search_that_does_not_fit_is_said_once_and_not_tried_again(tmp_path: Path) -> None:
     (entry,) = audited(tmp_path / "run", attack_memory_gb=1e-6, set=("ig.iterations=3",))
     assert entry["verdict"] == "inconclusive" and entry["failures"] == 2 and entry["tries"] == 1
@@ -186,12 +188,13 @@ def test_what_stands_in_the_objective() -> None:
     assert mechanism(resolve(asked(defence=plug_in(Blurs))), TARGET, "server", 1.0) is None
 
 
+@pytest.mark.slow
 def test_a_defence_that_changes_the_data_is_attacked_statically_and_that_is_said(tmp_path: Path) -> None:
     (entry,) = audited(tmp_path / "run", defence=plug_in(Blurs), set=("ig.iterations=2",))
     assert not entry["adaptive"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_local_steps_are_unrolled_where_the_method_says_how_they_are_made(tmp_path: Path) -> None:
     given = {"victim_steps": 3, "lr": 0.1, "set": ("ig.iterations=2",)}
     (plain,) = audited(tmp_path / "plain", **given)
@@ -238,7 +241,7 @@ def client_model(experiment: Experiment, task: Any) -> torch.nn.Module:
     return resolve(experiment).client(at).model
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_labels_that_an_attack_recovers_are_counted(tmp_path: Path) -> None:
     (entry,) = audited(tmp_path / "run", attack=("idlg",), set=("idlg.iterations=1", "idlg.restarts=1"))
     assert entry["labels_found"] == 1.0
@@ -289,6 +292,7 @@ def test_no_two_probes_bear_the_same_noise(tmp_path: Path, monkeypatch: pytest.M
     assert len(set(sent)) == 5
 
 
+@pytest.mark.slow
 def test_an_attack_that_is_told_keeps_to_one_model_of_what_stands_between() -> None:
     """Two victims with a mechanism and two without are four searches in two calls, and do not mix."""
     import dataclasses

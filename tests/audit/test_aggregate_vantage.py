@@ -32,6 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return whole.run(asked(out, net="mlp", attack=("spear", "analytic"), victim_batch=2, curve=("group=1,2",)))
 
 
+@pytest.mark.slow
 def test_a_sum_is_a_batch_of_all_its_clients_examples(folder: Path) -> None:
     audited = entries(folder)
     assert {(group, e["batch"], e["images"], e["curve"]) for (_, group), e in audited.items()} == {

@@ -174,6 +174,7 @@ def guessed(solution: Solution) -> bool:
 # --- one server, and what it bears ---
 
 
+@pytest.mark.slow
 def test_a_server_bears_what_attacks_do(job_of: JobOf, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One test, for each process takes seconds to start: two of them do here."""
     (tmp_path / "homemade.py").write_text(f"from {__name__} import Grey\n\nclass Own(Grey):\n    pass\n")
@@ -221,7 +222,7 @@ def test_a_server_that_cannot_live_is_given_up(job_of: JobOf, tmp_path: Path) ->
             server.wait(job)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_server_that_dies_while_idle_is_started_again(job_of: JobOf, tmp_path: Path) -> None:
     queue = Queue(tmp_path / "queue")
     with serving(queue, beside=True) as server:
@@ -234,7 +235,7 @@ def test_a_server_that_dies_while_idle_is_started_again(job_of: JobOf, tmp_path:
         assert guessed(server.wait(job))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_attacks_that_end_their_process_fail_and_the_others_go_on(job_of: JobOf, tmp_path: Path) -> None:
     ends = {
         Exits: "ended with exit code 3",
@@ -253,7 +254,7 @@ def test_attacks_that_end_their_process_fail_and_the_others_go_on(job_of: JobOf,
         assert guessed(server.wait(jobs[Grey]))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_ends_is_tried_again_as_often_as_was_asked_for(job_of: JobOf, tmp_path: Path) -> None:
     queue = Queue(tmp_path / "queue")
     with serving(queue) as server:
@@ -263,7 +264,7 @@ def test_a_process_that_ends_is_tried_again_as_often_as_was_asked_for(job_of: Jo
     assert (solution.stopped, solution.tries) == ("crashed: its process ended with exit code 3", 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_ends_when_its_queue_is_closed_and_empty(job_of: JobOf, tmp_path: Path) -> None:
     queue = Queue(tmp_path / "queue")
     with serving(queue, beside=True) as server:
@@ -303,7 +304,7 @@ def parent(queue: Queue) -> Iterator[subprocess.Popen[bytes]]:
             os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("when", ["while it starts", "while it is idle", "while it attacks"])
 def test_a_server_ends_with_whoever_started_it(when: str, job_of: JobOf, tmp_path: Path) -> None:
     queue = Queue(tmp_path / "queue")
@@ -360,6 +361,7 @@ def _number(value: str) -> float | str:
         return value
 
 
+@pytest.mark.slow
 def test_a_crashed_attack_is_reported_and_the_run_is_none_the_worse(
     recorded: tuple[Path, Experiment], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,7 +384,7 @@ def test_a_crashed_attack_is_reported_and_the_run_is_none_the_worse(
     assert not (tmp_path / "run" / "queue").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_where_attacks_run_changes_no_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from flfw.runs import run as whole
 

@@ -99,6 +99,7 @@ def test_with_copies_the_false_alarms_of_who_prefers_popular_data_stay_below_the
         assert np.mean(np.array(p) <= level) <= level + 3 * (level / 500) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("std", "verdict"), [(0.3, "identifies"), (1e4, "inconclusive")])
 def test_messages_point_to_their_data_where_clients_have_copies_of_them(
     tmp_path: Path, std: float, verdict: str

@@ -125,6 +125,7 @@ def test_the_chance_of_a_single_row_is_that_of_other_rows() -> None:
     assert ((chance.p > 0) & (chance.p <= 1)).all()
 
 
+@pytest.mark.slow
 def test_rows_of_other_people_beat_the_constant_in_batches_but_not_chance() -> None:
     """McNemar's test by itself takes the assignment of guesses to truths for knowledge."""
     mcnemar, both, excess, gaps = [], [], [], []

@@ -51,6 +51,7 @@ def _audited(folder: Path, method: str, net: str) -> tuple[dict, list[dict[str, 
     return entry, rows
 
 
+@pytest.mark.slow
 def test_an_audit_measures_the_features_of_a_shared_extractor(tmp_path: Path) -> None:
     entry, rows = _audited(tmp_path / "run", "fedavg", "mlp")
     recorded = Recordings(tmp_path / "run" / "observations").probes("target", 0)
@@ -68,6 +69,7 @@ def test_an_audit_measures_the_features_of_a_shared_extractor(tmp_path: Path) ->
     assert entry["feature_error"]["min"] == min(errors) > 0
 
 
+@pytest.mark.slow
 def test_a_private_extractor_has_no_feature_error(tmp_path: Path) -> None:
     entry, rows = _audited(tmp_path / "run", "fedsplit", "mlp")
     assert rows and entry["feature_error"] is None and all(row["feature_error"] == "" for row in rows)

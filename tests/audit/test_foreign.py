@@ -219,12 +219,14 @@ def test_floors_are_those_of_each_clients_own_examples(leaking: Path, tmp_path: 
     assert len(floors) == 2
 
 
+@pytest.mark.slow
 def test_noise_that_nobody_named_is_a_wrong_description(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recordings", client_app(dense, 1, noise=1.0), dense)
     (result,) = ask(folder, tmp_path / "audit")["audit"]
     assert result["verdict"] == "attack broken" and result["share_recovered"] == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "steps", "verdict"),
     [

@@ -137,6 +137,7 @@ WRONG: dict[str, tuple[Local, TrainingDescription, str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", RIGHT)
 def test_a_right_description_explains_the_update(tmp_path: Path, case: str) -> None:
     local, training = RIGHT[case]
@@ -148,6 +149,7 @@ def test_a_right_description_explains_the_update(tmp_path: Path, case: str) -> N
     assert result["verdict"] != "attack broken"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", WRONG)
 def test_a_wrong_description_is_named_and_is_no_finding(tmp_path: Path, case: str) -> None:
     local, training, cause = WRONG[case]
@@ -163,12 +165,14 @@ def test_a_wrong_description_is_named_and_is_no_finding(tmp_path: Path, case: st
             assert words in result["reason"]
 
 
+@pytest.mark.slow
 def test_another_clients_truth_is_named_with_its_owner(tmp_path: Path) -> None:
     given = truth_of(COUNT)
     result = checked(tmp_path, Local(), truth=lambda client: given(3 - client))
     assert "Another description explains it: the data of client 2 (" in result["consistency"][0]["cause"]
 
 
+@pytest.mark.slow
 def test_a_learning_rate_that_only_stretches_the_update_is_estimated(tmp_path: Path) -> None:
     result = checked(tmp_path, Local(), training=TrainingDescription(0.1))
     assert result["consistency"][0]["cause"] == (
@@ -176,6 +180,7 @@ def test_a_learning_rate_that_only_stretches_the_update_is_estimated(tmp_path: P
     )
 
 
+@pytest.mark.slow
 def test_a_cause_outside_of_the_list_is_not_made_up(tmp_path: Path) -> None:
     result = checked(tmp_path, Local(normalise=lambda x: (x - 0.45) / 0.25))
     assert result["verdict"] == "attack broken"
@@ -184,6 +189,7 @@ def test_a_cause_outside_of_the_list_is_not_made_up(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_the_mode_of_batch_normalisation_is_seen_but_not_a_normalisation_that_it_undoes(tmp_path: Path) -> None:
     wrong = checked(tmp_path / "mode", Local(mode="eval"), Convolutional)
     assert "the network in mode eval (" in wrong["consistency"][0]["cause"]
@@ -201,6 +207,7 @@ def test_weights_sent_in_half_precision_cannot_be_checked(tmp_path: Path) -> Non
     assert [check["outcome"] for check in result["consistency"]] == ["not possible"] * 2
 
 
+@pytest.mark.slow
 def test_what_is_not_described_cannot_be_checked(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recordings", client_app(dense, 3, steps=5), dense)
     for name, given, why in (
@@ -211,6 +218,7 @@ def test_what_is_not_described_cannot_be_checked(tmp_path: Path) -> None:
         assert rung(result)["passed"] is None and why in rung(result)["stopped"]
 
 
+@pytest.mark.slow
 def test_an_error_in_the_loss_makes_the_check_impossible_and_not_passed(tmp_path: Path) -> None:
     def broken(scores: Tensor, labels: Tensor) -> Tensor:
         raise ZeroDivisionError("by nothing")
@@ -259,6 +267,7 @@ RANDOM: dict[str, tuple[Callable[[], nn.Module], Local, TrainingDescription, str
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", RANDOM)
 def test_random_trainings_are_as_near_to_their_repetitions_as_these_to_one_another(tmp_path: Path, case: str) -> None:
     build, local, training, outcome = RANDOM[case]
@@ -268,11 +277,13 @@ def test_random_trainings_are_as_near_to_their_repetitions_as_these_to_one_anoth
     assert f"recomputed {times} times" in result["consistency"][0]["words"]
 
 
+@pytest.mark.slow
 def test_a_random_training_that_takes_too_long_to_be_repeated_is_not_checked(tmp_path: Path) -> None:
     result = checked(tmp_path, SHUFFLED, training=MIXED, limits=SearchLimits(seconds=1e-9))
     assert "10 repetitions of the training would take about" in rung(result)["stopped"]
 
 
+@pytest.mark.slow
 def test_a_right_description_of_a_random_training_hardly_ever_fails() -> None:
     net, (x, y) = fresh(dropping), examples(COUNT)
     truth, received = Truth(x, y, torch.arange(COUNT)), dict(net.state_dict())
@@ -282,6 +293,7 @@ def test_a_right_description_of_a_random_training_hardly_ever_fails() -> None:
     assert outcomes.count("failed") <= 1
 
 
+@pytest.mark.slow
 def test_a_known_order_is_checked_exactly(tmp_path: Path) -> None:
     rng = torch_generator(7, "the app's own")
     epochs = [torch.randperm(COUNT, generator=rng).split(2) for _ in range(3)]

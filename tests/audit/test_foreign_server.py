@@ -117,6 +117,7 @@ def test_knowledge_about_one_update_takes_public_data(leaking: Path) -> None:
     assert known.granted[-1] == "3 public examples with their labels"
 
 
+@pytest.mark.slow
 def test_the_ceiling_of_a_search_is_counted(leaking: Path, tmp_path: Path) -> None:
     (result,) = ask(leaking, tmp_path / "audit", attacks={"rog": ROG(ROGSettings(iterations=2, sf=3))})["audit"]
     assert result["ceiling"] < 19 and result["reach"].startswith("This attack could not have recovered 2 of 2 images")
@@ -144,6 +145,7 @@ def test_an_attack_on_sums_sees_the_sum_of_all_clients_also_of_those_whose_data_
     assert SEEN in first["granted"] and SEEN not in second["granted"]
 
 
+@pytest.mark.slow
 def test_gradients_are_summed_as_they_are_and_there_is_no_sum_of_both(leaking: Path, tmp_path: Path) -> None:
     """The recorded weights are taken here for gradients, of which nothing is subtracted."""
     behind, both = Behind(), Recordings(leaking).updates(1)

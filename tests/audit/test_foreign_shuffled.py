@@ -69,7 +69,8 @@ CASES: dict[str, Case] = {
 LONG = ("momentum unsaid", "adam unsaid", "not normalised")
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.slow] * (name in LONG)) for name in CASES])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in LONG)) for name in CASES])
 def test_wrong_descriptions_are_seen_although_the_order_is_unknown(name: str) -> None:
     optimiser, prepared, training, cause = CASES[name]
     truth = digits(0, COUNT)

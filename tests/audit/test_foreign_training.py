@@ -141,7 +141,7 @@ def searching(iterations: int = 3, memory: float = 4.0) -> dict[str, IG]:
     return {"ig": IG(IGSettings(iterations=iterations), Compute(memory_gb=memory))}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_goes_through_steps_that_are_described(tmp_path: Path) -> None:
     build = lambda: nn.Sequential(nn.Flatten(), nn.Linear(36, 24), nn.Sigmoid(), nn.Linear(24, 3))  # noqa: E731
     strong = Local(lambda p: torch.optim.SGD(p, 1.0, momentum=0.9), 4)
@@ -156,6 +156,7 @@ def test_a_search_goes_through_steps_that_are_described(tmp_path: Path) -> None:
     assert any("(4 steps are more than most_steps=3)" in words for words in mean["granted"])
 
 
+@pytest.mark.slow
 def test_steps_of_an_unknown_order_are_searched_through_but_count_as_static(tmp_path: Path) -> None:
     local, training = replace(SHUFFLED, batch_size=4, steps=1), TrainingDescription(0.05, batch_size=4)
     result = checked(tmp_path, local, training=training, attacks=searching())
@@ -172,6 +173,7 @@ def test_a_description_may_depend_on_the_update(tmp_path: Path) -> None:
         ask(folder, tmp_path / "twice", count=3, training=training, lr=LR)
 
 
+@pytest.mark.slow
 def test_an_attack_that_reads_labels_off_cross_entropy_is_not_tried_on_another_loss(tmp_path: Path) -> None:
     def squared(scores: Tensor, labels: Tensor) -> Tensor:
         return mse_loss(scores, one_hot(labels, 3).float())
@@ -182,6 +184,7 @@ def test_an_attack_that_reads_labels_off_cross_entropy_is_not_tried_on_another_l
     assert all(entry["stopped"].startswith("not applicable: it finds the labels as") for entry in entries)
 
 
+@pytest.mark.slow
 def test_a_search_for_a_sample_of_the_examples_is_static_and_scored_on_these(tmp_path: Path) -> None:
     local = Local(slow)
     folder = recorded(tmp_path / "recordings", app_of(dense, 6, local), dense, one=True)
@@ -217,6 +220,7 @@ def test_a_network_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
         ask(folder, tmp_path / "audit", net=dict)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("build", [dense, Convolutional])
 @pytest.mark.parametrize(("batch", "steps"), [(1, 1), (8, 1), (4, 5)])
 def test_the_estimate_of_memory_is_near_to_what_a_search_takes(

@@ -188,6 +188,7 @@ def test_guesses_that_know_nothing_are_significant_as_rarely_as_they_may(kind: s
         assert identified == pytest.approx(expected, abs=0.02) and identified > 1.5 / 21  # the assignment helps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 4, 8])
 def test_the_test_keeps_its_level_for_batches_of_all_sizes(batch: int) -> None:
     results = []
@@ -201,6 +202,7 @@ def test_the_test_keeps_its_level_for_batches_of_all_sizes(batch: int) -> None:
     assert batch < 8 or np.mean([identified_p([result.count], [naive]) <= 0.05 for result in results]) > 0.15
 
 
+@pytest.mark.slow
 def test_messages_that_share_lookalikes_are_not_independent() -> None:
     """One guess for thirty-two messages: as independent ones they are significant at .01 three times too often."""
     together, apart = [], []

@@ -484,11 +484,13 @@ def test_audits_of_known_answer_get_it(laboratory: Laboratory) -> None:
     assert not wrong, f"{len(wrong)} of {len(SETUPS)} verdicts are wrong"
 
 
+@pytest.mark.slow
 def test_what_could_not_be_used_is_named(laboratory: Laboratory) -> None:
     entry = laboratory.entry("a target damaged")
     assert (entry["images"], entry["failures"], entry["share_recovered"]) == (2, 1, 0.5)
 
 
+@pytest.mark.slow
 def test_a_flat_image_is_close_to_every_other_and_still_nobody_is_recovered(laboratory: Laboratory) -> None:
     entry = laboratory.entry("grey on flat images")
     assert entry["psnr"]["mean"] > 30 and entry["gain"]["max"] <= 0 and entry["share_recovered"] == 0

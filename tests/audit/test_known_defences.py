@@ -401,7 +401,7 @@ def test_there_are_set_ups_enough() -> None:
     assert len(BY_CLOSED_FORM) >= 25 and len(BY_SEARCH) >= 25
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_closed_forms_find_is_judged_rightly(tmp_path_factory: pytest.TempPathFactory) -> None:
     wrong = Laboratory(tmp_path_factory.mktemp("known"), BY_CLOSED_FORM).wrong()
     assert not wrong, f"{len(wrong)} of {len(BY_CLOSED_FORM)} verdicts are wrong"

@@ -368,13 +368,13 @@ def laboratory(tmp_path_factory: pytest.TempPathFactory) -> Laboratory:
     return Laboratory(tmp_path_factory.mktemp("known"), SETUPS)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_leak_found_is_said_where_it_is_earned_and_nowhere_else(laboratory: Laboratory) -> None:
     wrong = laboratory.wrong()
     assert not wrong, f"{len(wrong)} of {len(SETUPS)} verdicts are wrong"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_rungs_are_climbed_once_and_where_they_are_needed(laboratory: Laboratory) -> None:
     earned, leaking = (laboratory.entry(name) for name in ("drowned in noise", "hardly any noise"))
     assert [rung["rung"] for rung in earned["ladder"]] == ["control", "easy", "consistency", "matched", "told"]

@@ -48,6 +48,7 @@ def fit_of(batches: Sequence[GuessedBatch], public: Public) -> Callable[[int, in
     return fit
 
 
+@pytest.mark.slow
 def test_rare_luck_of_rows_passes_as_rarely_as_said() -> None:
     """Of 4 results that saw nothing, one fits its row of two columns, and no other one, in one of some 20 cases."""
     draw, before, now = numpy_generator(0, "rows"), 0, 0
@@ -105,12 +106,14 @@ def uploads(folder: Path, exact: bool, sizes: tuple[int, int]) -> list[ScoreRow]
     return scorer.controlled(job(shape=(3,)), rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(40, 40), (40, 41)])
 def test_uploads_that_nobody_read_leak_nothing_whatever_their_sizes(tmp_path: Path, sizes: tuple[int, int]) -> None:
     rows = uploads(tmp_path, False, sizes)
     assert any(row["by_chance"] for row in rows) and not any(row["recovered"] for row in rows)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sizes", [(40, 40), (40, 41)])
 def test_uploads_that_were_read_leak_whatever_their_sizes(tmp_path: Path, sizes: tuple[int, int]) -> None:
     rows = uploads(tmp_path, True, sizes)
@@ -126,6 +129,7 @@ def test_the_nearest_guess_is_the_one_of_the_highest_psnr(shape: tuple[int, ...]
     np.testing.assert_allclose(nearest(samples, guesses), each, rtol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("exact", [True, False])
 def test_large_uploads_of_images_are_held_against_public_ones_in_seconds(exact: bool) -> None:
     """Of 600 images of two pixels, results that saw nothing match public ones as well; of 100 pixels none do."""

@@ -122,8 +122,9 @@ def test_scores_with_a_known_answer_get_it(name: str) -> None:
     fitted(json.loads(json.dumps(result, allow_nan=False)), MembershipFields, "result.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "seeds", [range(100), pytest.param(range(100, 200), marks=pytest.mark.slow)], ids=["first 100", "next 100"]
+    "seeds", [range(100), pytest.param(range(100, 200), marks=pytest.mark.nightly)], ids=["first 100", "next 100"]
 )
 def test_the_best_of_eight_statistics_on_permuted_marks_leaks_in_few_trials(seeds: range) -> None:
     """Which of a pair is called the member is a coin: whatever is found is an error, at most 5 of 100 are allowed."""
@@ -185,6 +186,7 @@ def test_the_interval_of_the_guesses_is_scipys(right: int, guesses: int) -> None
     assert (ours.low, ours.high, ours.p) == pytest.approx((ends.low, ends.high, test.pvalue), abs=1e-9)
 
 
+@pytest.mark.slow
 def test_ten_thousand_pairs_show_a_smaller_false_positive_rate() -> None:
     assert [judged(clients(0.0, pairs=n))["fpr"] for n in (1000, 10_000)] == [0.01, 0.001]
 

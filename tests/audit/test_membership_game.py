@@ -161,6 +161,7 @@ def test_a_game_without_steps_for_each_client_is_refused(steps: tuple[int, ...])
 # --- the audit of a run ---
 
 
+@pytest.mark.slow
 def test_the_requests_name_all_uploads_and_nothing_of_the_coin(run: Path, tmp_path: Path) -> None:
     resolved, task = checked(run)
     control, target = [asked for asked, _ in Auditor(resolved, task, run, tmp_path).membership_jobs()]

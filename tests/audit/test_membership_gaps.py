@@ -72,6 +72,7 @@ def test_a_cosine_of_nothing_is_no_evidence_and_of_zeros_is_zero() -> None:
     assert cosine(values).isnan().tolist() == [True, False] and cosine(values)[1] == 0
 
 
+@pytest.mark.slow
 def test_clients_that_sent_nothing_or_are_beyond_the_images_are_said(tmp_path: Path) -> None:
     result = result_of(
         tmp_path / "run", f"--method fedavg --clients 4 --sample 3 --images 2 --attack membership {SMALL}"
@@ -106,6 +107,7 @@ class Choosy(MembershipAttack):
         return {"brightness": view.candidates.samples.view(count, -1).mean(1), "label_only": torch.zeros(count)}
 
 
+@pytest.mark.slow
 def test_an_attack_that_does_not_apply_gives_no_item_and_a_sentence(tmp_path: Path) -> None:
     result = result_of(tmp_path / "run", f"--method fedavg --clients 2 --attack {plug_in(Silent)}")
     where = f"{plug_in(Silent)} on 2 clients gave no scores: not applicable: nothing fits."
@@ -128,6 +130,7 @@ class Diverges(Defence):
         return {name: torch.full_like(value, torch.nan) for name, value in update.items()}
 
 
+@pytest.mark.slow
 def test_an_upload_of_nan_is_left_out_and_the_other_clients_are_scored(tmp_path: Path) -> None:
     flags = f"--defence {plug_in(Diverges)} --defended 1 --on-client-failure drop --min-clients 2"
     result = result_of(tmp_path / "run", f"--method fedavg --clients 3 {flags} --attack membership {SMALL}")

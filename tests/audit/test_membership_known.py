@@ -266,18 +266,19 @@ SLOW: dict[str, MembershipSetup] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK)
 def test_a_run_of_known_answer_gets_it(name: str, ran: Callable[[Fields], Path], tmp_path: Path) -> None:
     answer(QUICK[name], ran, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", SLOW)
 def test_a_longer_run_of_known_answer_gets_it(name: str, ran: Callable[[Fields], Path], tmp_path: Path) -> None:
     answer(SLOW[name], ran, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", METHODS)
 def test_no_method_is_acquitted_by_statistics_that_do_not_know_it(name: str, ran: Callable[[Fields], Path]) -> None:
     """Parts are private or generated, or another example is sent beside: an able statistic must know that."""

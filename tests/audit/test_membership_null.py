@@ -90,12 +90,13 @@ def played(request: MembershipRequest, task: Task, change: Callable[[Pairs], Pai
     return dataclasses.replace(request, candidates=GameCandidates.of(task, mine, untrained))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_marks_of_the_run_are_told(one_run: tuple[Task, MembershipRequest, Scores]) -> None:
     _, request, scores = one_run
     assert p_values(request, scores)["whitened"] < 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", ["cosine", "gradient_difference", "whitened", "loss_drop", "trajectory"])
 def test_permuted_marks_give_uniform_p_values(statistic: str, one_run: tuple[Task, MembershipRequest, Scores]) -> None:
     task, request, scores = one_run
@@ -143,6 +144,7 @@ def test_the_order_of_candidates_tells_nothing_unless_it_is_broken(
     assert null < 1e-9  # the control of every run sees it, too
 
 
+@pytest.mark.slow
 def test_held_out_examples_of_other_classes_are_noticed(one_run: tuple[Task, MembershipRequest, Scores]) -> None:
     task, request, _ = one_run
     labels = np.asarray(task.dataset.train_y)
@@ -171,6 +173,7 @@ def kept(files: dict[str, dict[str, Tensor]]) -> Callable[[str, dict[str, Tensor
     return put
 
 
+@pytest.mark.slow
 def test_controls_tell_nothing_of_the_coins(one_run: tuple[Task, MembershipRequest, Scores]) -> None:
     """What an attack sees of the controls is the same, to the bit, if every coin of the game had fallen otherwise."""
     task, request, _ = one_run
@@ -216,7 +219,7 @@ def test_pairs_of_the_null_control_are_held_out_by_others() -> None:
     assert sorted([*alone.members, *alone.held_out]) == [2, 3]  # with no other client they are its own
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_twenty_runs_whose_candidates_were_all_held_out(tmp_path: Path) -> None:
     """Each run draws its own data, network and pairs; both of a pair were held out."""
     by_statistic: dict[str, list[float]] = {}

@@ -57,6 +57,7 @@ def test_a_statistic_that_reads_none_never_says_that_nothing_leaks() -> None:
     assert verdicts[True][:2] == ("inconclusive", "static") and "which clients send as well" in verdicts[True].why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defence", ["none", "dp_gaussian"])
 def test_an_audit_names_the_statistics_that_it_does_not_read(tmp_path: Path, defence: str) -> None:
     given = {"split": "iid", "audit_rounds": "1", "dataset": "digits", "net": NORMED, "attack": ("membership",)}

@@ -39,7 +39,7 @@ def informed(*, batch: int = 32, steps: int = 1, examples: int = 32, **changes: 
     return Informed(resolved, game, "membership")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_pruned_update_is_attacked_by_one_who_is_told_and_by_one_who_is_not(tmp_path: Path) -> None:
     items = rows(tmp_path, defence="prune", batch_size=1000)
     adapting = {name for name, adapted in items if adapted}
@@ -53,7 +53,7 @@ def test_a_pruned_update_is_attacked_by_one_who_is_told_and_by_one_who_is_not(tm
     assert items["whitened", True]["auc"] > static["auc"] + 0.02
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_of_noise_in_several_steps_it_is_said_what_is_not_modelled(tmp_path: Path) -> None:
     items = rows(tmp_path, method="fed_cdp", batch_size=20, set=("noise_multiplier=3",))
     row = items["whitened", True]

@@ -129,6 +129,7 @@ def figures(item: dict[str, Any]) -> dict[str, Any]:
     return right | {name: item[name] for name in ("rounds", "pairs", "auc", "tpr", "fpr", "accuracy_gap")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", ["cosine", "gradient_difference", "whitened", "loss_drop", "trajectory"])
 def test_a_peer_of_one_other_client_tells_its_members_as_the_server_does(items: Any, statistic: str) -> None:
     server, peer = items["server", None, statistic], items["peer", None, statistic]
@@ -176,6 +177,7 @@ def test_vantages_that_a_run_does_not_have_are_refused(tmp_path: Path, changes: 
         whole.check(asked)
 
 
+@pytest.mark.slow
 def test_each_vantage_has_its_own_claim_and_the_gap_is_members_less_held_out_examples(tmp_path: Path) -> None:
     """The noise of both clients hides one of them better in their sum; the gap is counted here example by example."""
     asked = {"method": "fed_sdp", "attack": ("membership",), "audit_rounds": "2", "rounds": 2, "lr": 0.1}

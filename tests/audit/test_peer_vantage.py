@@ -75,6 +75,7 @@ def entries(folder: Path) -> list[dict[str, Any]]:
     return json.loads((folder / "result.json").read_text())["audit"]
 
 
+@pytest.mark.slow
 def test_a_peer_recovers_what_two_other_clients_hold_and_one_outside_has_nothing_to_attack(tmp_path: Path) -> None:
     changes = {"vantage": ("server", "peer", "outsider"), "attack": ("spear",), "group": 3, "curve": ("group=2",)}
     audited = entries(whole.run(asked(tmp_path / "run", net="mlp", **changes)))
@@ -93,6 +94,7 @@ def test_a_peer_recovers_what_two_other_clients_hold_and_one_outside_has_nothing
     assert not any("step" in word for word in outside["granted"])
 
 
+@pytest.mark.slow
 def test_two_clients_are_never_called_protected(tmp_path: Path) -> None:
     run = asked(tmp_path / "run", net="mlp", group=2, attack=("ig",), set=("ig.iterations=1",))
     (entry,) = entries(whole.run(run))
@@ -100,6 +102,7 @@ def test_two_clients_are_never_called_protected(tmp_path: Path) -> None:
     assert entry["reason"].startswith("In a round of 2 clients, of which 1 works with it, a client takes the own part")
 
 
+@pytest.mark.slow
 def test_what_the_rounding_of_the_model_swallows_leaks_to_no_peer(tmp_path: Path) -> None:
     run = asked(tmp_path / "run", net="mlp", group=2, lr=1e-12, attack=("analytic",))
     (entry,) = entries(whole.run(run))

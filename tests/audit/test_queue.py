@@ -296,6 +296,7 @@ def test_a_changed_job_or_ticket_is_refused_by_name(queue: Queue) -> None:
     assert queue.next() == job() and queue.tickets() == [EASY]
 
 
+@pytest.mark.slow
 def test_a_changed_solution_is_made_again_and_changed_tensors_are_no_result(queue: Queue) -> None:
     queue.put(job())
     queue.solve(job(), solved(job(), guesses(), 1.0))

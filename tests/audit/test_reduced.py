@@ -35,6 +35,7 @@ def test_without_a_guess_or_an_enlargement_there_are_no_scores() -> None:
     assert reduced_scores(image, image, 0) == {}
 
 
+@pytest.mark.slow
 def test_an_audit_of_enlarged_images_has_both_sizes(tmp_path: Path) -> None:
     changes = {"attack": ("rog",), "audit_rounds": "0", "side": 16, "set": ("rog.iterations=5",)}
     whole.run(tiny(tmp_path / "run", **changes))

@@ -47,6 +47,7 @@ def test_of_one_seed_it_is_scipys_percentile_bootstrap() -> None:
     assert interval(values, np.zeros(30), rng(2)) == interval(values, None, rng(2))
 
 
+@pytest.mark.slow
 def test_over_seeds_and_images_it_is_the_two_stage_bootstrap_written_as_a_loop() -> None:
     seeds = {7: [10.0, 12.0, 11.0], 3: [20.0], 5: [14.0, 18.0]}  # unequal sizes, in no order
     draw = rng(3)
@@ -145,6 +146,7 @@ def test_without_messages_the_numbers_are_those_of_earlier_versions() -> None:
         assert (*ends(result.difference), result.p) == (-0.5, 1.15, 0.458)
 
 
+@pytest.mark.slow
 def test_an_interval_covers_only_if_messages_are_drawn_whole() -> None:
     """A hundred messages of four images that share most of their variation; the true mean is 0."""
     messages, trials = np.repeat(np.arange(100), 4), 600
@@ -291,6 +293,7 @@ def test_the_signs_of_a_message_are_flipped_together() -> None:
     assert alone.p == 1.0 and alone.difference == Interval(pytest.approx(11 / 6), None, None)
 
 
+@pytest.mark.slow
 def test_images_of_few_messages_are_no_proof_of_a_difference() -> None:
     """Eight messages of four images that change together, by chance: one test in twenty may see a difference."""
     messages = np.repeat(np.arange(8), 4)

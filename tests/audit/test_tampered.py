@@ -53,6 +53,7 @@ def result(folder: Path) -> dict[str, Any]:
 # --- a run ---
 
 
+@pytest.mark.slow
 def test_its_leaks_are_those_of_a_malicious_server_alone(result: dict[str, Any]) -> None:
     assert [entry["round"] for entry in result["audit"]] == [0, 1]
     for entry in result["audit"]:
@@ -65,7 +66,7 @@ def test_its_leaks_are_those_of_a_malicious_server_alone(result: dict[str, Any])
         assert any(line.startswith("a malicious server's change of it (imprint)") for line in entry["granted"])
 
 
-@pytest.mark.slow  # an upload is of all examples of a client
+@pytest.mark.nightly  # an upload is of all examples of a client
 def test_theory_is_about_probes_of_one_step_alone(tmp_path: Path) -> None:
     out = whole.run(tiny(tmp_path / "run", **SETTINGS, audit_source="update", audit_rounds="1"))
     (upload,) = json.loads((out / "result.json").read_text())["audit"]

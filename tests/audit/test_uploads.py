@@ -90,6 +90,7 @@ def entries(folder: Path, source: str) -> dict[str, dict[str, Any]]:
     return {entry["attack"]: entry for entry in audit if entry["source"] == source}
 
 
+@pytest.mark.slow
 def test_probes_and_uploads_have_entries_of_their_own(audited: tuple[Path, Experiment]) -> None:
     probes, uploads = (entries(audited[0], source) for source in ("probe", "update"))
     assert probes.keys() == uploads.keys() == {"analytic", "ig"}

@@ -134,6 +134,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
 # --- type 2: one example on the client ---
 
 
+@pytest.mark.slow
 def test_one_example_read_on_the_client_leaks(watched: Watched) -> None:
     result = audit(watched.folder, vantage=EXAMPLE)
     assert [(e["round"], e["verdict"], e["share_recovered"]) for e in result] == [(0, "leaks", 1.0), (1, "leaks", 1.0)]
@@ -184,6 +185,7 @@ def test_only_their_owner_can_read_them(watched: Watched) -> None:
     assert {path.stat().st_mode & 0o777 for path in paths} == {0o600, 0o700}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defence", [SendsNothing, SilentGradients, Blanks])
 def test_what_the_clients_defence_stops_depends_on_where_it_acts(tmp_path: Path, defence: type) -> None:
     """The finished update is of no matter to who reads gradients; what local steps themselves follow is."""
@@ -221,6 +223,7 @@ def test_the_same_bytes_are_attacked_once_and_the_ladder_is_climbed_once(watched
     assert len(rows(watched.folder, rung="easy")) == 3
 
 
+@pytest.mark.slow
 def test_asked_for_alone_each_is_attacked_from_there(watched: Watched, tmp_path: Path) -> None:
     for vantage in (UPDATE, EXAMPLE):
         attacked.clear()
@@ -251,6 +254,7 @@ def test_other_vantages_are_refused_in_one_line(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_nothing_is_written_unless_the_audit_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -381,6 +385,7 @@ def test_clients_that_received_the_same_share_it(tmp_path: Path) -> None:
 # --- what becomes of it ---
 
 
+@pytest.mark.slow
 def test_a_run_that_was_cut_short_writes_the_round_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut between the probes of round 1 and its checkpoint; one probe more lies there than will be asked again."""
     straight = whole.run(asked(tmp_path / "straight", vantage=(EXAMPLE,)))
@@ -417,6 +422,7 @@ def test_it_is_kept_thinned_out_and_purged_like_all_recordings(watched: Watched,
     assert "examples/: 4 files" in " ".join(purge(folder)) and not (folder / "examples").exists()
 
 
+@pytest.mark.slow
 def test_a_client_that_wrote_nothing_is_a_failure_and_no_crash(watched: Watched, tmp_path: Path) -> None:
     shutil.copytree(watched.folder, tmp_path / "run")
     shutil.rmtree(tmp_path / "run" / "examples" / "client-001")
@@ -458,7 +464,7 @@ def test_poison_covers_other_clients_examples(watched: Watched, tmp_path: Path) 
     assert all(path.read_bytes() == b"poisoned\n" for path in (copy / "examples").glob("*/manifest.jsonl"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_attack_that_reads_other_clients_examples_is_caught(watched: Watched) -> None:
     result = {one.attack: one for one in capability.check(watched.folder, [plug_in(ReadsOtherClients), "analytic"])}
     assert result["analytic"].same and result["analytic"].compared == 21

@@ -252,6 +252,7 @@ def test_one_undefended_client_is_enough_to_leak(tmp_path: Path) -> None:
     assert [(row["client"], row["recovered"]) for row in rows(folder, "target")] == [("0", "True"), ("1", "False")]
 
 
+@pytest.mark.slow
 def test_attacks_that_do_not_work_on_the_fresh_net_are_inconclusive(tmp_path: Path) -> None:
     folder, _ = audited(
         tmp_path / "run", net="lenet", attack=("analytic", "ig"), set=("ig.iterations=1",), audit_rounds="0"
@@ -263,6 +264,7 @@ def test_attacks_that_do_not_work_on_the_fresh_net_are_inconclusive(tmp_path: Pa
     assert ig["psnr"]["mean"] < 20 and ig["iterations"] == 1
 
 
+@pytest.mark.slow
 def test_rows_of_numbers_are_judged_by_their_deviation(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", dataset="cancer", net="mlp", audit_rounds="0")
     (entry,) = entries(folder)
@@ -271,6 +273,7 @@ def test_rows_of_numbers_are_judged_by_their_deviation(tmp_path: Path) -> None:
     assert entry["distance"]["rmsd"] < 1e-5 and entry["distance"]["success"] == 1.0
 
 
+@pytest.mark.slow
 def test_a_private_head_does_not_hide_a_fully_connected_first_layer(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", method="fedper", net="mlp", audit_rounds="0")
     (entry,) = entries(folder)
@@ -279,6 +282,7 @@ def test_a_private_head_does_not_hide_a_fully_connected_first_layer(tmp_path: Pa
     assert any(line.startswith(private) for line in entry["granted"])
 
 
+@pytest.mark.slow
 def test_an_attack_that_cannot_work_on_a_generated_net_concludes_nothing_there(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", method="hyperfl", net="mlp", audit_rounds="0")
     (entry,) = entries(folder)

@@ -106,6 +106,7 @@ def test_equal_weights_are_those_of_the_half_squared_distance() -> None:
     assert float(replace(case, scale=None).recipe().distance(one, other)) == 2
 
 
+@pytest.mark.slow
 def test_our_search_begins_at_the_first_guess_and_comes_nearer() -> None:
     case = CASES["gradinversion_shallow"]
     attacked = victims(case.network, 1, batch=2, training=True)
@@ -120,6 +121,7 @@ def _ends(attacked: attack_victims.Victims) -> tuple[torch.Tensor, torch.Tensor]
     return low, high
 
 
+@pytest.mark.slow
 def test_it_comes_much_nearer_to_an_image_whose_statistics_the_network_has() -> None:
     case = replace(CASES["gradinversion_own"], side=8, iterations=300)
     attacked = case.victims(0)
@@ -145,7 +147,7 @@ def test_lines_say_what_was_missed_and_where_nothing_was_recovered() -> None:
     assert "missed" not in line and "neither" not in line
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_both_sides_read_and_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch_parity, "_PUBLIC", 500)
     rows = imprint(python(), tmp_path, 1, seeds=1)

@@ -97,6 +97,7 @@ def test_the_mean_psnr_is_of_images_in_the_box(three: Victims) -> None:
 # --- our side ---
 
 
+@pytest.mark.slow
 def test_our_first_step_is_cosine_distance_and_padded_variation(three: Victims) -> None:
     gradients, objective, matched = Ours(three, compiled=False).first
     z = three.start[1].clone().requires_grad_()
@@ -112,6 +113,7 @@ def test_our_first_step_is_cosine_distance_and_padded_variation(three: Victims) 
     assert float((gradients["x"][1] - slope).norm() / slope.norm()) < 1e-4
 
 
+@pytest.mark.slow
 def test_a_trace_has_the_start_the_guesses_between_and_the_result(three: Victims) -> None:
     trace = Ours(three, compiled=False).trace(iterations=6, every=2)
     # 7 evaluations, of which those before 0, 2, 4 and 6 steps are kept, and the best
@@ -193,7 +195,7 @@ def test_different_work_is_refused_and_not_timed(gated: dict[str, float], named:
     assert named in str(stopped.value.code)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_our_objective_is_breachings(three: Victims, tmp_path: Path) -> None:
     made_for = BREACHING / "made-for.txt"
     if not made_for.exists() or made_for.read_text() != "\n".join([sys.version, *breaching_env.packages()]):

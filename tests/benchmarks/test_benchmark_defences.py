@@ -21,7 +21,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(defences, "_COMPARED", 5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_both_sides_compute_the_same_and_something() -> None:
     exact = defences.gate(["D1", "D2"])
     assert set(exact) == {"D1_lenet_1", "D1_lenet_2", "D2"} and max(exact.values()) < 1e-9
@@ -30,12 +30,14 @@ def test_both_sides_compute_the_same_and_something() -> None:
         assert defences.apart(sides.ours(), sides._start[0]) > 0.1
 
 
+@pytest.mark.slow
 def test_a_search_that_does_another_thing_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Concealing, "first", lambda self: self._start[0])
     with pytest.raises(SystemExit, match=r"Expected the same on both sides .*D1_lenet_2=0\.\d+; nothing was timed"):
         defences.gate(["D1"])
 
 
+@pytest.mark.slow
 def test_norms_of_another_layer_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(net: Any, layer: str, x: Tensor) -> Tensor:
         return torch.full((len(x), 588), torch.nan)
@@ -45,6 +47,7 @@ def test_norms_of_another_layer_are_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         defences.gate(["D2"])
 
 
+@pytest.mark.slow
 def test_the_next_search_of_a_shape_uses_the_same_operations() -> None:
     sides = Concealing(1, 2)
     sides.ours()
@@ -53,7 +56,7 @@ def test_the_next_search_of_a_shape_uses_the_same_operations() -> None:
     assert list(sides.traced.values()) == [traced]
 
 
-@pytest.mark.slow  # a benchmark
+@pytest.mark.nightly  # a benchmark
 def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["defences", "--quick"])
     threads = torch.get_num_threads()
@@ -67,6 +70,7 @@ def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert len(message) == 3 and message[0].startswith("D1 lenet_1") and "prepared in" in message[0]
 
 
+@pytest.mark.slow
 def test_only_what_was_chosen_is_compared_and_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -27,7 +27,7 @@ def _few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fedcg, "_GOAL", {"clients_2": 0.01})
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_both_sides_compute_the_same(tmp_path: Path) -> None:
     exact, worst = fedcg.gate(tmp_path)
     assert exact.keys() == {"client", "clients_2", "clients_2_float32"}
@@ -44,7 +44,7 @@ def one_only(batches: Any, teachers: Any) -> Any:
     return distillation.taught(batches, teachers[:1])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("name", "wrong"), [("speaking", learning), ("taught", one_only)])
 def test_a_server_that_does_another_thing_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, wrong: Any
@@ -54,6 +54,7 @@ def test_a_server_that_does_another_thing_is_noticed(
         fedcg.gate(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_client_that_does_another_thing_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fedcg.FedCGClient, "gamma", 0.9)
     assert 1e-4 < fedcg.client_apart(tmp_path) < 1
@@ -66,6 +67,7 @@ def test_an_error_is_over_what_was_moved() -> None:
     assert fedcg.apart(result, expected, start) == pytest.approx(0.25)
 
 
+@pytest.mark.slow
 def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(sys, "argv", ["fedcg", "--quick"])
     monkeypatch.setattr(fedcg, "gate", lambda *_, **__: ({"client": 1e-15}, 2e-3))
@@ -83,6 +85,7 @@ def test_the_last_line_is_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.C
     assert "met" in message[2] and len(message) == 5
 
 
+@pytest.mark.slow
 def test_what_was_not_chosen_is_neither_compared_nor_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,6 +9,7 @@ from benchmarks import membership, membership_attack
 from benchmarks.membership_attack import ClientTraining
 
 
+@pytest.mark.slow
 def test_eight_members_of_one_gradient_are_told_from_others() -> None:
     aucs = membership.areas("digits", membership.network, draws=1, public=300, kept=0, counts=(8,))
     row = aucs["8"]
@@ -17,7 +18,7 @@ def test_eight_members_of_one_gradient_are_told_from_others() -> None:
     assert 0.9 < row["predicted"]["auc"] <= 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_permuted_membership_gives_uniform_p_values() -> None:
     assert membership.uniform("digits", seeds=12, public=200)["uniform_p"] > 0.01
 

@@ -80,6 +80,7 @@ def test_a_run_that_differs_or_does_not_end_is_said(tmp_path: Path) -> None:
     assert tally.row()["moments"] == 4
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_before_the_kill_is_no_run_that_was_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -97,7 +98,7 @@ def test_nothing_is_killed_where_the_federation_is_not_at_work(tmp_path: Path) -
     assert runs._find(0) is None
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_attack_servers_process_is_killed_and_the_run_ends_as_without(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks.kills", "--json", "--moments", "2", "--only", "attack_server"],

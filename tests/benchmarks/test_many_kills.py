@@ -28,7 +28,7 @@ def test_only_what_is_there_is_killed_and_counted(tmp_path: Path) -> None:
     assert runs.series.row()["kills"] == {"sim.py": 1} and draws > 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.early
 @pytest.mark.timeout(1800)
 def test_runs_on_a_cluster_end_as_in_process_whatever_is_killed() -> None:

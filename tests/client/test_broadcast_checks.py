@@ -50,7 +50,7 @@ def built_in() -> list[str]:
 # --- honest networks ---
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LARGE)) for n in built_in()])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.nightly] * (n in LARGE)) for n in built_in()])
 def test_a_fresh_network_gives_no_alarm(name: str) -> None:
     for init in ("torch", "glorot") if name in ("cnn1", "lenet", "mlp", "linear") else ("torch",):
         with initialising(0, "net"):
@@ -78,6 +78,7 @@ def test_a_trained_network_gives_no_alarm_although_decay_makes_columns_of_consta
     assert parallel(columns) >= 1  # this is why the share of columns must be large
 
 
+@pytest.mark.slow
 def test_a_hypernetwork_and_adapters_give_no_alarm(monkeypatch: pytest.MonkeyPatch) -> None:
     with initialising(0, "model"):
         generated = GeneratedNet(nets.build("lenet", (1, 8, 8), 10), 4, 16, "fan_in")
@@ -137,6 +138,7 @@ def test_zeros_in_one_layer_are_noticed_beside_tensors_that_begin_so() -> None:
     assert broadcast_alarms(arrays(sent), zeros_at_first(fresh)) == [words]
 
 
+@pytest.mark.slow
 def test_crafted_adapters_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, RANDOM)
     with initialising(0, "model"):

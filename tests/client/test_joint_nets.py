@@ -56,7 +56,7 @@ def test_others_are_joined(net: str) -> None:
     assert settled(resolve(asked(cohort="3", net=f"{NETS}:{net}")))[0].experiment.cohort == "3"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("net", ["gpt_tiny", "gpt_next", "bert_tiny"])
 def test_texts_of_unlike_numbers_train_together_exactly(net: str, tmp_path: Path) -> None:
     text = tmp_path / "text.txt"

@@ -41,7 +41,7 @@ SMALL = ("hidden=16", "embedding=8")
         {"net": "lenet", "local_epochs": 1},
         pytest.param(
             {"net": "resnet18", "norm": "group", "local_epochs": 1, "batch_size": 25, "lr": 0.01},
-            marks=pytest.mark.slow,
+            marks=pytest.mark.nightly,
         ),
         {"defence": "prune", "defended": "0,2"},
         {"order": "fixed"},
@@ -79,6 +79,7 @@ def test_steps_and_optimisers_of_finished_clients_stop(tmp_path: Path) -> None:
     assert [worker.steps_made for worker in workers] == [9, 15, 3, 15]
 
 
+@pytest.mark.slow
 def test_of_many_steps_each_client_does_its_own(tmp_path: Path) -> None:
     """Of 26 epochs the largest client has 130 steps: then old factors are added to a start of its own."""
     few, many = (asked(method="hyperfl", net="mlp", local_epochs=epochs, set=SMALL) for epochs in (25, 26))

@@ -78,6 +78,7 @@ def on_gpu(experiment: Experiment) -> Experiment:
     return dataclasses.replace(experiment, gpus_per_client=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", TRAINED_HERE)
 def test_rounds_on_a_gpu_are_those_on_the_processor(method: str, tmp_path: Path) -> None:
     experiment = resolve(by_method(SMALL, method)).experiment

@@ -136,6 +136,7 @@ def test_a_budget_for_a_patient_covers_as_many_examples_as_one_has_at_the_site(t
     assert not (tmp_path / "two" / "lines.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_site_rehearses_with_its_own_table(tmp_path: Path) -> None:
     root = site(tmp_path / "s", COST, rows("cost", 20))
     flags = ["--dataset", name_of(COST), "--data-root", str(root), "--method", "fedavg", "--attack", "analytic"]

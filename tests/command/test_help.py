@@ -32,6 +32,7 @@ def test_each_flag_is_in_one_group_or_a_task() -> None:
     assert set(times.values()) == {1} and all(flag.words for flag in flags().values())
 
 
+@pytest.mark.slow
 def test_flags_are_those_that_the_parser_takes() -> None:
     whole = pages.of_simulation(["--help-all"])
     for name, flag in flags().items():
@@ -90,6 +91,7 @@ def test_a_rehearsal_has_flags_of_its_own_and_begins_with_other_values(
     assert "  --clients INT           Clients in all. [10]" in printed(capsys, "run", asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [["sim.py", "--help-all"], ["-m", "flfw", "list", "fedavg"]])
 def test_whoever_stops_reading_sees_no_traceback(words: list[str]) -> None:
     process = subprocess.Popen(

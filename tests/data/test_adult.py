@@ -109,6 +109,7 @@ def real():
     return load("adult", REAL)
 
 
+@pytest.mark.slow
 def test_real_adult_has_the_papers_numbers():
     adult = real()
     assert (adult.train_x.shape, adult.test_x.shape, adult.md5_ok) == ((36631, 105), (12211, 105), True)
@@ -123,6 +124,7 @@ def test_real_adult_has_the_papers_numbers():
     assert (set(adult.mean), set(adult.std)) == ({0.0}, {1.0})
 
 
+@pytest.mark.slow
 def test_every_group_is_one_hot_or_all_zeros_where_unknown():
     adult = real()
     x = np.concatenate([adult.train_x, adult.test_x])
@@ -137,6 +139,7 @@ def test_every_group_is_one_hot_or_all_zeros_where_unknown():
     assert {column: rows for column, rows in unknown.items() if rows} == {1: 2799, 6: 2809, 13: 857}
 
 
+@pytest.mark.slow
 def test_real_adult_is_what_pandas_makes_of_it():
     import pandas as pd
 

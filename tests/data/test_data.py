@@ -409,6 +409,7 @@ print(sorted(heavy & set(sys.modules)))
     assert client.stdout == "[]\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "published"), [("mnist", "MNIST"), ("fmnist", "FashionMNIST")])
 def test_real_mnist_has_torchvisions_sums(name, published):
     if not (REAL / published).is_dir():
@@ -434,6 +435,7 @@ def test_cifar10_sums_are_torchvisions():
     assert describe("cifar10").files == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(UNPUBLISHED)
 def test_real_cifar10():
     if not (REAL / "cifar-10-batches-py").is_dir():

@@ -284,6 +284,7 @@ def real(name, folder):
     return load(name, REAL)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings(UNPUBLISHED)
 def test_real_usps():
     usps = real("usps", "USPS")
@@ -292,6 +293,7 @@ def test_real_usps():
     assert np.bincount(usps.test_y).tolist() == [359, 264, 198, 166, 200, 160, 170, 147, 166, 177]
 
 
+@pytest.mark.slow
 def test_real_mnist_m_shows_mnists_digits():
     mnist_m = real("mnist_m", "mnist_m")
     assert (mnist_m.train_x.shape[1:], mnist_m.test_x.shape[1:]) == ((3, 32, 32), (3, 32, 32))

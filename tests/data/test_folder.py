@@ -228,6 +228,7 @@ def test_clients_import_no_torchvision_for_it(tmp_path):
     assert client.stdout == "False\n"
 
 
+@pytest.mark.slow
 def test_a_folder_nobody_has_seen_is_trained_on_and_audited(tmp_path, monkeypatch):
     write(tmp_path / "own", {"leaf": 12, "rose": 12, "sea": 12}, size=(3, 64, 64))
     monkeypatch.chdir(tmp_path)

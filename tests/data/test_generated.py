@@ -52,6 +52,7 @@ def test_the_first_examples_are_the_same_however_many_there_are() -> None:
             assert not np.array_equal(made("train", 9, 40), made("test", 9, 40))
 
 
+@pytest.mark.slow
 def test_another_process_generates_the_same_bytes() -> None:
     code = "from tests.data.test_generated import sums; print(*sums())"
     printed = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout

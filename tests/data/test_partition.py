@@ -156,6 +156,7 @@ def test_digits_main_job():
     assert counts(digits.test_y, made.test[4]) == [13, 1, 1, 1, 1, 1, 1, 1, 13, 13]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Expected the published")
 @pytest.mark.parametrize("name", FOLDERS)
 @pytest.mark.parametrize("clients", [20, 100])
@@ -432,6 +433,7 @@ def test_alternate_halves_are_the_same_at_every_seed_and_dealt_anew():
         Sampled(halves="odd")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Expected the published")
 @pytest.mark.parametrize(("clients", "tests"), [(4, 1250), (8, 625)])
 def test_sampled_cifar_as_in_the_paper(clients, tests):
@@ -571,6 +573,7 @@ def test_pools_by_classes_give_each_client_its_own_few():
         split(toy(train=2), Pools(200, classes=11), clients=2, seed=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "chosen", "clients"),
     [

@@ -266,6 +266,7 @@ def test_headers_are_read_once_for_each_state_of_a_folder(tmp_path, monkeypatch)
 RUN = "--method fedavg --net linear --clients 2 --rounds 1 --local-epochs 1 --engine inproc"
 
 
+@pytest.mark.slow
 def test_a_folder_of_any_photos_is_trained_on_and_audited(tmp_path, monkeypatch, capsys):
     root = damaged_folder(tmp_path / "own")
     monkeypatch.chdir(tmp_path)

@@ -201,6 +201,7 @@ def test_another_encoding_is_named_and_can_be_read(tmp_path: Path) -> None:
         load(tmp_path / "p.parquet", "y", prefix="parquet")
 
 
+@pytest.mark.slow
 def test_semicolons_decimal_commas_and_a_thousand_columns(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     names = [f"g{n}" for n in range(1000)]

@@ -75,6 +75,7 @@ def by_the_formulas(step: LocalStep, settings: DCS2Settings, x_c: Tensor, y_c: T
     return mixed + share * g, x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stop", ["never", "threshold"])
 def test_the_sent_gradient_is_the_papers(stop: str) -> None:
     with rounds.exactly():
@@ -92,6 +93,7 @@ def test_the_sent_gradient_is_the_papers(stop: str) -> None:
         assert (stop == "never") or moved > 0
 
 
+@pytest.mark.slow
 def test_the_search_ends_once_the_samples_are_far_apart() -> None:
     step, chosen = batch(network()), torch.ones(2, dtype=torch.bool)
     never, soon = (
@@ -104,6 +106,7 @@ def test_the_search_ends_once_the_samples_are_far_apart() -> None:
     assert float((x - start).abs().max()) > 0.3 and never.cosine > soon.cosine
 
 
+@pytest.mark.slow
 def test_only_sensitive_samples_are_concealed() -> None:
     step = batch(network(), (3, 1, 7))
     assert DCS2(DCS2Settings(sensitive="0,9", **FEW)).step(step, torch_generator(1, "s")) is step.gradients
@@ -114,6 +117,7 @@ def test_only_sensitive_samples_are_concealed() -> None:
     assert len(x) == len(y) == 1 and int(y) != 3
 
 
+@pytest.mark.slow
 def test_a_later_step_searches_with_its_own_weights_and_samples() -> None:
     net, defence = network(), DCS2(DCS2Settings(stop="never", **FEW))
     sent = [defence.step(batch(net), torch_generator(1, "s"))]
@@ -145,6 +149,7 @@ def test_starts_are_of_other_classes(start: str) -> None:
         assert float(apart.min(1).values.max()) < 1e-4 and torch.equal(labels[apart.argmin(1)], y)
 
 
+@pytest.mark.slow
 def test_a_box_and_the_features_change_the_search() -> None:
     step, chosen = batch(network()), torch.ones(2, dtype=torch.bool)
     results = {}
@@ -169,6 +174,7 @@ def test_what_points_away_is_projected() -> None:
     assert strong["a"].tolist() == pytest.approx([-4 + 8 / 4.001 * 2, 1.0], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_with_no_mixture_the_divisor_is_two() -> None:
     step = batch(network())
     sent = {
@@ -244,6 +250,7 @@ def test_data_that_fit_are_not_refused(given: dict[str, Any]) -> None:
     DCS2(DCS2Settings(**given)).check_data(held)
 
 
+@pytest.mark.slow
 def test_listed_examples_alone_are_concealed_in_probes(tmp_path: Path) -> None:
     flags = "--method fedavg --dataset digits --net linear --clients 1 --rounds 1 --local-epochs 1 --batch-size 1000"
     flags += " --engine inproc --images 2 --audit-rounds 0 --attack analytic --defence dcs2"
@@ -276,6 +283,7 @@ def test_a_pool_of_one_class_is_refused() -> None:
         DCS2(DCS2Settings(**FEW)).step(alone, torch_generator(1, "s"))
 
 
+@pytest.mark.slow
 def test_a_run_logs_the_cosine_and_its_audit_claims_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--method fedavg --dataset digits --net lenet --clients 2 --rounds 1 --local-epochs 1 --batch-size 200"
     flags += " --engine inproc --attack analytic --images 1 --audit-rounds 0 --defence dcs2 --set dcs2.steps=3"

@@ -444,7 +444,7 @@ def test_the_words_name_every_stage_and_its_settings() -> None:
     assert hiding(resolved("soteria+prune"), TARGET, "server", True).how == "written"
 
 
-@pytest.mark.slow  # a whole audited run
+@pytest.mark.nightly  # a whole audited run
 def test_an_audited_run_names_the_pipeline(tmp_path: Path) -> None:
     experiment = asked(
         "soteria+prune", side=8, engine="inproc", rounds=1, local_epochs=1, images=2, audit_rounds="0", attack=("ig",)

@@ -206,7 +206,7 @@ def error(scale: float, knows: bool) -> float:
     return float((torch.cat([f.samples for f in result]) - images).square().mean((1, 2, 3)).sqrt().mean())
 
 
-@pytest.mark.slow  # four searches
+@pytest.mark.nightly  # four searches
 def test_a_search_that_computes_the_noise_comes_as_close_as_without_the_defence() -> None:
     without_noise, knowing, unknowing = error(0.0, knows=False), error(1.0, knows=True), error(1.0, knows=False)
     assert without_noise < 0.08 and knowing < 1.5 * without_noise + 0.01
@@ -214,6 +214,7 @@ def test_a_search_that_computes_the_noise_comes_as_close_as_without_the_defence(
     assert error(0.0, knows=True) < 1.5 * without_noise + 0.01  # weakened to nothing
 
 
+@pytest.mark.slow
 def test_noise_beyond_all_digits_defeats_it() -> None:
     assert error(1e8, knows=True) > 0.15  # a random image of this kind is about 0.3 away
 
@@ -252,7 +253,7 @@ def test_soteria_on_the_bottleneck_itself_has_no_adaptation() -> None:
     assert [composes([PrecodeAdaptation({"scale": 1.0}), one]) for one in operators] == [False, True]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_audit_of_several_steps_never_says_that_it_knew_everything(tmp_path: Path) -> None:
     few = ("ig.iterations=2", "sampled.train=20")
     experiment = asked(

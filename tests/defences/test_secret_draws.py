@@ -147,6 +147,7 @@ def finished(folder: Path, **changes: Any) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
 
 
+@pytest.mark.slow
 def test_simulations_repeat_unless_secret_draws_are_asked_for(tmp_path: Path) -> None:
     one, two = (finished(tmp_path / f"seeded-{n}") for n in range(2))
     assert one["config"]["defence_draws"] == "seed" and not any("Random numbers" in note for note in one["notes"])

@@ -96,6 +96,7 @@ def test_a_step_on_other_tensors_is_left_alone() -> None:
     assert Soteria(SoteriaSettings(0.5, "classifier")).step(head, torch.Generator()) is rest
 
 
+@pytest.mark.slow
 def test_a_client_sends_and_follows_the_defended_gradient(tmp_path: Path) -> None:
     given = {"method": "fedavg", "net": "lenet", "clients": 2, "local_epochs": 1, "batch_size": 1000, "lr": 0.5}
     experiment = without_auto(
@@ -141,7 +142,7 @@ def reconstructed(net: nn.Module, ratio: float, knows: bool) -> float:
     return float((result.samples - x).square().mean().sqrt())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_that_is_told_comes_as_close_as_without_the_defence() -> None:
     bare, unknowing = reconstructed(network(), 0.0, False), reconstructed(network(), 0.8, False)
     knowing = [reconstructed(network(), ratio, True) for ratio in (0.0, 0.8)]  # weakened to nothing, and not
@@ -149,6 +150,7 @@ def test_a_search_that_is_told_comes_as_close_as_without_the_defence() -> None:
     assert unknowing > 2 * max(knowing)
 
 
+@pytest.mark.slow
 def test_where_the_representation_is_the_image_hiding_all_of_it_defeats_the_search() -> None:
     assert reconstructed(network("linear"), 0.0, True) < 0.05
     assert reconstructed(network("linear"), 0.99, True) > 0.15

@@ -114,6 +114,7 @@ def test_heartbeats_go_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> Non
     sender.stop()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("last", "code"),
     [("raise RuntimeError('lost' + chr(27))", 1), ("sys.exit(305)", 305 % 256), ("sys.exit('why')", 1), ("pass", 0)],

@@ -386,6 +386,7 @@ def test_a_folder_that_is_no_federation_is_refused(
         assert message.startswith("flfw.deploy: Expected ") and message.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_status_needs_no_torch_and_two_seconds_at_most(made: Path) -> None:
     code = "import sys; from flfw.deploy.__main__ import main; "
     code += "code = main(sys.argv[1:]); print('torch' in sys.modules, code)"
@@ -437,6 +438,7 @@ def test_flowers_programs_report_home_about_nothing_and_install_nothing(tmp_path
 # --- the app -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_code_has_the_same_hash(capsys: pytest.CaptureFixture[str]) -> None:
     result = submit.bundle_hash()
     assert result == hashlib.sha256(submit.bundle()).hexdigest()
@@ -445,6 +447,7 @@ def test_the_same_code_has_the_same_hash(capsys: pytest.CaptureFixture[str]) -> 
     assert capsys.readouterr().out == f"{result}\n"
 
 
+@pytest.mark.slow
 def test_one_other_character_is_another_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("flfw", "strategies", "clients", "attacks"):
         shutil.copytree(ROOT / package, tmp_path / package, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
@@ -476,6 +479,7 @@ def wait_for(holds: Callable[[], bool], seconds: float = 20) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_program_is_started_once_found_again_and_ended(part: Path) -> None:
     assert processes.alive(part, "part") is None
     pid = begin(part)

@@ -251,7 +251,7 @@ def kill(folder: Path, name: str) -> None:
     wait_for(lambda: processes.alive(folder, name) is None)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation: Layout, tmp_path: Path) -> None:
     """With noise that repeats, and numbers that are reported: neither is the default of real clients."""
     methods = {"fed_cdp": ("noise_source=seed",), "fedcg": ("iterations=10",)}
@@ -269,20 +269,20 @@ def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation:
         require_same(federation, tmp_path / method, here[method], 2, private_tensors=method == "fedcg")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_large_model_too(federation: Layout, tmp_path: Path) -> None:
     call(*deployed(federation, tmp_path / "there", *HYPERFL)[1:], limit=280)
     require_same(federation, tmp_path / "there", simulated(tmp_path / "here", *HYPERFL), 3)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_each_site_is_sent_a_network_of_its_own(federation: Layout, tmp_path: Path) -> None:
     chosen = ("--rounds", "2", "--metrics", "all", "--method", "pfedhn_pc", *COMMON, "hidden=8")
     call(*deployed(federation, tmp_path / "there", *chosen)[1:], limit=280)
     require_same(federation, tmp_path / "there", simulated(tmp_path / "here", *chosen), 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_frozen_body_too_and_sites_refuse_another_one(federation: Layout, tmp_path: Path) -> None:
     chosen = ("--rounds", "2", "--metrics", "all", "--method", "hyperfl_lpm", "--net", "resnet18_imagenet", *COMMON)
     chosen += ("hidden=4", "embedding=4")
@@ -310,6 +310,7 @@ def over_tls(layout: Layout, authority: Path, protocols: list[str]) -> ssl.SSLSo
     return context.wrap_socket(plain, server_hostname="127.0.0.1")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(transport() != "gRPC", reason="later SuperNodes speak HTTP")
 def test_the_port_for_sites_speaks_http_2_over_tls(federation: Layout) -> None:
     with closing(over_tls(federation, federation.site(0) / "ca.crt", ["h2", "http/1.1"])) as wire:
@@ -352,6 +353,7 @@ def test_a_key_that_is_not_registered_is_refused(federation: Layout, tmp_path: P
     assert "SuperNode ID" not in message and "305" in message
 
 
+@pytest.mark.slow
 def test_a_supernode_with_another_authority_is_not_connected(federation: Layout, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(certificates.authority().public)
     _, message = as_site_0(federation, tmp_path / "other", {"--root-certificates": tmp_path / "ca.crt"})
@@ -379,7 +381,7 @@ def under(layout: Layout, number: int, policy: str) -> None:
     up(layout.folder)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_site_that_accepts_another_app_says_so(federation: Layout, tmp_path: Path) -> None:
     other = "apps = ['" + "0" * 64 + "']\nuploads = ['*']\nlargest_upload_mb = 1\n"
     with other_policy(federation, 1, lambda chosen: other):
@@ -387,7 +389,7 @@ def test_a_site_that_accepts_another_app_says_so(federation: Layout, tmp_path: P
     assert "this site's policy does not accept app " in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: Layout, tmp_path: Path) -> None:
     """As a hostile app finds it: what is no upload by the site's own list stays, whatever the app says of it."""
     with other_policy(federation, 2, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):
@@ -395,7 +397,7 @@ def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: Layout
     assert "client 2 failed in round 1: this site's policy does not let hypernet." in done.stderr.splitlines()[-1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_an_app_would_take_along_does_not_leave(federation: Layout, tmp_path: Path) -> None:
     """A hostile server, to a site that accepts any app: its own list of uploads is what counts."""
     with other_policy(federation, 2, lambda chosen: re.sub("apps = .*", 'apps = ["any"]', chosen)):
@@ -414,7 +416,7 @@ REFUSED = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_server_takes_a_sites_noise_off_unless_all_policies_let_it(federation: Layout, tmp_path: Path) -> None:
     """The server knows the seed, so it can simulate the noise; the clients of a round train before they add it."""
     bare, guess = simulated(tmp_path / "bare", *UNDEFENDED), simulated(tmp_path / "guess", *DEFENDED)
@@ -470,7 +472,7 @@ def ask_again(out: Path) -> None:
     call("sim.py", "--resume", str(out))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, tmp_path: Path) -> None:
     """Of rounds with mu = 1 / 6 the site allows three: one, the same again, and the first of a thousand."""
     three, four = (spent([(Mechanism(6.0, rounds), 1)], 100.0, 1e-5) for rounds in (3, 4))
@@ -500,7 +502,7 @@ def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, t
         assert spends(federation, 1) == f"{at_most(three)} is spent, messages 3, runs 2"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_site_that_says_private_counts_noisy_numbers_and_refuses_bare_ones(
     federation: Layout, tmp_path: Path
 ) -> None:
@@ -529,7 +531,7 @@ def test_a_site_that_says_private_counts_noisy_numbers_and_refuses_bare_ones(
 # --- what goes wrong -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(federation: Layout, tmp_path: Path) -> None:
     flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "5", *COMMON, "--round-deadline", "20")
     flags += ("--defence", "misbehaving:EachRoundOtherwise", "--defended", "1", "--on-client-failure", "drop")
@@ -545,7 +547,7 @@ def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(fede
     assert failed[2:] == [[(1, "its process died")], [late], []]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_site_that_says_it_is_another_one_is_left_out_by_its_key(federation: Layout, tmp_path: Path) -> None:
     """Site 1 tells that it is client 0: it loses its own place, and client 0 keeps its own."""
     words = [word.replace("partition-id=1 ", "partition-id=0 ") for word in federation.supernode_command(1)]
@@ -566,7 +568,7 @@ def test_a_site_that_says_it_is_another_one_is_left_out_by_its_key(federation: L
     assert [row["client"] for row in result["final"]["per_client"]] == [0, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_site_that_comes_late_takes_part_and_one_that_was_killed_comes_back(
     federation: Layout, tmp_path: Path
 ) -> None:
@@ -597,7 +599,7 @@ def test_a_site_that_comes_late_takes_part_and_one_that_was_killed_comes_back(
     assert {failure["client"] for failed in rounds[first:] for failure in failed} == {1} and rounds[-1] == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_with_too_few_clients_the_run_ends(federation: Layout, tmp_path: Path) -> None:
     flags = (*COMMON, "--method", "fedavg", "--rounds", "2", "--on-client-failure", "drop", "--min-clients", "3")
     with other_policy(federation, 0, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):
@@ -624,7 +626,7 @@ def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Layout, tm
     assert [row["round"] for row in numbers(out)["rounds"]] == list(range(1, 9))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: Layout, tmp_path: Path) -> None:
     out, away = tmp_path / "run", federation.site(2)
     flags = ("--method", "hyperfl", "--net", "lenet", "--rounds", "12", *COMMON, *SMALL)
@@ -647,7 +649,7 @@ def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: Layout
 # --- what is recorded ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_recorded_run_is_announced_at_both_ends_and_audited_with_what_sites_hand_over(
     federation: Layout, tmp_path: Path
 ) -> None:

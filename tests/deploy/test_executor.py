@@ -63,6 +63,7 @@ def forks(other: Path, fresh: str) -> list[list[str]]:
     return [one, two]
 
 
+@pytest.mark.slow
 def test_forks_draw_anew_and_import_the_apps_own_code(tmp_path: Path) -> None:
     one, two = forks(tmp_path, "become_fresh()")
     for drawn, again in zip(one[:2], two[:2], strict=True):
@@ -71,12 +72,14 @@ def test_forks_draw_anew_and_import_the_apps_own_code(tmp_path: Path) -> None:
         assert message[2:] == [str(tmp_path / "flfw" / "__init__.py"), "flwr-clientapp", "True", "0"]
 
 
+@pytest.mark.slow
 def test_without_it_they_would_not(tmp_path: Path) -> None:
     one, two = forks(tmp_path, "pass")
     assert one == two
     assert one[2:] == [flfw.__file__, "-c", "False", "1"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fed_cdp"])
 def test_training_imports_no_library_that_the_fork_does_not_have(method: str, tmp_path: Path) -> None:
     words = [sys.executable, "-c", TRAINS, method, str(tmp_path)]

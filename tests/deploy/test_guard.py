@@ -218,6 +218,7 @@ def test_a_site_with_a_damaged_ledger_does_not_start(tmp_path: Path, capsys: pyt
     )
 
 
+@pytest.mark.slow
 def test_what_makes_a_simulations_clients_answer_any_probe_is_left_out_of_a_sites_environment(tmp_path: Path) -> None:
     """Whoever starts a site may have it set; a site whose policy volunteers nothing would give all away."""
     (tmp_path / "policy.toml").write_text(POLICY.text())
@@ -287,6 +288,7 @@ def test_a_message_that_the_server_sends_again_counts_again_and_a_refused_run_do
     assert refused(one) == "this site's policy lets it answer 2 messages over all runs, and it has"
 
 
+@pytest.mark.slow
 def test_the_guard_imports_no_torch() -> None:
     lines = "import sys, flfw.deploy.guard; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", lines], check=False).returncode == 0

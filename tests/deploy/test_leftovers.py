@@ -278,7 +278,7 @@ def run_of(fed: Path, out: Path, temporary: Path, *flags: str) -> Iterator[subpr
             process.kill()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_a_real_federation_is_tidied_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ports, fed, temporary = free_ports(4), tmp_path / "fed", tmp_path / "tmp"

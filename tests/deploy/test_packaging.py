@@ -204,7 +204,7 @@ def healthy(test: list[str], environment: dict[str, str], seconds: float = 240) 
     return False
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(800)
 def test_the_words_of_the_containers_make_a_federation(tmp_path: Path) -> None:
     """Server and a site by the words of compose.yaml, two sites by the job script, registration and a run."""
@@ -252,7 +252,7 @@ def test_the_words_of_the_containers_make_a_federation(tmp_path: Path) -> None:
     assert is_complete(fed / "runs" / "first")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(800)
 def test_a_simulation_job_that_gets_sigterm_goes_on_when_it_is_put_back(tmp_path: Path) -> None:
     out = tmp_path / "run"
@@ -272,7 +272,7 @@ def test_a_simulation_job_that_gets_sigterm_goes_on_when_it_is_put_back(tmp_path
     assert is_complete(out)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_entry_point_of_the_image_is_a_command() -> None:
     (entry,) = [yaml.safe_load(words) for name, words in instructions() if name == "ENTRYPOINT"]
     (command,) = [yaml.safe_load(words) for name, words in instructions() if name == "CMD"]

@@ -41,6 +41,7 @@ def test_the_database_is_waited_for_longer_than_flower_does(monkeypatch: pytest.
     assert changed == known | {"busy_timeout": "25000"}
 
 
+@pytest.mark.slow
 def test_a_server_ends_with_the_process_that_starts_its_apps() -> None:
     program = """
 import subprocess, sys, time
@@ -59,7 +60,7 @@ time.sleep(600)
     assert (done.returncode, done.stderr) == (1, message)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_federation_outlasts_a_database_that_is_locked_for_a_while(tmp_path: Path) -> None:
     layout = made(tmp_path / "federation", "--methods", "fedavg")
     database, flags = layout.superlink / "superlink.db", ("--method", "fedavg", "--net", "lenet", *COMMON, *SMALL)

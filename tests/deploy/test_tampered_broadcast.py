@@ -18,7 +18,7 @@ from tests.support.paths import ROOT
 from tests.support.sites_at_work import at_work, deploy, free_ports
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.nightly,
     pytest.mark.timeout(600),
     pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning"),
 ]

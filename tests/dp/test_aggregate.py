@@ -454,6 +454,7 @@ def rounded_as_usual(client: NoisyClient) -> Tensor:
     return flat({n: value + noisy[n] for n, value in before.items()})
 
 
+@pytest.mark.slow
 def test_the_last_digits_of_a_sum_tell_nothing_of_its_parts(tiny: Experiment, tmp_path: Path) -> None:
     """A client's own message may show its digits; a sum of messages is claimed to show the sum of the noises alone."""
     settings = ("noise_multiplier=0.002", "clip=1000", "grouping=flat", "noise_shares=4")  # a deviation of 1
@@ -553,6 +554,7 @@ def killed(experiment: Experiment, server_round: int, resumed: bool) -> None:
             run.resume(experiment) if resumed else run.run(experiment)
 
 
+@pytest.mark.slow
 def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment) -> None:
     """A round under the lower number may have been summed, though nothing of it is kept."""
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=2"))

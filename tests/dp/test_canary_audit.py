@@ -253,6 +253,7 @@ def found_over_one(client: type[NoisyClient], clients: int, runs: int) -> int:
     return sum(heard(client, clients, 200, 1.0, seed)["mean_difference"]["mu"] > 1 for seed in range(runs))
 
 
+@pytest.mark.slow
 def test_two_thirds_of_the_noise_are_caught_by_a_thousand_canaries_and_honest_noise_is_not() -> None:
     assert found_over_one(TwoThirds, 5, 4) == 4
     assert found_over_one(Honest, 5, 4) <= 1
@@ -411,6 +412,7 @@ def test_a_run_that_claims_nothing_has_a_row_of_its_own(tmp_path: Path) -> None:
     assert entry["assumptions"] and entry["lower"]["epsilon"] > 1.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [0, 2])
 def test_a_run_that_was_cut_short_finds_the_same(whole: Path, tmp_path: Path, after: int) -> None:
     save = Checkpoints.save

@@ -133,6 +133,7 @@ def test_shuffled_passes_are_a_gaussian_step_in_each_pass(method: str, grouping:
     assert against(experiment, "example") == epsilon(6 / sqrt(groups), 1, 10)
 
 
+@pytest.mark.slow
 def test_poisson_batches_count_all_steps_at_the_rate_of_the_smallest_client() -> None:
     """2 passes of 3 batches for 25 examples, 5 rounds; 10 of 20 examples are a rate of a half."""
     for method in ("fed_cdp", "dp_fedavg"):

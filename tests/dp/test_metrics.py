@@ -54,6 +54,7 @@ def test_reported_numbers_tell_neighbours_apart_and_with_none_there_are_none(met
         assert answers("none", method, fewer) == ({}, {}, with_it[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "dp_fedavg", "hyperfl"])
 def test_a_run_without_reported_numbers_trains_and_says_why_nothing_is_there(
     method: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

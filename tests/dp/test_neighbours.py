@@ -60,6 +60,7 @@ def steps_tell(examples: int, batches: str) -> float:
     return LR * SIGMA * CLIP * sqrt(sum(1 / size**2 for size in sizes))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", ["shuffled", "poisson"])
 def test_the_size_of_the_noise_tells_40_examples_from_41(batches: str) -> None:
     """With metrics=none, and a batch that is full with 40: in 60 of 60 messages."""

@@ -108,6 +108,7 @@ def outcome(client: type[NoisyClient], seed: int = 0, **others: Any) -> Residual
     return result
 
 
+@pytest.mark.slow
 def test_honest_noise_passes() -> None:
     many = [outcome(DPFedAvgClient, seed) for seed in range(4)]
     assert min(result.p for result in many) > 0.01
@@ -147,6 +148,7 @@ def rows_tested(seed: int, rows: int, sizes: list[int]) -> Residual:
     return result
 
 
+@pytest.mark.slow
 def test_of_honest_noise_as_many_runs_as_stated_fail() -> None:
     """Of 1,000 runs 5 % are 50, with a deviation of 6.9; Bonferroni leaves a little less. The interval covers 95 %."""
     many = [rows_tested(seed, 4, [50, 3, 200]) for seed in range(1000)]
@@ -154,6 +156,7 @@ def test_of_honest_noise_as_many_runs_as_stated_fail() -> None:
     assert 928 < sum(result.low < 1 < result.high for result in many) < 972
 
 
+@pytest.mark.slow
 def test_of_honest_noise_at_most_as_many_runs_as_stated_are_ever_accused() -> None:
     """By the whole or by an alarm: of 400 runs of 12 looks at most 5 % are 20, with a deviation of 4.4.
 

@@ -182,6 +182,7 @@ def is_scale(numbers: np.ndarray, deviation: float) -> bool:
     return bool(low < statistic < high)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_a_clients_numbers_have_the_noise_that_is_counted_and_no_other(kind: str) -> None:
     """Numbers of examples have a deviation of z sqrt(m + 1), with one mean beside them: 4 sqrt(2)."""
@@ -256,6 +257,7 @@ def share_told(with_it: np.ndarray, without: np.ndarray) -> float:
     return float(np.mean([*(with_it[half:] @ direction > middle), *(without[half:] @ direction <= middle)]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["a training example", "a test example"])
 def test_neighbours_are_not_told_by_what_clients_report(what: str) -> None:
     """At chance in 300 answers, by a discriminant that learnt from as many; half of a part is told, so it can learn."""
@@ -478,6 +480,7 @@ def budget_of(rounds: int) -> float:
     return (kept + beyond) / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("killed_in", "asked_for"), [(2, [1, 2, 2, 2, 3, 4]), (3, [1, 2, 3, 3, 3, 3])])
 def test_what_restarts_left_of_a_budget_is_claimed_and_no_more(
     small: Experiment, killed_in: int, asked_for: list[int]
@@ -494,6 +497,7 @@ def test_what_restarts_left_of_a_budget_is_claimed_and_no_more(
     assert epsilon_of_clients(folder) == gaussian(Phase(6.0, 1.0, 5), Phase(10.0, 1.0, 6)) <= budget_of(5)
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_a_budget_forbids_a_second_time_stays_within_it(small: Experiment) -> None:
     """Round 2 is asked for three times, and the server dies in the evaluation: five rounds and one evaluation."""
     folder = killed(private_run(small, rounds=9, epsilon_budget=budget_of(5), audit_rounds="0"), 2, 2)

@@ -128,6 +128,7 @@ def updates_of(lengths: Iterable[float], factor: float, sent: Mapping[str, Tenso
     return updates
 
 
+@pytest.mark.slow
 def test_the_mean_equals_a_loop_and_the_bound_comes_to_the_quantile() -> None:
     rng = np.random.default_rng(0)
     for quantile in (0.2, 0.5, 0.9):
@@ -227,6 +228,7 @@ def test_rungs_without_clipping_and_with_faint_noise_still_do_what_they_say(tiny
 RUN = ("unit=client", "quantile=0.5", "clip=0.5", "noise_multiplier=0.5")
 
 
+@pytest.mark.slow
 def test_the_bound_survives_a_resumption_to_the_bit(tiny: Experiment, tmp_path: Path) -> None:
     given = of(tiny, "dp_fedavg", *RUN, rounds=3, sample=2, sampling="poisson", metrics="none")
     whole = run.run(dataclasses.replace(given, out=tmp_path / "whole"))

@@ -63,6 +63,7 @@ def epsilon_of_clients(folder: Path) -> float:
 # --- rounds that are asked for again ---
 
 
+@pytest.mark.slow
 def test_each_restart_inside_one_round_is_another_release(small_sdp: Experiment) -> None:
     folder = killed(small_sdp, 2, 5)
     assert sim.main(["--resume", str(folder)]) == 0
@@ -70,12 +71,14 @@ def test_each_restart_inside_one_round_is_another_release(small_sdp: Experiment)
     assert epsilon_of_clients(folder) == gaussian(6, 8)
 
 
+@pytest.mark.slow
 def test_a_killed_first_round_counts_though_no_round_is_kept(small_sdp: Experiment) -> None:
     folder = killed(small_sdp, 1, 2)
     assert sim.main(["--resume", str(folder)]) == 0
     assert epsilon_of_clients(folder) == gaussian(6, 5)
 
 
+@pytest.mark.slow
 def test_seeded_noise_is_the_same_again_and_is_no_other_release(small_sdp: Experiment) -> None:
     seeded = dataclasses.replace(small_sdp, set=small_sdp.set[:-1])
     folder = killed(seeded, 2, 2)
@@ -84,6 +87,7 @@ def test_seeded_noise_is_the_same_again_and_is_no_other_release(small_sdp: Exper
     assert {entry["noise"] for entry in result_of(folder)["privacy"]} == {"seed"}
 
 
+@pytest.mark.slow
 def test_a_budget_holds_over_restarts(small_sdp: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
     """Five rounds fit; three are spent on the second one, so that the fourth is the last."""
     budget = (gaussian(6, 5) + gaussian(6, 6)) / 2
@@ -97,6 +101,7 @@ def test_a_budget_holds_over_restarts(small_sdp: Experiment, capsys: pytest.Capt
     assert len(result["rounds"]) == 3
 
 
+@pytest.mark.slow
 def test_a_budget_by_the_papers_count_has_restarts_in_it(small_sdp: Experiment) -> None:
     """Its count of one round more than there are (table VI), of all the rounds that were asked for."""
     experiment = dataclasses.replace(small_sdp, rounds=9, accounting="paper", audit_rounds="0")
@@ -113,6 +118,7 @@ def test_a_budget_by_the_papers_count_has_restarts_in_it(small_sdp: Experiment) 
     assert printed["epsilon"] == five.epsilon("client", DELTA) <= budget
 
 
+@pytest.mark.slow
 def test_a_round_that_never_ended_counts_though_the_budget_ends_the_run_before_it(small_sdp: Experiment) -> None:
     """Five messages left for rounds 1, 2 and three times 3; there is none for a fourth try."""
     budget = (gaussian(6, 5) + gaussian(6, 6)) / 2
@@ -198,6 +204,7 @@ def cohorts(folder: Path) -> list[list[int]]:
     return [[int(row[1]) for row in rows if int(row[0]) == r] for r in range(1, 9)]
 
 
+@pytest.mark.slow
 def test_nobody_with_the_seed_knows_the_cohorts_of_secure_noise(small: Experiment, tmp_path: Path) -> None:
     changes = {"method": "dp_fedavg", "net": "mlp", "split": "sampled", "rounds": 8, "attack": ("none",), "clients": 6}
     drawing = {"sample": 3, "sampling": "poisson"}
@@ -255,6 +262,7 @@ def test_a_client_may_be_drawn_in_every_round_as_far_as_anybody_knows() -> None:
     assert mechanism.phase(amplified=False) == Phase(6.0, 1.0, 9)
 
 
+@pytest.mark.slow
 def test_the_number_of_clients_in_a_round_is_as_secret_as_who_they_are(small: Experiment, tmp_path: Path) -> None:
     """Who knows all other coins learns the last one from it; and from a run that goes on, where it needs everybody."""
     changes = {"method": "dp_fedavg", "net": "mlp", "split": "sampled", "rounds": 8, "attack": ("none",), "clients": 3}
@@ -300,7 +308,7 @@ def test_noise_is_secure_with_real_clients_unless_it_is_chosen_otherwise(tmp_pat
     assert without.experiment.set == ()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_simulation_says_that_its_figures_are_of_secure_noise(capsys: pytest.CaptureFixture[str]) -> None:
     flags = [
         "--method",

@@ -247,6 +247,7 @@ def test_a_budget_goes_through_the_node_config(tmp_path: Path) -> None:
     assert budgeted({"partition-id": 0}) is None
 
 
+@pytest.mark.slow
 def test_two_processes_never_spend_the_same_epsilon(tmp_path: Path) -> None:
     """Of a budget for 5 messages two processes that try 5 each get 5 in all."""
     path, started = tmp_path / "lines.jsonl", multiprocessing.get_context("spawn")
@@ -345,6 +346,7 @@ def training(tmp_path: Path) -> Iterator[Popen[str]]:
             process.kill()
 
 
+@pytest.mark.slow
 def test_what_was_killed_before_it_answered_is_counted(tmp_path: Path, training: Popen[str]) -> None:
     os.kill(training.pid, signal.SIGKILL)
     training.wait(60)

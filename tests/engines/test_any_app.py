@@ -12,7 +12,7 @@ import pytest
 FOLDER = Path(__file__).parents[2] / "examples" / "any_app"
 APPS = ["message_app", "numpy_app", "adam_app", "state_app"]
 
-pytestmark = [pytest.mark.early, pytest.mark.slow]
+pytestmark = [pytest.mark.early, pytest.mark.nightly]
 
 
 def digests(engine: str) -> dict[str, str]:

@@ -37,6 +37,7 @@ def test_an_app_has_every_module() -> None:
     }
 
 
+@pytest.mark.slow
 def test_flower_carries_every_module_of_the_repository(tmp_path: Path) -> None:
     # Flower leaves out what it takes for a test by its name, `*_test.py`, and all that .gitignore names.
     with ZipFile(BytesIO(build_fab_from_disk(REPOSITORY))) as fab:

@@ -33,7 +33,7 @@ def options(command: str) -> set[str]:
     return {word.rstrip(",") for word in shown.stdout.split() if word.startswith("--")}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("file", ["slurm.sbatch", "machines.yaml"])
 def test_ray_knows_the_options_of_its_commands(file: str) -> None:
     text = (FOLDER / file).read_text()
@@ -69,7 +69,7 @@ def test_ray_accepts_the_group_of_machines() -> None:
     assert config["provider"]["worker_ips"] == ["10.0.0.2", "10.0.0.3"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.early
 def test_the_job_of_slurm_runs_and_goes_on(tmp_path: Path) -> None:
     """With commands in the place of Slurm's that do on this machine what these do on several."""

@@ -72,12 +72,13 @@ with until(time.time() + 3.0, context):
 """
 
 
+@pytest.mark.slow
 def test_a_client_that_fails_early_does_not_lift_the_deadline_of_its_cohort() -> None:
     done = subprocess.run([sys.executable, "-c", WORK], capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 1 and "Timeout" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.early
 def test_a_cohort_may_take_more_than_half_of_its_time() -> None:
     """Two clients that sleep for 4 s each: half of 14 s is less than both need, and the rest not enough for another."""

@@ -112,7 +112,7 @@ def test_a_cohort_changes_a_run_by_rounding_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.early
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["fedper", "hyperfl"])
 def test_ray_equals_in_process_bit_for_bit_in_cohorts(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -126,6 +126,7 @@ def test_ray_equals_in_process_bit_for_bit_in_cohorts(
     assert all(torch.equal(value, two[name]) for name, value in one.items())
 
 
+@pytest.mark.slow
 def test_a_run_in_cohorts_resumes_to_the_same_bits(tmp_path: Path) -> None:
     experiment = small(method="fedper")
     run.run(dataclasses.replace(experiment, out=tmp_path / "whole"))

@@ -54,12 +54,13 @@ def same_on_ray(small: Experiment, tmp_path: Path, method: str, engine: str = "r
     assert rungs == {"control": 2, "easy": 2, "target": 4, **beside}  # two probes each, the target's in two rounds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ON_RAY)
 def test_ray_equals_in_process_bit_for_bit(small: Experiment, tmp_path: Path, method: str) -> None:
     same_on_ray(small, tmp_path, method)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", [m for m in plugins.names(plugins.METHOD) if m not in ON_RAY and m != "local_only"])
 def test_ray_equals_in_process_for_every_method(small: Experiment, tmp_path: Path, method: str) -> None:
     same_on_ray(small, tmp_path, method)
@@ -70,7 +71,7 @@ def test_flowers_engine_equals_in_process_bit_for_bit(small: Experiment, tmp_pat
     same_on_ray(small, tmp_path, "fedper", "flwr-sim")
 
 
-@pytest.mark.parametrize("name", ["inproc", *(pytest.param(e, marks=pytest.mark.slow) for e in ("ray", "flwr-sim"))])
+@pytest.mark.parametrize("name", ["inproc", *(pytest.param(e, marks=pytest.mark.nightly) for e in ("ray", "flwr-sim"))])
 def test_a_client_that_raises_ends_the_run_by_name(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -119,7 +120,7 @@ def test_in_process_clients_cannot_change_what_others_receive() -> None:
         views(record)["w"][0] = 5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_engine_that_fails_ends_the_run_and_its_threads(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

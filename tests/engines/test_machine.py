@@ -169,7 +169,7 @@ def cluster() -> Iterator[str]:
     running.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cluster_is_joined_and_its_gpus_are_shared_out(
     cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -193,7 +193,7 @@ def test_a_cluster_is_joined_and_its_gpus_are_shared_out(
         assert machine.resources(cluster) == Resources((Node(1, 1), Node(1, 1)), "the cluster's")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("method", "train"), [("hyperfl_lpm", "adapter"), ("fedavg", "lora"), ("fedavg", "fixed")])
 def test_frozen_bodies_get_their_shares_of_a_gpu(cluster: str, tmp_path: Path, method: str, train: str) -> None:
     """All of a network moves, see tests/nets/test_backbones.py; here clients see no GPU if there is none."""
@@ -209,7 +209,7 @@ def test_frozen_bodies_get_their_shares_of_a_gpu(cluster: str, tmp_path: Path, m
     assert there["provenance"]["weights"] == here["provenance"]["weights"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("flags", "line"),
     [

@@ -280,7 +280,7 @@ def last_model(folder: Path) -> dict[str, bytes]:
     return {name: value.numpy().tobytes() for name, value in load_file(last).items() if name.startswith("model/")}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.early
 def test_a_run_with_sums_ends_with_the_bits_of_one_without(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

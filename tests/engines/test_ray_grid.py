@@ -26,7 +26,7 @@ from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack
 from tests.support.actor_app import app, together
 
-pytestmark = [pytest.mark.early, pytest.mark.slow]
+pytestmark = [pytest.mark.early]
 
 CLIENTS = 12
 
@@ -80,6 +80,7 @@ def pids(replies: Iterable[Message]) -> set[int]:
     return {int(reply.content.metric_records["metrics"]["pid"]) for reply in replies}  # type: ignore[arg-type]
 
 
+@pytest.mark.nightly
 def test_replies_come_in_order_with_each_clients_own_numbers(grid: Any) -> None:
     order = [3, 0, 11, 7, 1, 2, 4, 5]
     sent = asked(order)
@@ -94,6 +95,7 @@ def test_replies_come_in_order_with_each_clients_own_numbers(grid: Any) -> None:
     assert len(pids(replies)) == 2, "both actors have work"
 
 
+@pytest.mark.nightly
 def test_each_client_may_be_sent_its_own_arrays(grid: Any) -> None:
     messages = [message for p in range(6) for message in asked([p], arrays=pack({"w": torch.full((5000,), 10.0 * p)}))]
     replies = grid.send_and_receive(messages)
@@ -101,6 +103,7 @@ def test_each_client_may_be_sent_its_own_arrays(grid: Any) -> None:
     assert values == [0, 11, 22, 33, 44, 55]
 
 
+@pytest.mark.nightly
 def test_a_client_knows_its_number_and_the_configuration(grid: Any) -> None:
     (reply,) = grid.send_and_receive([Message(RecordDict(), 5, "query")])
     assert dict(reply.content.config_records["about"]) == {"partition": 4, "of": CLIENTS, "seed": 17}
@@ -109,11 +112,13 @@ def test_a_client_knows_its_number_and_the_configuration(grid: Any) -> None:
         grid.push_messages([Message(RecordDict(), CLIENTS + 1, "query")])
 
 
+@pytest.mark.nightly
 def test_what_the_app_keeps_of_a_client_comes_back_whatever_actor_answers(grid: Any) -> None:
     before = seen(grid.send_and_receive(asked(range(4))))
     assert seen(grid.send_and_receive(asked(range(4)))) == [n + 1 for n in before]
 
 
+@pytest.mark.nightly
 def test_what_a_client_raises_is_its_own_error_reply(grid: Any) -> None:
     replies = grid.send_and_receive(asked(range(CLIENTS), "raises", [2]))
     assert [reply.has_error() for reply in replies] == [p == 2 for p in range(CLIENTS)]
@@ -121,6 +126,7 @@ def test_what_a_client_raises_is_its_own_error_reply(grid: Any) -> None:
     assert replies[2].metadata.src_node_id == 3
 
 
+@pytest.mark.nightly
 def test_a_client_that_dies_is_asked_once_more_and_takes_nobody_with_it(grid: Any, tmp_path: Path) -> None:
     replies = list(StreamingGrid(grid).send_and_receive(asked(range(CLIENTS), "dies", [4], tmp_path), timeout=240))
     assert [reply.has_error() for reply in replies] == [p == 4 for p in range(CLIENTS)]
@@ -129,6 +135,7 @@ def test_a_client_that_dies_is_asked_once_more_and_takes_nobody_with_it(grid: An
     warm(grid)
 
 
+@pytest.mark.nightly
 def test_a_client_that_dies_once_answers_all_the_same(grid: Any, tmp_path: Path) -> None:
     before = seen(grid.send_and_receive(asked(range(CLIENTS))))
     replies = grid.send_and_receive(asked(range(CLIENTS), "dies_once", [1, 8], tmp_path), timeout=240)
@@ -136,6 +143,7 @@ def test_a_client_that_dies_once_answers_all_the_same(grid: Any, tmp_path: Path)
     assert seen(replies) == [n + 1 for n in before], "what the dead had done does not count"
 
 
+@pytest.mark.slow
 def test_an_actor_killed_from_outside_is_replaced(grid: Any) -> None:
     (one, *_) = pids(grid.send_and_receive(asked(range(CLIENTS))))
     ids = grid.push_messages(asked(range(CLIENTS), "sleeps", [0, 1]))
@@ -144,6 +152,7 @@ def test_an_actor_killed_from_outside_is_replaced(grid: Any) -> None:
     assert partitions(replies) == list(range(CLIENTS))
 
 
+@pytest.mark.nightly
 def test_a_client_that_hangs_holds_up_only_itself(grid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its actor is ended; the others of its chunk are asked again, and so is it."""
     warm(grid)
@@ -152,6 +161,7 @@ def test_a_client_that_hangs_holds_up_only_itself(grid: Any, tmp_path: Path, mon
     assert partitions(replies) == list(range(CLIENTS))
 
 
+@pytest.mark.nightly
 def test_an_actor_that_hangs_with_one_message_alone_is_named_and_ended_once_others_wait(
     grid: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -173,6 +183,7 @@ def test_an_actor_that_hangs_with_one_message_alone_is_named_and_ended_once_othe
     assert partitions(again) == [0, 0] and int(named[1]) not in pids([*replies, *again])
 
 
+@pytest.mark.nightly
 def test_nobody_waits_for_what_has_expired(grid: Any) -> None:
     began = time.monotonic()
     replies = list(StreamingGrid(grid).send_and_receive(asked(range(4), "sleeps", [0, 1, 2, 3], ttl=0.5), timeout=60))
@@ -181,6 +192,7 @@ def test_nobody_waits_for_what_has_expired(grid: Any) -> None:
     assert partitions(grid.send_and_receive(asked([5, 6]))) == [5, 6]
 
 
+@pytest.mark.nightly
 def test_the_timeout_ends_the_wait_and_leaves_what_has_come(grid: Any) -> None:
     warm(grid)
     replies = grid.send_and_receive([*asked([0]), *asked([1], "sleeps", [1])], timeout=0.5)
@@ -194,6 +206,7 @@ def test_the_timeout_ends_the_wait_and_leaves_what_has_come(grid: Any) -> None:
     assert grid.pull_messages(ids) == []
 
 
+@pytest.mark.nightly
 def test_clients_may_be_asked_from_several_threads(grid: Any) -> None:
     answers: dict[int, list[int]] = {}
 
@@ -208,6 +221,7 @@ def test_clients_may_be_asked_from_several_threads(grid: Any) -> None:
     assert answers == {p: [p] for p in range(CLIENTS)}
 
 
+@pytest.mark.nightly
 def test_nothing_is_kept_of_what_was_answered(grid: Any) -> None:
     grid.send_and_receive(asked(range(CLIENTS)))
     assert not grid._asked and not grid._arrived and not grid._pool._stored
@@ -233,23 +247,27 @@ def sizes(replies: Iterable[Message]) -> list[int]:
 WHOLE = [5] * 10 + [2] * 2
 
 
+@pytest.mark.nightly
 def test_cohorts_are_those_of_the_messages_whatever_the_pace(joining: Any) -> None:
     replies = list(StreamingGrid(joining).send_and_receive(asked(range(CLIENTS)), timeout=240))
     assert (partitions(replies), sizes(replies)) == (list(range(CLIENTS)), WHOLE)
     assert sizes(joining.send_and_receive(asked([4]))) == [1]
 
 
+@pytest.mark.nightly
 def test_a_client_that_raises_fails_alone_in_its_cohort(joining: Any) -> None:
     replies = joining.send_and_receive(asked(range(CLIENTS), "raises", [2]))
     assert [reply.has_error() for reply in replies] == [p == 2 for p in range(CLIENTS)]
     assert (replies[2].error.code, replies[2].error.reason) == (2, "client 2 cannot")
 
 
+@pytest.mark.nightly
 def test_a_cohort_whose_process_dies_once_is_asked_as_a_whole_again(joining: Any, tmp_path: Path) -> None:
     replies = joining.send_and_receive(asked(range(CLIENTS), "dies_once", [3], tmp_path), timeout=240)
     assert (partitions(replies), sizes(replies)) == (list(range(CLIENTS)), WHOLE)
 
 
+@pytest.mark.nightly
 def test_a_client_that_dies_takes_nobody_of_its_cohort_with_it(joining: Any, tmp_path: Path) -> None:
     replies = joining.send_and_receive(asked(range(CLIENTS), "dies", [3], tmp_path), timeout=240)
     assert [reply.has_error() for reply in replies] == [p == 3 for p in range(CLIENTS)]
@@ -264,6 +282,7 @@ class Unloadable(ClientApp):
         return int, ("no app",)
 
 
+@pytest.mark.nightly
 def test_an_app_that_no_actor_can_load_ends_the_run_in_one_line() -> None:
     from flfw.engines.ray_grid import RayGrid
 

@@ -22,7 +22,7 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from tests.support.awkward_app import app
 
-pytestmark = [pytest.mark.early, pytest.mark.slow]
+pytestmark = [pytest.mark.early, pytest.mark.nightly]
 
 CLIENTS = 6
 

@@ -26,7 +26,7 @@ from flfw.engines import machine, ray_start
 from flfw.experiment import Experiment
 from tests.support.awkward_app import app
 
-pytestmark = [pytest.mark.early, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.early, pytest.mark.timeout(900)]
 
 COME_S = 600.0  # of a process that died at its start Ray only learns after `flfw.engines.ray_start`'s five minutes
 WORKERS = [(2, 1), (1, 0), (1, 0)]  # cores and GPUs of which they are told
@@ -73,6 +73,7 @@ def pids_of(grid: Any, actors: int) -> set[int]:
     return pids
 
 
+@pytest.mark.slow
 def test_actors_land_where_their_resources_are(joined: RayNodes) -> None:
     assert sorted((node.cpus, node.gpus) for node in machine.nodes_of_ray().nodes) == sorted([(0, 0), *WORKERS])
     everywhere = grid(cpus=1)
@@ -87,6 +88,7 @@ def test_actors_land_where_their_resources_are(joined: RayNodes) -> None:
     assert pids <= there, "the node with a GPU"
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("killed", [(1,), (0, 1)])
 def test_nodes_that_are_killed_in_mid_round_lose_nobody(
     joined: RayNodes, capfd: pytest.CaptureFixture[str], killed: tuple[int, ...]
@@ -111,6 +113,7 @@ def test_nodes_that_are_killed_in_mid_round_lose_nobody(
     assert "state-dump" not in shown.out + shown.err
 
 
+@pytest.mark.nightly
 def test_a_node_that_hangs_is_given_up_and_what_it_answers_later_counts_nowhere(joined: RayNodes) -> None:
     """Nobody waits behind its client, so that Ray's own look at its nodes decides."""
     cluster = grid(cpus=1)
@@ -154,6 +157,7 @@ def unequal(there: Path, here: Path) -> list[str]:
     return [line for line in lines if not line.startswith("/result.json/config/")]
 
 
+@pytest.mark.nightly
 def test_a_run_survives_the_death_of_its_server_and_then_of_a_node(nodes: RayNodes, tmp_path: Path) -> None:
     nodes.up()
     common = "--method hyperfl --set hidden=16 embedding=8 sampled.train=50 --split sampled --clients 6 --rounds 6"
@@ -174,6 +178,7 @@ def test_a_run_survives_the_death_of_its_server_and_then_of_a_node(nodes: RayNod
     assert not ray.is_initialized()
 
 
+@pytest.mark.nightly
 def test_a_run_with_cohorts_and_sums_of_blocks_survives_the_death_of_two_nodes(nodes: RayNodes, tmp_path: Path) -> None:
     nodes.up()
     common = "--method fedavg --net linear --clients 20 --rounds 5 --cohort 2 --local-epochs 10 --attack none"

@@ -111,7 +111,7 @@ def one_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_app_of_messages_runs_as_on_flower(one_ray: None) -> None:
     results: list = []
     resources = {"client_resources": {"num-cpus": 0.5}}
@@ -122,7 +122,7 @@ def test_an_app_of_messages_runs_as_on_flower(one_ray: None) -> None:
     assert [metrics["largest"] for metrics in result.evaluate_metrics_clientapp.values()] == [2.5, 5.0, 7.5]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_app_of_the_older_style_runs_as_well(one_ray: None) -> None:
     parameters = ndarrays_to_parameters([START])
     everyone = {"min_available_clients": CLIENTS, "min_fit_clients": CLIENTS, "min_evaluate_clients": CLIENTS}
@@ -136,7 +136,7 @@ def test_an_app_of_the_older_style_runs_as_well(one_ray: None) -> None:
     assert strategy.losses == [2.5, 5.0, 7.5]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_client_that_does_not_fit_is_refused(one_ray: None) -> None:
     with pytest.raises(BadInput, match=r"Expected room for one client in Ray, got num_cpus=99, num_gpus=0; lower"):
         run_simulation(ServerApp(), ClientApp(), 2, backend_config={"client_resources": {"num_cpus": 99}})

@@ -55,7 +55,7 @@ def on_flower(experiment: Experiment, folder: Path, **changed: object) -> dict:
     return json.loads((folder / "training.json").read_text())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_flower_run_equals_in_process_bit_for_bit(
     small: Experiment, tmp_path: Path, mark: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -66,7 +66,7 @@ def test_flower_run_equals_in_process_bit_for_bit(
     assert rows_without_times(train_by_engine(small, tmp_path / "inproc")) == rows_without_times(there)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_client_that_raises_ends_the_command_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_client_that_raises_ends_the_command_by_name(
     assert survivors(mark) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_run_is_resumed_by_the_same_commands(tmp_path: Path, mark: str) -> None:
     common = ["--method", "fedper", "--clients", "3", "--rounds", "6", "--local-epochs", "1", "--attack", "none"]
     command = [sys.executable, "sim.py", *common, "--engine", "flwr", "--out", str(tmp_path / "flwr")]
@@ -119,13 +119,14 @@ def test_the_repository_is_an_app_for_flwr_run(
     assert survivors(mark) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_app_that_flower_refuses_is_a_failed_run(small: Experiment, tmp_path: Path, mark: str) -> None:
     with pytest.raises(RunFailed, match=r"^Flower did not take the app: .*pyproject\.toml.*$"):
         on_flower(small, tmp_path / "run", lr=float("nan"))
     assert survivors(mark) == []
 
 
+@pytest.mark.slow
 def test_a_superlink_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
     monkeypatch.setattr(superlink, "_free_port", lambda: 99999)
     says = r"^Flower's SuperLink did not start: .*between 1 and 65535; try --engine ray"

@@ -41,12 +41,12 @@ def test_every_app_has_an_audit(audits: ModuleType) -> None:
 
 
 def at_first(name: str) -> Any:
-    """A case of the quick suite, or of the slow one."""
-    return (
-        name if name in ("numpy_client", "sends_deltas", "adam_epochs") else pytest.param(name, marks=pytest.mark.slow)
-    )
+    """A case of CI, or of the nightly tests."""
+    in_ci = name in ("numpy_client", "sends_deltas", "adam_epochs")
+    return name if in_ci else pytest.param(name, marks=pytest.mark.nightly)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [at_first(name) for name in NAMES if name not in REFUSED])
 def test_an_app_is_recorded_and_its_description_explains_what_it_sent(
     audits: ModuleType, tmp_path: Path, name: str

@@ -43,7 +43,7 @@ def test_every_notebook_has_words_to_look_for() -> None:
     assert {path.stem for path in NOTEBOOKS} == SAID.keys() == SHOWN.keys()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))

@@ -154,6 +154,7 @@ def errors(case: Case, computed: Mapping[str, Outcome]) -> dict[tuple[str, str],
     return {place: float(np.max(values)) for place, values in each.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.case}: {variant.name}")
 def test_a_case_is_met(variant: Variant, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     case = Case.read(variant.case)
@@ -188,6 +189,7 @@ def test_the_authors_variant_has_the_settings_that_agree(method: str, settings: 
     assert by_name == resolve(dataclasses.replace(asked, set=settings)).settings != resolve(asked).settings
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mistake", ["momentum=0.51", "clip=1e9", "classifier_lr=0.11"])
 def test_a_mistake_exceeds_the_tolerance(mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One setting is another than the authors', as if the code used it wrongly."""

@@ -53,8 +53,9 @@ def run_config(**changed: Any) -> dict[str, Any]:
     return details["tool"]["flwr"]["app"]["config"] | {name.replace("_", "-"): value for name, value in changed.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("epochs", "images", "iterations"), [(1, 2, 150), pytest.param(20, 4, 600, marks=pytest.mark.slow)]
+    ("epochs", "images", "iterations"), [(1, 2, 150), pytest.param(20, 4, 600, marks=pytest.mark.nightly)]
 )
 def test_the_app_runs_is_recorded_and_audited(
     example: SimpleNamespace, tmp_path: Path, epochs: int, images: int, iterations: int
@@ -91,7 +92,7 @@ def test_but_for_two_marked_lines_the_app_knows_nothing_of_this_project() -> Non
     assert not any("flfw" in package for package in packages)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_flwr_run_and_the_audit_are_two_commands(tmp_path: Path) -> None:
     app, folder = tmp_path / "quickstart", tmp_path / "flower"
     shutil.copytree(EXAMPLE, app, ignore=shutil.ignore_patterns("__pycache__"))

@@ -239,8 +239,9 @@ def test_no_flags_mean_the_defaults() -> None:
     assert sim.parse([]) == Command(Experiment())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("net", "largest"), [pytest.param("lenet", 20_000, marks=pytest.mark.slow), ("linear", 10_000)]
+    ("net", "largest"), [pytest.param("lenet", 20_000, marks=pytest.mark.nightly), ("linear", 10_000)]
 )
 def test_a_full_disk_is_one_line(net: str, largest: int, tmp_path) -> None:
     """A limit on the size of files stands for it: of a checkpoint, or of the report."""
@@ -475,6 +476,7 @@ def processor_seconds(*command: str, cwd: Path) -> tuple[float, str]:
     return min(seconds), done.stdout
 
 
+@pytest.mark.slow
 def test_help_is_quick_and_needs_no_torch(tmp_path) -> None:
     parser_alone, _ = processor_seconds(sys.executable, "-c", "import tyro", cwd=tmp_path)
     seconds, printed = processor_seconds(sys.executable, str(ROOT / "sim.py"), "--help", cwd=tmp_path)

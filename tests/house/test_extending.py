@@ -98,7 +98,7 @@ def test_there_is_an_example_of_every_kind() -> None:
     assert len(fenced) == len(BLOCKS), "a block does not name its file"
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_extended_house_keeps_its_rules(copy: Path) -> None:
     assert [breach for rule in test_house.RULES for breach in rule(copy)] == []
     assert [breach for rule in test_floors.RULES for breach in rule(copy)] == []
@@ -110,13 +110,13 @@ def test_the_files_are_clean(copy: Path) -> None:
         python(copy, "-m", "ruff", *check, *files)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tests_of_the_examples_pass(copy: Path) -> None:
     printed = python(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
     assert re.search(r"\d+ passed", printed) and "skipped" not in printed
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_contract_tests_pass(copy: Path) -> None:
     files = [
         "tests/methods",
@@ -140,7 +140,7 @@ def run(copy: Path, lines: list[list[str]], folder: Path) -> list[dict[str, Any]
     return [result["audit"] or result.get("membership") or [] for result in read]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_plug_ins_run_together(copy: Path, tmp_path: Path) -> None:
     few = "--set layerwise.iterations=2"
     lines = [
@@ -154,7 +154,7 @@ def test_the_plug_ins_run_together(copy: Path, tmp_path: Path) -> None:
     assert [entry["adaptive"] for entry in private] == [False]  # the last layer is searched for
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_the_commands_of_the_page_run(copy: Path, tmp_path: Path) -> None:
     lines = []

@@ -7,6 +7,8 @@ import shlex
 from functools import cache
 from typing import get_type_hints
 
+import pytest
+
 import sim
 from flfw import plugins
 from flfw.adversary.attack import AttackPlugin
@@ -32,6 +34,7 @@ def methods() -> dict[str, type[FederatedStrategy]]:
     return {name: plugins.find(plugins.METHOD, name, FederatedStrategy) for name in plugins.names(plugins.METHOD)}
 
 
+@pytest.mark.slow
 def test_each_subcommand_stands_beside_its_flag() -> None:
     rows = re.findall(r"^\| `flfw (\S+) ?(.*?)`.*? \| *`?(.*?)`? *\|$", page("command_line.md"), re.MULTILINE)
     assert {name for name, *_ in rows} == {*SUBCOMMANDS, *OTHERS}

@@ -32,6 +32,7 @@ def asked(**changes: object) -> Experiment:
     return tiny(**{**given, **changes})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_a_run_takes_a_data_set_and_a_split_of_a_users_own(tmp_path: Path) -> None:
     folder = run.run(asked(rounds=3, local_epochs=5, batch_size=10, lr=0.1, out=tmp_path / "run"))
     result = json.loads((folder / "result.json").read_text())
@@ -81,6 +82,7 @@ def test_a_changed_scheme_is_another_one(monkeypatch: pytest.MonkeyPatch) -> Non
         partition.split(dataset, outside_parts.Turns(), 2, 0)
 
 
+@pytest.mark.slow
 def test_a_table_of_ones_own_is_measured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--table", outside_parts.TABLE_NAME, "--engine", "inproc", "--out", str(tmp_path)]
     assert sim.main(words) == 0
@@ -128,6 +130,7 @@ def test_a_name_that_hides_another_module_is_not_imported(tmp_path: Path, monkey
     assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 def test_other_weights_are_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +147,7 @@ def test_other_weights_are_refused_before_anything_is_written(
     assert not (tmp_path / "pinned").exists() and not list((tmp_path / "run").glob("audit-*"))
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_take_the_weights_that_were_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))

@@ -17,7 +17,7 @@ print(min(attack.main(iterations=120)))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_example_recovers_both_images_without_flower_or_ray() -> None:
     command = [sys.executable, "-W", "error", "-c", ALONE, str(FOLDER)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)

@@ -180,6 +180,7 @@ print(plugins.find(plugins.ATTACK, "ig", Attack))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_the_file", [True, False], ids=["same file", "no such file"])
 def test_another_package_of_a_folders_name_does_no_harm(tmp_path, has_the_file) -> None:
     other = tmp_path / "other"
@@ -292,8 +293,9 @@ def undefended(tmp_path_factory) -> list[float]:
     return accuracies(tmp_path_factory.mktemp("undefended"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "place", [pytest.param(checkout, marks=pytest.mark.slow), installation], ids=lambda place: place.__name__
+    "place", [pytest.param(checkout, marks=pytest.mark.nightly), installation], ids=lambda place: place.__name__
 )
 def test_a_defence_from_a_users_own_repository_reaches_the_clients(tmp_path, undefended, place) -> None:
     flags = ("--defence", "mylab.shield:Shield", "--set", "Shield.keep=0")

@@ -45,6 +45,7 @@ def test_another_seed_purpose_round_or_partition_gives_others(way, other) -> Non
     assert not set(way(*KEY)) & set(way(*other))
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same() -> None:
     code = (
         "import torch; from torch import nn; from flfw.rng import *\n"

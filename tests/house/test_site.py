@@ -107,6 +107,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     loading = re.compile(
         r"<(?:script|img|iframe|link(?![^>]*rel=.?(?:canonical|next|prev)))[^>]*(?:src|href)=.?(?:https?:)?//"

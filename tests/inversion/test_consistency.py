@@ -132,6 +132,7 @@ def searched(targets: int = 2, memory_gb: float = 4.0, **changes: float) -> list
     return invert(victim, sent, recipe, compute=Compute(memory_gb=memory_gb, compiled=False))
 
 
+@pytest.mark.slow
 def test_without_a_weight_it_changes_nothing() -> None:
     torch.manual_seed(0)
     alone = searched()
@@ -143,6 +144,7 @@ def test_without_a_weight_it_changes_nothing() -> None:
     assert not torch.allclose(drawn[0].samples, alone[0].samples, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_starts_of_a_target_are_never_parted(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
     means = GroupConsistency.means

@@ -99,7 +99,7 @@ def test_tokens_pass_and_units_measure_one_place(file: Path, monkeypatch: pytest
     assert on.nonzero().flatten().tolist() == [1 + PLACES[0]] and (units[:, 21, 0] > 0).all()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_bins_hold_equal_shares_of_the_public_patches(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = built(monkeypatch, file)
     body_of(net).load_state_dict(crafted_for(net, (27,) * 2).tensors)
@@ -116,6 +116,7 @@ def test_bins_hold_equal_shares_of_the_public_patches(file: Path, monkeypatch: p
 # --- what is read off ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_patches_of_a_batch_are_read_off_and_grouped(file: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     net, x, y = built(monkeypatch, file, seed), images(4, f"batch {seed}"), torch.tensor([3, 3, 5, 1])
@@ -136,6 +137,7 @@ def test_one_gradient_holds_a_whole_image(file: Path, monkeypatch: pytest.Monkey
     assert group(readings).tolist() == [0] * 64
 
 
+@pytest.mark.slow
 def test_exactly_the_patches_alone_in_a_bin_are_read_off(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve bins in one block, or 122 in eleven."""
     net, x, y = built(monkeypatch, file), images(16, "batch"), torch.arange(16) % 10
@@ -158,6 +160,7 @@ def test_exactly_the_patches_alone_in_a_bin_are_read_off(file: Path, monkeypatch
     assert counts[0] < 8 and counts[1] >= 10  # of 16
 
 
+@pytest.mark.slow
 def test_images_darker_than_the_public_ones_fall_in_one_bin(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net = built(monkeypatch, file)
     x, crafted = 0.02 * images(4, "batch") - 2, crafted_for(net)
@@ -165,6 +168,7 @@ def test_images_darker_than_the_public_ones_fall_in_one_bin(file: Path, monkeypa
     assert true_images(readings, x).count(-1) == len(readings.places)
 
 
+@pytest.mark.slow
 def test_an_update_is_read_off_with_its_rounding(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x, y = built(monkeypatch, file), images(4, "batch"), torch.arange(4)
     crafted = crafted_for(net)
@@ -181,6 +185,7 @@ def true_images_of_an_update(readings: PatchReadings, x: Tensor) -> list[int]:
     return torch.where(error.amin(0) < 16e-4, error.argmin(0), -1).tolist()
 
 
+@pytest.mark.slow
 def test_a_hypernetwork_serves_the_same_adapters(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """HyperFL-LPM: the server sends no adapters, but its hypernetwork generates them from every embedding."""
     plain, x, y = built(monkeypatch, file), images(4, "batch"), torch.arange(4)
@@ -213,6 +218,7 @@ def test_an_honest_body_gives_no_patches(monkeypatch: pytest.MonkeyPatch, adapte
     assert set(true_images(read_patches(slopes, crafted, 1.0), x)) <= {-1}
 
 
+@pytest.mark.slow
 def test_crafted_adapters_of_an_honest_body_give_outputs_of_its_mlp(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that a server can do to a client with its own copy: bins of inner numbers, each of one token."""
     net, x = built(monkeypatch, RANDOM), images(1, "batch")
@@ -232,6 +238,7 @@ def test_crafted_adapters_of_an_honest_body_give_outputs_of_its_mlp(monkeypatch:
     assert (error < 1e-2).sum() >= 3
 
 
+@pytest.mark.slow
 def test_a_client_with_its_own_copy_refuses_the_crafted_body(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     architecture = nets.card("vit_tiny").architecture
     assert architecture is not None
@@ -274,6 +281,7 @@ def test_only_long_tokens_of_adapted_transformers_can_be_crafted(monkeypatch: py
 # --- detection ---
 
 
+@pytest.mark.slow
 def test_crafted_rows_are_repeated_and_others_are_not(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x, y = built(monkeypatch, RANDOM), images(8, "batch"), torch.arange(8)
     weight = body_of(net).get_parameter(f"{DOWN}.weight")

@@ -171,6 +171,7 @@ def test_lbfgs_goes_torchs_way(descent: LBFGS) -> None:
             torch.testing.assert_close(walk.of(name)[:, i], path, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_lbfgs_ends_where_torch_ends() -> None:
     start = guesses(1)
     best = LBFGS(12).descend(Walk(valley), start, None, 0.0)

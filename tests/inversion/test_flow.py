@@ -77,6 +77,7 @@ def test_no_other_velocity_has_a_lower_loss_than_the_closed_form() -> None:
 # --- the trained network ---
 
 
+@pytest.mark.slow
 def test_a_network_trained_on_gaussian_pixels_is_near_the_closed_form() -> None:
     mean, deviation, t, rng = 0.2, 0.3, 0.7, torch_generator(1, "pixels")
     drawn = mean + deviation * torch.randn((500, 1, 8, 8), generator=rng)
@@ -88,6 +89,7 @@ def test_a_network_trained_on_gaussian_pixels_is_near_the_closed_form() -> None:
     assert float(error) < 0.5 * float(best.std()), (float(error), float(best.std()))
 
 
+@pytest.mark.slow
 def test_a_network_trained_on_two_digits_tells_them_by_their_labels() -> None:
     (zero, _), (one, _) = digits(0, side=8), digits(1, side=8)
     net = trained_flow(PublicImages.of(torch.cat([zero, one]), torch.tensor([0, 1])), 2, TINY)

@@ -110,6 +110,7 @@ def test_coordinates_after_z_change_each_images_own_weights() -> None:
     torch.testing.assert_close(changed[1], made(z, y)[1])
 
 
+@pytest.mark.slow
 def test_a_lesson_teaches_the_same_generator_again_and_its_classes() -> None:
     x, y = digits(0, 300, side=8)
     lesson = Lesson(x, y, 10, Learning(latent=8, width=4, learning_iterations=150, learning_rate=1e-2))

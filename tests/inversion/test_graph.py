@@ -226,6 +226,7 @@ def assert_alike(many: Sequence[SearchResult], others: Sequence[SearchResult]) -
         assert result.matched == pytest.approx(other.matched, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_one_search_that_does_not_fit_is_refused_in_one_line() -> None:
     line = (
         r"Expected a search whose step fits into 1e-09 GB, got a batch of 2 that takes \S+ GB; "
@@ -237,6 +238,7 @@ def test_one_search_that_does_not_fit_is_refused_in_one_line() -> None:
     assert 4 * pictures < needed() * 1e9 < 100 * pictures
 
 
+@pytest.mark.slow
 def test_searches_that_do_not_fit_together_are_done_in_like_chunks_with_the_same_result() -> None:
     whole, counts = searched(5, HERE)
     assert counts == [5]
@@ -253,7 +255,7 @@ def test_a_bound_of_nothing_is_refused() -> None:
 # --- the compiler ---
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler is here: install g++")
 @pytest.mark.parametrize("light", [True, False])
 def test_compiled_is_uncompiled(light: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,6 +264,7 @@ def test_compiled_is_uncompiled(light: bool, monkeypatch: pytest.MonkeyPatch) ->
     assert_alike(compiled, searched(2, HERE)[0])
 
 
+@pytest.mark.slow
 def test_a_search_in_bfloat16_is_near_that_in_float32_and_another() -> None:
     rough, exact = (searched(2, Compute(precision=precision))[0] for precision in ("bf16", "float32"))
     for a, b in zip(rough, exact, strict=True):
@@ -294,6 +297,7 @@ def test_a_frozen_layer_computes_in_bfloat16_as_well(held: bool) -> None:
         torch.testing.assert_close(value, close[name], rtol=0.1, atol=0.02 * float(close[name].abs().max()))
 
 
+@pytest.mark.slow
 def test_without_a_compiler_a_search_says_so_and_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     expected, _ = searched(2, HERE)
     monkeypatch.setenv("PATH", str(tmp_path))

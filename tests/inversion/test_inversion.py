@@ -268,6 +268,7 @@ def assert_found_alike(result: SearchResult, other: SearchResult, atol: float = 
     assert result.matched == pytest.approx(other.matched, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_search_pads_bases_of_different_widths_without_changing_any_result() -> None:
     cheap, _ = both_victims()
     many = (one_step(), full_rank(1), dead())
@@ -281,6 +282,7 @@ def test_search_pads_bases_of_different_widths_without_changing_any_result() -> 
         assert_found_alike(together[i], run(cheap, targets()[i : i + 1], AdamDescent(4, 0.1))[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["one by one", "in chunks"])
 def test_bases_of_different_widths_serve_where_not_all_is_done_together(
     way: str, monkeypatch: pytest.MonkeyPatch
@@ -299,6 +301,7 @@ def test_bases_of_different_widths_serve_where_not_all_is_done_together(
         assert_found_alike(result, other)
 
 
+@pytest.mark.slow
 def test_search_finds_the_same_with_the_cheap_and_with_the_dense_victim() -> None:
     cheap, dense = (run(v, [target(one_step(), torch.tensor([1]), 0)], AdamDescent(8, 0.1))[0] for v in both_victims())
     assert_found_alike(cheap, dense, atol=1e-3)
@@ -492,6 +495,7 @@ def test_the_sign_hides_how_the_slope_changes_and_the_gradient_does_not() -> Non
     assert abs(result[False] - result[True]) > 1e-3
 
 
+@pytest.mark.slow
 def test_search_stays_in_the_box() -> None:
     slope = torch.tensor([-1.0, 1.0, -1.0, 1.0, -1.0])
     assert walk(signed(8, 1.0), slope, box=(0.0, 1.0)).tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
@@ -521,6 +525,7 @@ def test_the_best_guess_so_far_is_found_and_not_the_last() -> None:
     assert led(around, signed(1, 0.3, drops=()), start=0.5).samples[0].tolist() == pytest.approx([0.2] * 5)
 
 
+@pytest.mark.slow
 def test_a_search_that_never_gets_below_its_start_found_nothing() -> None:
     ways: dict[str, Prior] = {
         "flat": none,
@@ -542,6 +547,7 @@ def test_what_breaks_down_on_its_way_leaves_the_best_guess_before() -> None:
     assert result.samples[0].tolist() == pytest.approx([-0.2] * 5)
 
 
+@pytest.mark.slow
 def test_search_recovers_the_input_of_softmax_regression() -> None:
     victim = linear_victim()
     cases = [linear_target(victim, given) for given in range(3)]
@@ -585,6 +591,7 @@ def test_search_reports_the_distance_in_the_box_however_far_a_step_would_lead_ou
     assert result.matched == pytest.approx(float(expected), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_of_several_starts_the_one_with_the_lowest_distance_counts() -> None:
     victim = linear_victim()
     once, twice = (Recipe(squared_distance, signed(3, 0.05), restarts=n) for n in (1, 2))
@@ -658,6 +665,7 @@ def test_stages_go_on_from_where_the_last_one_ended_and_the_last_alone_is_report
     assert x.shape == result.samples.shape
 
 
+@pytest.mark.slow
 def test_labels_that_nobody_granted_are_searched_for() -> None:
     victim = linear_victim()
     cases = [linear_target(victim, given) for given in range(3)]
@@ -675,6 +683,7 @@ def test_a_batch_without_labels_is_as_large_as_is_said() -> None:
     assert result.samples.shape == (3, 5) and result.labels.shape == (3,)
 
 
+@pytest.mark.slow
 def test_search_does_not_depend_on_what_else_is_searched_for() -> None:
     net = plain()
     victim = PlainVictim(net, tensors(net), ("*",), INPUTS)

@@ -317,6 +317,7 @@ def defended(
     return observations, [replace(k, mechanism=mechanism) for k in known]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("net", "defence"),
     [
@@ -337,25 +338,27 @@ def test_only_who_knows_of_the_defence_recovers(net: str, defence: Defence) -> N
     assert attacked(ig, net, defence, informed=False)[0] < 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_larger_images_are_recovered_as_well() -> None:
     ig = IG(IGSettings(iterations=400))
     for defence in (plus(5.0), replaces(0.005)):
         assert min(attacked(ig, "linear", defence, informed=True, side=28, count=2)) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defence", [DOUBLED_PLUS, ROUNDED_PLUS, replaces(0.01, 100.0, 0.01)])
 def test_other_constants_and_noise_beside_garbage_are_borne(defence: Defence) -> None:
     ig = IG(IGSettings(iterations=240))
     assert attacked(ig, "linear", defence, informed=True)[0] > 40
 
 
+@pytest.mark.slow
 def test_what_cannot_be_undone_stays_hidden() -> None:
     ig = IG(IGSettings(iterations=240))
     assert attacked(ig, "linear", replaces(0.6), informed=True)[0] < 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("defence", "least"), [(keyed(), 60), (replaces(0.005), 20)], ids=["keyed", "garbage"])
 def test_least_squares_gain_too(defence: Defence, least: float) -> None:
     dlg = DLG(DLGSettings(iterations=40, restarts=1))

@@ -96,6 +96,7 @@ def test_the_prior_by_hand() -> None:
     assert prior(LayerStatistics(0.5), {}) == 0 and prior(LayerStatistics(0.5), off, X[:1]) == 0
 
 
+@pytest.mark.slow
 def test_a_search_by_the_statistics_alone_finds_a_batch_with_these() -> None:
     """Two examples are determined by mean and variance of each feature, up to their order in each."""
     model = victim(layered())

@@ -103,6 +103,7 @@ def test_a_claim_that_rests_on_other_noise_in_one_seed_says_so(tmp_path: Path) -
     assert shown is not None and claimed(shown) == "with noise_source=secure: 3 for one example against server"
 
 
+@pytest.mark.slow
 def test_a_claim_beside_canaries_has_no_source_of_noise(silent: Path, tmp_path: Path) -> None:
     """Of a method that claims nothing."""
     copy = shutil.copytree(silent, tmp_path / "copy")

@@ -142,6 +142,7 @@ def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
         table([one, tmp_path / "damaged"])
 
 
+@pytest.mark.slow
 def test_real_runs_are_compared(tmp_path: Path) -> None:
     folders = [
         run_one(replace(SMALL, out=tmp_path / name, defence=defence))

@@ -164,6 +164,7 @@ SAFE = re.sub(r"[^\w.-]+", "-", HALVES)
 NAMES = ["fedavg-none-s0", "fedavg-none-s1", f"fedavg-{SAFE}-s0", f"fedavg-{SAFE}-s1"]
 
 
+@pytest.mark.slow
 def test_each_cell_is_a_run_of_its_own(whole: Path) -> None:
     assert states(whole) == dict.fromkeys(NAMES, "complete")
     assert all(is_complete(whole / name) for name in NAMES)
@@ -229,6 +230,7 @@ def test_a_finished_matrix_is_taken_as_it_is(copied: Path) -> None:
     assert files() == before
 
 
+@pytest.mark.slow
 def test_a_killed_matrix_goes_on_where_it_was(copied: Path, whole: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(copied / NAMES[1])  # not begun yet
     for path in [*(copied / NAMES[2]).iterdir()]:  # killed after its checkpoint was begun
@@ -297,6 +299,7 @@ def test_a_cell_that_cannot_be_run_stops_all_before_anything_is_written(tmp_path
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_that_fails_is_named_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -347,6 +350,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return matrix.run(BOTH, IID, tmp_path_factory.mktemp("matrices") / "both")
 
 
+@pytest.mark.slow
 def test_each_data_set_has_the_matrix_that_it_has_alone(both: Path, tmp_path: Path) -> None:
     alone = about(matrix.run(Matrix(seeds=(0,)), IID, tmp_path / "alone"))
     ours = about(both / "digits")
@@ -357,6 +361,7 @@ def test_each_data_set_has_the_matrix_that_it_has_alone(both: Path, tmp_path: Pa
     assert (both / "digits" / "matrix.md").read_text() in page.replace("## digits\n\n", "")
 
 
+@pytest.mark.slow
 def test_matrices_go_on_where_they_were_and_keep_the_runs_of_a_matrix_alone(both: Path, tmp_path: Path) -> None:
     copy = shutil.copytree(both, tmp_path / "copy")
     (copy / "matrix.md").unlink()

@@ -132,6 +132,7 @@ def simulated(rng: np.random.Generator, gains: Mapping[str, float], images: int)
     }
 
 
+@pytest.mark.slow
 def test_where_nothing_differs_a_rank_is_given_at_most_as_often_as_said() -> None:
     rng, draws, wrong = numpy_generator(1, "null"), 150, 0
     for _ in range(draws):

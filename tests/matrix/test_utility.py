@@ -202,6 +202,7 @@ def test_damaged_errors_are_bad_input(tmp_path: Path) -> None:
         read_matrix(tmp_path / "matrix.json")
 
 
+@pytest.mark.slow
 def test_seeds_of_a_real_regression(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     source = tmp_path / "t.csv"

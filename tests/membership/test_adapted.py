@@ -144,6 +144,7 @@ def test_who_clips_examples_as_the_client_does_finds_more() -> None:
     assert areas(adapted(Passage(clip=clip)), hide) > areas(static, hide) + 0.05
 
 
+@pytest.mark.slow
 def test_a_scale_that_the_client_chose_does_no_harm_to_who_knows_that_there_is_one() -> None:
     hide: Callable[[Tensor, np.random.Generator], Tensor] = lambda members, rng: 0.1 * members.mean(0)  # noqa: E731
     open_, scaled = (

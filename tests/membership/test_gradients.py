@@ -37,6 +37,7 @@ def _explicit(losses, at, x, y) -> list[Tensors]:
     return rows
 
 
+@pytest.mark.slow
 def test_derivatives_along_an_update_are_inner_products_with_explicit_gradients():
     losses, at, update, x, y = _cnn(7)
     values, products = derivatives_along(losses, at, update, x, y, chunk=3)

@@ -42,6 +42,7 @@ def part(examples: Examples, places: slice) -> Examples:
     return Examples(examples.samples[places], examples.labels[places])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("group", [1, 2, 5])
 def test_after_one_step_a_sum_hides_as_little_as_is_predicted(group: int) -> None:
     """The AUC is Phi(sqrt(d_eff / (2 n B))) for sums over n clients with B examples: within three standard errors."""
@@ -95,6 +96,7 @@ def outside(members: Examples, trained_on: Examples, steps: int) -> dict[str, fl
     return {n: float((scores[n][:count, None] > scores[n][count:]).double().mean()) for n in ("loss", "rmia")}
 
 
+@pytest.mark.slow
 def test_an_outsider_finds_the_members_of_a_client_that_learnt_them_by_heart() -> None:
     members = normal(12, torch_generator(4, "few"))
     scores = outside(members, members, 400)

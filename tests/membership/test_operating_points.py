@@ -66,6 +66,7 @@ def test_an_operating_point_by_hand():
     assert 0.017 < point.fpr_high < 0.02
 
 
+@pytest.mark.slow
 def test_the_false_positive_rates_upper_end_holds_in_975_of_1000_sets():
     """The threshold is chosen on the same non-members: a Clopper-Pearson interval would not be exact."""
     rng, trials = numpy_generator(0, "thresholds"), 4000
@@ -97,6 +98,7 @@ def test_shown_epsilon_by_hand():
     assert shown_epsilon(at_rate(np.full(300, -1.0), np.arange(300.0), 0.1)) == 0
 
 
+@pytest.mark.slow
 def test_chance_shows_no_epsilon_in_975_of_1000_sets():
     rng, trials = numpy_generator(0, "chance"), 400
     shown = sum(shown_epsilon(at_rate(rng.random(300), rng.random(300), 0.1)) > 0 for _ in range(trials))

@@ -504,6 +504,7 @@ def test_the_error_is_in_its_range(error: str) -> None:
         HypernetworkTraining(upload="factors", upload_error=float(error))
 
 
+@pytest.mark.slow
 def test_a_run_counts_the_bytes_that_were_sent(small: Experiment, tmp_path: Path) -> None:
     rows = {}
     for upload in ("dense", "factors"):
@@ -564,6 +565,7 @@ def test_recorded_factors_that_do_not_fit_are_left_out_by_name(tmp_path: Path) -
 # --- real data ---
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not (REAL / "FashionMNIST" / "raw").is_dir(), reason="real data are not here: set FLFW_DATA")
 def test_on_real_images_factors_are_a_tenth_at_most(tmp_path: Path) -> None:
     asked = Experiment(method="hyperfl", dataset="fmnist", clients=20, local_epochs=1, attack=("none",))

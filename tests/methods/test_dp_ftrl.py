@@ -331,6 +331,7 @@ def test_defaults_have_noise_and_bands() -> None:
 # --- runs ---
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_same_bits(tmp_path: Path) -> None:
     flags = "--method dp_ftrl --net mlp --split sampled --clients 6 --rounds 5 --local-epochs 1 --batch-size 10"
     flags += f" --lr 0.3 --attack none --engine inproc --set sampled.train=20 bands={BANDS}"

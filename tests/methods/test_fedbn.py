@@ -118,7 +118,7 @@ def test_the_stand_in_normalises_as_training_does() -> None:
     assert "0.running_mean" in nn.Sequential(layer).state_dict()  # the model itself is left alone
 
 
-@pytest.mark.slow  # a search through a ResNet-18
+@pytest.mark.nightly  # a search through a ResNet-18
 def test_it_is_audited(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = "--method fedbn --net resnet18 --engine inproc --clients 2 --rounds 1 --attack ig --images 1"
     words += " --victim-batch 4 --split sampled"

@@ -134,13 +134,14 @@ class Server:
         return {n: self.model.state_dict()[n].clone() for n in sent[0]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("diversity", "start", "distance", "saturating", "grain"),
     [
         (0.2, "common", "mse", False, 0.0),
-        pytest.param(0.0, "independent", "mse", False, 0.0, marks=pytest.mark.slow),
-        pytest.param(0.2, "common", "norm", True, 0.0, marks=pytest.mark.slow),
-        pytest.param(0.2, "common", "cosine", False, 0.5, marks=pytest.mark.slow),
+        pytest.param(0.0, "independent", "mse", False, 0.0, marks=pytest.mark.nightly),
+        pytest.param(0.2, "common", "norm", True, 0.0, marks=pytest.mark.nightly),
+        pytest.param(0.2, "common", "cosine", False, 0.5, marks=pytest.mark.nightly),
     ],
 )
 def test_two_rounds_equal_a_loop(
@@ -235,6 +236,7 @@ def test_the_networks_are_the_papers(small: Experiment) -> None:
 # --- what is whose ---
 
 
+@pytest.mark.slow
 def test_what_is_private_is_kept_and_never_travels(small: Experiment, tmp_path: Path) -> None:
     experiment = asked(small)
     result = rounds.play(experiment, tmp_path, 2)

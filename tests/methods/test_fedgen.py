@@ -30,7 +30,8 @@ def asked(small: Experiment, *settings: str) -> Experiment:
     return dataclasses.replace(small, method="fedgen", set=few, **given)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("diversity", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("diversity", [1.0, pytest.param(0.0, marks=pytest.mark.nightly)])
 def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: float) -> None:
     with rounds.exactly():
         experiment = asked(small, f"diversity={diversity}")
@@ -87,6 +88,7 @@ def test_two_rounds_equal_a_loop(small: Experiment, tmp_path: Path, diversity: f
             assert rounds.error(client.model.state_dict(), dict(model.state_dict()), start) < CLOSE
 
 
+@pytest.mark.slow
 def test_what_is_private_is_kept_and_only_classifiers_are_sent(small: Experiment, tmp_path: Path) -> None:
     result = rounds.play(asked(small), tmp_path, 2)
     kept = ClientStore(tmp_path, "test", 1).load(2)

@@ -23,6 +23,7 @@ def theta(client: object) -> Tensor:
     return torch.cat([value.detach().flatten() for value in client.net.extractor_weights().values()])  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 def test_the_change_between_rounds_is_from_one_rounds_end_to_the_next(small: Experiment, tmp_path: Path) -> None:
     experiment = asked(small, "keep_theta=true")
     first, second = (rounds.play(experiment, tmp_path / str(count), count) for count in (1, 2))
@@ -34,6 +35,7 @@ def test_the_change_between_rounds_is_from_one_rounds_end_to_the_next(small: Exp
         assert ended["theta_change_between_rounds"] != pytest.approx(ended["theta_change"], rel=1e-2)
 
 
+@pytest.mark.slow
 def test_without_it_nothing_is_kept_and_the_numbers_are_the_same(small: Experiment, tmp_path: Path) -> None:
     kept, plain = (
         rounds.play(asked(small, *given), tmp_path / str(len(given)), 2) for given in (("keep_theta=true",), ())

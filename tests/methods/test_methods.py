@@ -86,6 +86,7 @@ def uneven(experiment: Experiment, method: str) -> Experiment:
     return dataclasses.replace(experiment, method=method, split="dirichlet", local_epochs=2, batch_size=64, lr=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fedper"])
 def test_averaging_methods_equal_a_loop(small: Experiment, tmp_path: Path, method: str) -> None:
     experiment = uneven(small, method)
@@ -100,6 +101,7 @@ def test_averaging_methods_equal_a_loop(small: Experiment, tmp_path: Path, metho
         assert_equal(client.model.state_dict(), net.state_dict())
 
 
+@pytest.mark.slow
 def test_fedprox_equals_a_loop(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(uneven(small, "fedprox"), set=("mu=0.5",))
     start = {n: v.clone() for n, v in plain_net(experiment).state_dict().items()}
@@ -117,6 +119,7 @@ def test_fedprox_equals_a_loop(small: Experiment, tmp_path: Path) -> None:
     assert max(float((result[n] - without[n]).abs().max()) for n in result) > 1e-4
 
 
+@pytest.mark.slow
 def test_local_only_trains_alone_and_sends_nothing(small: Experiment, tmp_path: Path) -> None:
     experiment = uneven(small, "local_only")
     result, clients = one_round(experiment, tmp_path)
@@ -159,6 +162,7 @@ def hyperfl_loop(experiment: Experiment, partition: int) -> dict[str, Tensor]:
     return {name: value.detach() for name, value in w.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "error"), [("low_rank", 1e-4), ("dense", 5e-3)])  # float32, which steps magnify
 def test_hyperfl_equals_a_loop(small: Experiment, tmp_path: Path, step: str, error: float) -> None:
     # A clip of 0.5 instead of 50 makes both clips act.
@@ -362,7 +366,8 @@ def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
 SEEDED = ("fedavg", "fedper", "hyperfl", "fed_cdp", "scaffold")  # all others are slow
 
 
-@pytest.mark.parametrize("method", [m if m in SEEDED else pytest.param(m, marks=pytest.mark.slow) for m in METHODS])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [m if m in SEEDED else pytest.param(m, marks=pytest.mark.nightly) for m in METHODS])
 def test_a_seed_repeats_and_another_differs(small: Experiment, tmp_path: Path, method: str) -> None:
     experiment = by_method(small, method, clients=3, sample=2, set=TRAINABLE.get(method, ()))
     one, two = train_by_engine(experiment, tmp_path / "one"), train_by_engine(experiment, tmp_path / "two")

@@ -594,6 +594,7 @@ def test_heads_without_noise_take_plain_passes_or_no_step_at_all(tiny: Experimen
     assert_equal(client.model.state_dict(), net.state_dict(), 1e-5)
 
 
+@pytest.mark.slow
 def test_poisson_batches_are_independent_coins(tiny: Experiment, tmp_path: Path) -> None:
     experiment = of(tiny, "fed_cdp", "batches=poisson", batch_size=5)
     client, held = client_of(experiment, 0, tmp_path), []
@@ -723,6 +724,7 @@ def test_a_round_without_anybody(tiny: Experiment, method: str) -> None:
         assert all(torch.equal(after[name], before[name]) for name in before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "fed_sdp"])
 def test_a_run_in_which_rounds_are_empty_is_complete_and_resumes(
     tiny: Experiment, tmp_path: Path, method: str, capsys: pytest.CaptureFixture[str]

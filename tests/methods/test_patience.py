@@ -134,6 +134,7 @@ def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_run_ends_when_patience_does_and_says_so(ended: Path) -> None:
     results = result(ended)
     assert [row["round"] for row in results["rounds"]] == [1, 2, 3, 4]
@@ -157,6 +158,7 @@ def test_the_last_audited_round_is_the_one_in_which_it_ended(ended: Path) -> Non
     assert sorted({line["round"] for line in lines}) == [0, 2, 4]
 
 
+@pytest.mark.slow
 def test_what_came_before_the_end_is_that_of_a_run_of_so_many_rounds(ended: Path, tmp_path: Path) -> None:
     whole = tmp_path / "whole"
     assert sim.main([*STILL.split(), "--rounds", "4", "--audit-rounds", "0,2,last", "--out", str(whole)]) == 0
@@ -171,6 +173,7 @@ def test_what_came_before_the_end_is_that_of_a_run_of_so_many_rounds(ended: Path
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after", [2, 3, 4])
 def test_a_run_that_was_cut_short_comes_to_the_same_end(ended: Path, tmp_path: Path, after: int) -> None:
     """Before patience has ended, in the round before, and between the end and the final evaluation."""
@@ -189,6 +192,7 @@ def test_a_patience_that_outlasts_the_rounds_changes_nothing(tmp_path: Path) -> 
     assert not any("Training ended" in note for note in results["notes"])
 
 
+@pytest.mark.slow
 def test_attacks_beside_training_attack_the_early_last_round_and_end(tmp_path: Path) -> None:
     flags = "--rounds 9 --patience 1 --audit-rounds 5,last --attack-server beside"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0

@@ -393,7 +393,8 @@ def test_a_change_on_real_sites_is_measured_from_what_that_client_was_sent(asked
 # --- runs ---
 
 
-@pytest.mark.parametrize("method", [pytest.param("pfedhn", marks=pytest.mark.slow), "pfedhn_pc"])
+@pytest.mark.slow
+@pytest.mark.parametrize("method", [pytest.param("pfedhn", marks=pytest.mark.nightly), "pfedhn_pc"])
 def test_a_run_that_was_cut_short_goes_on_to_the_same_bits(asked: Experiment, tmp_path: Path, method: str) -> None:
     experiment = having(asked, method=method, clients=4, sample=2, rounds=4, attack=("idlg",), images=2)
     whole = run.run(dataclasses.replace(experiment, out=tmp_path / "whole"))

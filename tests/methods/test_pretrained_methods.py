@@ -108,6 +108,7 @@ def lpm_loop(experiment: Experiment, partition: int, clip: float) -> tuple[dict[
     return {name: value.detach() for name, value in w.items()}, statistics
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["low_rank", "dense"])
 def test_hyperfl_lpm_equals_a_loop(small: Experiment, tmp_path: Path, step: str) -> None:
     settings = ("embedding=4", "hidden=6", "clip=0.1", f"step={step}", "head_init=torch")
@@ -212,6 +213,7 @@ def test_an_identity_start_generates_adapters_that_change_little(small: Experime
     assert changed["identity"] < 0.1 < 0.3 < changed["torch"]
 
 
+@pytest.mark.slow
 def test_a_hypernetwork_has_the_papers_size(small: Experiment) -> None:
     for net, numbers in (("vit_small", 30.4e6), ("resnet18_imagenet", 45.4e6)):
         experiment = asked(small, "hyperfl_lpm", "adapter", net=net)

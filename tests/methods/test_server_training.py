@@ -61,7 +61,7 @@ def outcome(folder: Path) -> tuple[object, Tensors]:
     return without_times(json.loads((folder / "result.json").read_text())), load_file(model)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["inproc", "ray"])
 def test_a_run_killed_while_its_server_trains_resumes_bit_equal(
     tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
@@ -112,7 +112,7 @@ for count in (2, 2, 6, 2, 6):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="Linux tells a process its largest size")
 def test_memory_beside_the_uploads_does_not_grow_with_their_number() -> None:
     """Of FedCG, whose uploads have 3.6 MB each: were four more of them copied, it would be 14 MB."""

@@ -156,6 +156,7 @@ def test_a_transformers_block_is_its_formula() -> None:
     torch.testing.assert_close(block(x), x1 + adapter(z), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_published_bug_drops_the_biases_of_queries_keys_and_values() -> None:
     wrong, right = tuned("vit_tiny", published_bug=True), tuned("vit_tiny")
     assert wrong.extractor.get_submodule("body.blocks.0.attn.qkv").bias is None

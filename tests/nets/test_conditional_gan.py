@@ -84,6 +84,7 @@ def test_a_discriminator_computes_what_its_layers_say() -> None:
     torch.testing.assert_close(net(f, y), conv2d(x, net.layers[3].weight).sigmoid().view(4))
 
 
+@pytest.mark.slow
 def test_spectral_norms_come_to_one_in_training() -> None:
     net = fresh(Discriminator, (16, 5, 5), 10).train()
     f, y = drawn(4, 16, 5, 5).sigmoid(), torch.tensor([0, 1, 2, 3])

@@ -59,6 +59,7 @@ def test_other_networks_stay_as_they_are(name: str) -> None:
     assert repr(plain) == repr(asked)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["convnet32", "resnet18"])
 def test_examples_no_longer_depend_on_each_other_and_have_gradients_as_in_a_loop(name: str) -> None:
     model = built(name, "group").train()
@@ -77,6 +78,7 @@ def test_examples_no_longer_depend_on_each_other_and_have_gradients_as_in_a_loop
         assert float((value - total).norm()) <= 1e-3 * float(total.norm()) + 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedavg", "dp_fedavg", "fed_sdp"])
 def test_a_run_has_it_on_both_sides(small: Experiment, tmp_path: Path, method: str) -> None:
     """A client refuses a message that does not hold its own model's tensors."""

@@ -235,6 +235,7 @@ TORCHVISIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCHVISIONS)
 def test_torchvisions_networks_extract_maps_in_0_to_1_from_images_of_many_sizes(name: str) -> None:
     for channels, features, side in TORCHVISIONS[name]:
@@ -275,6 +276,7 @@ def test_torchvisions_networks_draw_nothing_in_training_and_leave_layers_outputs
     assert not any(getattr(layer, "inplace", False) for layer in net.modules())
 
 
+@pytest.mark.slow
 def test_the_first_layer_of_other_channels_is_drawn_as_torchvisions_own() -> None:
     for channels in (1, 3):  # fan_out of a rectifier: 2 / (64 * 49); fan_in for the other: U of 1 / (channels * 121)
         weights = fresh("resnet18", (channels, 32, 32)).extractor.conv1.weight.detach()
@@ -318,7 +320,7 @@ ROUNDS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(("method", "net", "side", "settings"), ROUNDS)
 def test_torchvisions_networks_train_and_repeat(
     tmp_path: Path, method: str, net: str, side: int, settings: str
@@ -469,6 +471,7 @@ def full_size(head_init: str, seeds: range) -> Iterable[GeneratedNet]:
     return (generated("cnn1", embedding=64, hidden=128, head_init=head_init, seed=seed) for seed in seeds)
 
 
+@pytest.mark.slow
 def test_torchs_own_initialisation_generates_deviation_024_in_every_layer() -> None:
     result = layer_deviations(full_size("torch", range(3)))
     assert set(result) == {"0", "3", "7"}
@@ -483,6 +486,7 @@ def off_by(result: dict[str, float]) -> list[float]:
     return [abs(result[layer] * (3 * fan_in) ** 0.5 - 1) for layer, fan_in in FAN_INS.items()]
 
 
+@pytest.mark.slow
 def test_fan_in_scaling_gives_each_layer_its_usual_deviation_and_no_other_scale_would_pass() -> None:
     assert max(off_by(layer_deviations(full_size("fan_in", range(2))))) < 0.15
     for wrong in (2 / 3, 3 / 2):

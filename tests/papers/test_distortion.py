@@ -114,6 +114,7 @@ def test_a_layer_without_a_bound_is_refused() -> None:
         distortions(Net(nn.Flatten(), nn.ReLU()), torch.zeros(1, 1, 12, 12), INPUTS)
 
 
+@pytest.mark.slow
 def test_the_command_reads_the_last_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--method fed_cdp --clients 4 --rounds 1 --local-epochs 1 --net cnn1 --attack none --engine inproc"
     assert sim.main([*flags.split(), "--dataset", "digits", "--out", str(tmp_path / "run")]) == 0

@@ -35,7 +35,7 @@ def copied(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished, tmp_path / "copy")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_each_example_is_there_twice_real_and_generated(finished: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in finished.rglob("*") if path.is_file()}
     written = figures.write([finished], tmp_path / "out", ["svg"], ["features"])
@@ -56,6 +56,7 @@ def _task(folder: Path) -> Task:
     return Task.load(stored_experiment(folder).experiment, None)
 
 
+@pytest.mark.slow
 def test_the_features_are_the_client_s_own_and_the_server_s_last(finished: Path) -> None:
     stored = stored_experiment(finished)
     last = Checkpoints(finished, stored.experiment).last
@@ -111,6 +112,7 @@ def test_a_class_has_its_colour_and_a_kind_its_mark() -> None:
     assert [text.get_text() for text in legend.get_texts()] == ["0", "8", "real", "generated"]
 
 
+@pytest.mark.slow
 def test_a_run_without_generator_or_state_is_refused_in_one_line(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -74,6 +74,7 @@ def test_the_csv_holds_what_result_json_says(tmp_path: Path) -> None:
     assert (one / "figures" / "measures.csv").read_text() == "round,steps,slow\n1,7.0,\n2,,0.5\n"
 
 
+@pytest.mark.slow
 def test_runs_are_named_after_what_tells_them_apart(tmp_path: Path) -> None:
     def names(*folders: Path) -> set[str]:
         figures.write(folders, tmp_path / "out", only=["training"])
@@ -137,6 +138,7 @@ def copied(finished: Path, tmp_path: Path) -> Path:
     return shutil.copytree(finished, tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_a_run_that_kept_its_state_gives_all_three(
     finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,6 +162,7 @@ def test_a_run_that_kept_its_state_gives_all_three(
     assert {"dominant classes", "0–2", "0, 8, 9"} <= texts(tmp_path / "out" / "embeddings.svg")
 
 
+@pytest.mark.slow
 def test_the_same_run_gives_the_same_bytes(finished: Path, tmp_path: Path) -> None:
     once, again = (figures.write([finished], tmp_path / word) for word in ("once", "again"))
     assert [path.read_bytes() for path in once] == [path.read_bytes() for path in again]
@@ -360,6 +363,7 @@ def test_norms_are_those_of_single_examples_along_plain_steps(small: Experiment)
         assert mine == pytest.approx(steps, rel=1e-4) and len(steps) == -(-len(client.indices("train")) // 20) > 3
 
 
+@pytest.mark.slow
 def test_norms_are_of_the_fresh_and_of_the_trained_model(small: Experiment, tmp_path: Path) -> None:
     folder = run(replace(small, net="linear", method="fed_cdp", set=("noise_multiplier=0.1",)))
     (before, after) = (
@@ -521,7 +525,7 @@ def test_every_group_has_a_form_and_every_client_a_number() -> None:
     assert notes(drawing.embeddings(crowd, "title").axes[0]) == []
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_rows_give_the_same_bytes_and_nobody_elses_settings_are_touched() -> None:
     before, backend = dict(matplotlib.rcParams), matplotlib.get_backend()
     for form in ("svg", "png", "pdf"):

@@ -119,7 +119,7 @@ def test_every_point_has_settings_to_choose_from_that_make_different_runs(scale:
 # --- a point ---
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_point_has_the_ledger_s_epsilon_and_the_price_of_its_choice(tiny: None, tmp_path: Path) -> None:
     point = measure.measured(cell(EXAMPLE), "quick", GIVEN, tmp_path, print)
     assert (point.status, point.seeds, len(point.folders)) == ("measured", (0, 1, 2), 2 + 3)
@@ -141,6 +141,7 @@ def test_a_point_has_the_ledger_s_epsilon_and_the_price_of_its_choice(tiny: None
     assert point.with_tuning > 1.2 * point.epsilon
 
 
+@pytest.mark.slow
 def test_the_price_is_the_composition_of_every_run_of_the_choice(tiny: None, tmp_path: Path) -> None:
     point = measure.measured(cell(CLIENT), "quick", GIVEN, tmp_path, print)
     mu = [0.0, 0.0]  # squared: of the choice, of a reported run
@@ -185,6 +186,7 @@ def test_the_best_on_test_data_is_not_chosen_if_it_is_worse_on_validation_data(t
     assert point.with_tuning == pytest.approx(gaussian(sqrt(5) / 5), rel=1e-6)
 
 
+@pytest.mark.slow
 def test_what_is_tuned_on_is_never_tested_on(tiny: None) -> None:
     held: dict[str, set[int]] = {"validation": set(), "test": set()}
     for seed in (trials.TUNING_SEED, *trials.SEEDS):
@@ -207,6 +209,7 @@ def test_a_setting_that_fails_leaves_the_point_missing_with_the_reason(
 # --- the command, its table and its figure ---
 
 
+@pytest.mark.slow
 def test_what_is_missing_is_shown_and_what_is_there_is_not_run_again(
     tiny_table: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -259,7 +262,7 @@ def test_the_page_in_docs_is_printed_from_its_points() -> None:
 # --- the papers' own points ---
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_papers_points_have_their_printed_and_their_true_epsilons() -> None:
     by_method = {(one.data, one.method): one for one in marks(GIVEN)}
     if ("MNIST", "Fed-CDP") not in by_method:

@@ -188,6 +188,7 @@ def test_pixels_are_drawn_as_they_are(tmp_path: Path, shape: tuple[int, ...]) ->
     assert box.height / box.width == pytest.approx(shape[1] / shape[2])
 
 
+@pytest.mark.slow
 def test_the_command_writes_picture_and_numbers(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     one, two = written(tmp_path / "one"), written(tmp_path / "two", defence="prune")
     for form in ("svg", "png", "pdf"):
@@ -266,7 +267,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [run(one) for one in (plain, replace(plain, out=folder / "pruned", defence="prune"))]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_real_runs_give_the_numbers_and_images_of_their_audits(real: list[Path], tmp_path: Path) -> None:
     assert figures.main([*map(str, real), "--only", "grid", "--attack", "ig", "--out", str(tmp_path)]) == 0
     rows = table(tmp_path / "grid.csv")
@@ -285,6 +286,7 @@ def test_real_runs_give_the_numbers_and_images_of_their_audits(real: list[Path],
         assert {key: row[key] for key in copied} == {key: source[key] for key in copied}
 
 
+@pytest.mark.slow
 def test_the_closed_form_s_pictures_are_the_originals_in_the_drawing_too(real: list[Path], tmp_path: Path) -> None:
     result = content(real[0], attack=("analytic",))
     assert all(row["recovered"] and row["psnr"] > 40 for row in result.rows)

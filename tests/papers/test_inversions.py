@@ -60,6 +60,7 @@ def test_steps_are_adams_on_the_printed_loss() -> None:
         torch.testing.assert_close(inverted(net, features, INPUTS, settings, 0.3), expected, atol=1e-7, rtol=0)
 
 
+@pytest.mark.slow
 def test_a_known_extractor_of_full_rank_gives_the_image_away() -> None:
     net, images = extractor(), 0.3 + 0.4 * torch.rand(3, 1, 4, 4, generator=torch_generator(0, "x"))
     features = net(INPUTS.normalise(images))
@@ -70,6 +71,7 @@ def test_a_known_extractor_of_full_rank_gives_the_image_away() -> None:
     torch.testing.assert_close(alone[0], together[1], atol=1e-3, rtol=0)  # none has a part in another's search
 
 
+@pytest.mark.slow
 def test_the_generated_feature_is_the_nearest_of_those_drawn(finished: Path) -> None:
     run = restored(finished)
     model, task = run.model(0), run.task
@@ -85,6 +87,7 @@ def test_the_generated_feature_is_the_nearest_of_those_drawn(finished: Path) -> 
             torch.testing.assert_close(kinds[GENERATED][i], nearest)
 
 
+@pytest.mark.slow
 def test_the_command_compares_the_attackers(finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = "--images 2 --iterations 4 --epochs 1 --generated 5"
     assert inversions.main([str(finished), *flags.split(), "--out", str(tmp_path)]) == 0
@@ -102,6 +105,7 @@ def test_the_command_compares_the_attackers(finished: Path, tmp_path: Path, caps
     assert all(row["row"] in printed for row in rows) and (tmp_path / "inversions.svg").stat().st_size > 1000
 
 
+@pytest.mark.slow
 def test_other_data_are_none_of_the_clients_own(finished: Path) -> None:
     run = restored(finished)
     with pytest.raises(BadInput, match=r"Expected other data than the client's, got 40 of its own examples"):

@@ -93,6 +93,7 @@ def test_points_of_a_curve_stand_at_their_sizes(tmp_path: Path) -> None:
     assert len(charts.curves(rows, "t").axes) == 2
 
 
+@pytest.mark.slow
 def test_only_a_significantly_smaller_leak_at_no_lower_accuracy_beats_a_run(tmp_path: Path) -> None:
     leaky = attacked(tmp_path / "leaky", close(30.0, 12), 0.8)
     tight = attacked(tmp_path / "tight", close(9.0, 12), 0.8, lr=0.1)
@@ -114,6 +115,7 @@ def lines_of(figure: Figure, column: int = 0) -> list[list[float]]:
     return [list(line.get_xdata()) for line in figure.axes[column].lines if len(list(line.get_xdata())) > 1]  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_no_line_goes_through_rounds_that_were_not_measured(tmp_path: Path) -> None:
     rows = figures.training(grouped([read(attacked(tmp_path / "run", close(30.0)))]))
     drawn = drawing.training(rows, "t")
@@ -207,6 +209,7 @@ def test_what_the_runs_lack_is_named(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert sim.main(["--format", "pdf"]) == 2 and "Expected --figures with --only" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_by_default_a_run_that_was_attacked_shows_its_leakage(tmp_path: Path) -> None:
     run = attacked(tmp_path / "run", close(30.0))
     assert sim.main(["--figures", str(run), "--format", "pdf", "svg", "--width", "one"]) == 0

@@ -149,6 +149,7 @@ def test_every_cell_resolves_to_experiments_that_fit_what_there_is(table: str, s
                 settings(partition.scheme(experiment.split), experiment.split, experiment.set)
 
 
+@pytest.mark.slow
 def test_different_cells_are_different_runs() -> None:
     for table in ("hyperfl.1", "fedcg.1"):
         for scale in ("quick", "full"):
@@ -427,6 +428,7 @@ def copy(done: Path, tmp_path: Path) -> Path:
     return shutil.copytree(done, tmp_path / "copy")
 
 
+@pytest.mark.slow
 def test_a_cell_is_the_mean_over_its_seeds(done: Path) -> None:
     for name, row in rows(done).iterrows():
         results = [json.loads((done / "cells" / folder / "result.json").read_text()) for folder in row.folders.split()]
@@ -451,6 +453,7 @@ def test_what_was_measured_is_not_run_again(copy: Path, capsys: pytest.CaptureFi
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sent", [1, 3, 5, 7, 9, 11, 13, 15])
 def test_a_killed_table_goes_on_where_it_was(done: Path, tmp_path: Path, sent: int, monkeypatch: Any) -> None:
     """Killed in each run of each cell, in its first round and in its second; four messages a run."""
@@ -466,7 +469,7 @@ def test_a_killed_table_goes_on_where_it_was(done: Path, tmp_path: Path, sent: i
     assert rows(tmp_path).equals(rows(done))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_process_that_is_killed_leaves_what_it_measured(done: Path, tmp_path: Path) -> None:
     code = (
         "import sys, pathlib, tests.papers.test_papers as t\n"
@@ -507,6 +510,7 @@ def test_what_older_code_measured_is_used_and_marked(copy: Path, capsys: pytest.
     assert len(re.findall(r"±[0-9.]+\*", shown)) == 1 and "* by earlier code" in shown
 
 
+@pytest.mark.slow
 def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path, monkeypatch: Any, capsys: Any) -> None:
     monkeypatch.setattr(Strikes, "left", 1)
     monkeypatch.setattr(Strikes, "by", ValueError)
@@ -531,6 +535,7 @@ def test_a_damaged_checkpoint_is_a_failure_of_its_cell(copy: Path) -> None:
     assert list(rows(copy).status) == ["failed", "measured"] and "damaged" in rows(copy).reason["fedavg"]
 
 
+@pytest.mark.slow
 def test_only_what_is_asked_for_is_run_and_what_was_measured_stays(tmp_path: Path, capsys: Any) -> None:
     assert command.run(reproduction(tmp_path), "tiny.1/fedprox") == 0
     shown = capsys.readouterr().out
@@ -598,6 +603,7 @@ def test_missing_data_are_said_in_the_data_s_own_line(tmp_path: Path, capsys: An
     assert re.findall(r"^\[\d+\]", capsys.readouterr().out, re.MULTILINE) == ["[1]"]  # equal reasons share a number
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_downloads")
 @pytest.mark.parametrize("name", ["dcs2.1", "dcs2.2"])
 def test_a_table_whose_numbers_are_lost_says_so_and_is_measured_all_the_same(
@@ -639,6 +645,7 @@ def test_every_row_of_the_lost_tables_is_an_experiment_that_can_be_resolved(name
     assert steps == ({(True, "dcs2.steps=100"), *trained} if scale == "quick" else set())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_downloads")
 @pytest.mark.parametrize("name", ["hyperfl.1", "fedcg.1", "fedcg.2", "hyperfl.3", "hyperfl.5", "fed_cdp.2"])
 def test_a_real_table_s_reasons_agree_with_what_there_is(name: str, tmp_path: Path) -> None:
@@ -677,6 +684,7 @@ def test_flags_that_decide_none_reach_the_runs(tmp_path: Path) -> None:
         assert run.out is not None and run.out.parent == tmp_path / "cells"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_no_downloads")
 def test_a_cell_s_path_names_its_table(tmp_path: Path, capsys: Any) -> None:
     given = Experiment(engine="inproc", out=tmp_path, data_root=tmp_path / "nothing")

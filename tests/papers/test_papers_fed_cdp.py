@@ -132,6 +132,7 @@ def test_each_cell_has_its_own_figure() -> None:
             ]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_run_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(data, "fetch", lambda name, data_root=None: None)
     given = Experiment(engine="inproc", data_root=tmp_path / "nothing", out=tmp_path / "out")
@@ -208,6 +209,7 @@ def test_table_6_needs_no_training(tmp_path: Path) -> None:
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.glob("cells/*/result.json")}
 
 
+@pytest.mark.slow
 def test_table_1_is_what_the_data_and_the_split_really_have(tmp_path: Path) -> None:
     given = published.table("fed_cdp.1")
     given = replace(
@@ -257,6 +259,7 @@ def test_every_turn_starts_from_the_same_weights() -> None:
 # --- a run of each kind -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["fed_cdp.2/Fed-SDP/1000/0.1", "fed_cdp.4/Cancer/0.5"])
 def test_an_accuracy_has_its_two_epsilons_beside_it(path: str, tmp_path: Path) -> None:
     def small(cell: Cell, scale: Scale) -> Preset:
@@ -398,6 +401,7 @@ def of_digits(cell: Cell, scale: Scale) -> Preset:
     return replace(fed_cdp.attacked(cell, scale), choices=((run,),))
 
 
+@pytest.mark.slow
 def test_a_real_audit_fills_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     small = Table("tiny.7", "T", "P", TABLE.rows_by, TABLE.columns_by, TABLE.select("fed_cdp.7/non-private/MNIST"))
     assert command.run(Reproduction(small, of_digits, "quick", Experiment(engine="inproc"), tmp_path), "") == 0

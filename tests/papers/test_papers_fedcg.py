@@ -30,6 +30,7 @@ def preset_of(path: str, scale: Scale) -> Preset:
     return fedcg.TABLES[path.partition("/")[0]](cell_of(path), scale)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", ["quick", "full"])
 def test_every_cell_has_a_preset_whose_parts_there_are(scale: Scale) -> None:
     assert len(BOTH) == 42 + 30

@@ -43,6 +43,7 @@ def table(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
+@pytest.mark.slow
 def test_a_run_with_a_larger_error_and_a_larger_leak_is_beaten(tmp_path: Path) -> None:
     leaky = attacked(tmp_path / "leaky", 30.0, 50.0)
     tight = attacked(tmp_path / "tight", 9.0, 40.0, lr=0.1)
@@ -59,6 +60,7 @@ def test_a_run_with_a_larger_error_and_a_larger_leak_is_beaten(tmp_path: Path) -
         assert axes.xaxis.get_major_formatter()(1500.0, 0) == "1,500"
 
 
+@pytest.mark.slow
 def test_files_of_the_frontier_and_of_training_name_errors(tmp_path: Path) -> None:
     seeds = [attacked(tmp_path / f"s{seed}", 30.0, 40.0 + seed, seed=seed) for seed in (0, 1)]
     other = attacked(tmp_path / "other", 9.0, 50.0, lr=0.5)

@@ -100,6 +100,7 @@ def test_candidates_are_up_to_three_ids_that_exist() -> None:
     assert drawn == candidates(5000, numpy_generator(0, "draws"))
 
 
+@pytest.mark.slow
 def test_the_command_prints_a_table_and_a_last_line_of_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = "--dataset digits --net lenet --candidates 3 --epochs 1 --threshold -1000000"
     out = tmp_path / "search.json"

@@ -38,6 +38,7 @@ def delta_of(sample: np.ndarray, epsilon: float) -> tuple[float, float]:
 CASES = [(1.0, 5, 1, 1e-3), (0.7, 3, 2, 3e-3), (2.0, 10, 8, 1e-3), (1.5, 2, 3, 2e-3)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("z", "steps", "passes", "delta"), CASES)
 def test_the_bound_is_above_simulated_losses_and_not_far(z: float, steps: int, passes: int, delta: float) -> None:
     bound = account((Phase(z, 1.0, passes, steps),), delta)
@@ -52,6 +53,7 @@ def test_the_bound_is_above_simulated_losses_and_not_far(z: float, steps: int, p
     assert max(taken - 4 * deviation for taken, deviation in deltas) > delta  # a smaller epsilon is refuted
 
 
+@pytest.mark.slow
 def test_it_lies_between_a_choice_of_everything_and_no_choice() -> None:
     epsilons = [account((Phase(2.0, 1.0, 4, steps),), 1e-5).epsilon for steps in (1, 2, 4, 8, 16)]
     assert epsilons == sorted(epsilons, reverse=True) and epsilons[0] == account((Phase(2.0, 1.0, 4),), 1e-5).epsilon
@@ -96,6 +98,7 @@ def test_a_claim_says_how_steps_are_chosen() -> None:
     assert patient.epsilon == account((Phase(1.0, 1.0, 6),), 1e-5).epsilon
 
 
+@pytest.mark.slow
 def test_noise_for_a_target() -> None:
     sigma, reached = noise_for(2.0, BALLS, 1e-5)
     assert 1.999 <= reached.epsilon <= 2.0 and reached.accountant == "pld"

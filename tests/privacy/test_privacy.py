@@ -258,6 +258,7 @@ def test_the_smaller_of_two_bounds_is_taken_and_bears_its_name() -> None:
     assert (spent.accountant, spent.notes) == ("prv", ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("q", "sigma"), list(product((1e-6, 1e-3, 0.01, 0.1, 0.5), (0.5, 20))))
 def test_the_smaller_bound_is_never_below_the_truth(q, sigma) -> None:
     """Opacus' own lower bound of the composed losses, within an error of 0.001."""
@@ -416,6 +417,7 @@ def test_the_noise_is_the_smallest_that_keeps_the_target(target, accountant) -> 
     assert epsilon([replace(one, noise_multiplier=0.98 * sigma) for one in many], DELTA, accountant) > target
 
 
+@pytest.mark.slow
 def test_a_target_that_an_accountant_cannot_show_is_refused() -> None:
     for accountant, least in zip(ACCOUNTANTS, ("0.003", "0.003", "0.02"), strict=True):
         with pytest.raises(BadInput, match=f"^Expected a target_epsilon .* least={least}"):
@@ -433,6 +435,7 @@ def test_rounds_within_a_budget_are_those_that_a_loop_counts() -> None:
         assert steps_within(0.1, one, DELTA, accountant) == 0
 
 
+@pytest.mark.slow
 def test_rounds_of_sampled_steps_by_prv() -> None:
     one = sampled(6, 0.01, 100)
     rounds = steps_within(0.5, one, DELTA)
@@ -530,6 +533,7 @@ def test_a_large_group_of_a_sampled_mechanism_sets_half_of_delta_aside() -> None
     assert made.epsilon == pytest.approx(bound, abs=1e-4) and made.epsilon < epsilon(Mechanism(6 / 500, 100), DELTA)
 
 
+@pytest.mark.slow
 def test_a_group_that_is_drawn_at_once_is_never_below_its_true_divergence() -> None:
     """One step, both directions, by integration: the delta that is left at the claimed epsilon."""
     q, sigma, delta = 0.3, 2.0, 1e-3
@@ -629,6 +633,7 @@ def bound_of(seed: int, claimed: float, actual: float, m: int, r: int, delta: fl
     return lower_bound(m, r, correct_guesses(scores, included, r), delta) - epsilon(Mechanism(claimed, 1), delta)
 
 
+@pytest.mark.slow
 def test_a_true_claim_is_hardly_ever_contradicted() -> None:
     over = [bound_of(seed, 1 / MU, 1 / MU, 20000, r, 1e-5) > 0 for seed in range(40) for r in (200, 2000)]
     assert np.mean(over) <= 0.05

@@ -148,6 +148,7 @@ def test_code_that_was_removed_or_broken_since_its_import_is_no_error(
 # --- runs ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_run_says_when_where_and_with_what_it_ran(tmp_path: Path) -> None:
     folder = run.run(tiny(dataset=outside_parts.CARD_NAME, split=outside_parts.SPLIT_NAME, out=tmp_path / "run"))
     result = json.loads((folder / "result.json").read_text())
@@ -187,6 +188,7 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_run_has_a_sitting_of_its_own(tmp_path: Path) -> None:
     flags = "--method fedavg --net linear --engine inproc --clients 2 --rounds 1 --attack analytic --images 2"
     folder, again = tmp_path / "run", tmp_path / "again"

@@ -51,6 +51,7 @@ def only(folder: Path) -> Path:
     return result
 
 
+@pytest.mark.slow
 def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
     recorded: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -81,6 +82,7 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
     assert entries and all(entry["images"] == 4 for entry in entries)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [["3 1", "", "5 4"], ["3 1", "0", "5 4"]])
 def test_where_one_gives_too_little_away_nobody_is_probed(
     recorded: Experiment, tmp_path: Path, given: list[str], capsys: pytest.CaptureFixture[str]

@@ -262,6 +262,7 @@ def test_commands_on_the_page_parse() -> None:
 # --- a whole rehearsal --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_leakage_stops_where_the_attack_does(done: Path) -> None:
     result = attempts(done)
     expected = [(1, 1, 4, 4), (4, 1, 0, 16), (8, 1, 0, 32), (8, 4, 0, 32), (8, 12, 0, 32)]
@@ -285,6 +286,7 @@ def test_what_was_found_is_written_down(done: Path) -> None:
     assert message["limits"] == list(rehearse.LIMITS)
 
 
+@pytest.mark.slow
 def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = [*FLAGS, "--most-steps", "1", "--audit-rounds", "0", "--images", "9"]
     assert main("--dataset", f"folder:{chosen}", *flags, "--clients", "30", "--out", tmp_path / "run") == 0
@@ -301,7 +303,7 @@ def test_the_terminal_says_the_same(chosen: Path, tmp_path: Path, capsys: pytest
     assert message.endswith(f"\n{tmp_path / 'run' / 'report.html'}\n")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_membership_is_rehearsed_beside_or_without_reconstruction(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -345,6 +347,7 @@ def test_the_report_shows_the_ladder(done: Path) -> None:
     assert "With a batch of 1 and 1 local step, however, it does leak" in re.sub(r"\s+", " ", page)
 
 
+@pytest.mark.slow
 def test_a_search_reads_one_example_and_its_settings_count(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], chosen: Path
 ) -> None:
@@ -356,7 +359,7 @@ def test_a_search_reads_one_example_and_its_settings_count(
     assert "ig: leaks on the highest rung, batch 1 and one step (2 of 2 examples" in capsys.readouterr().out
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nothing_leaves_the_machine(chosen: Path, tmp_path: Path) -> None:
     """Whoever opens a connection, looks a name up or sends a datagram ends the process."""
     code = (
@@ -382,6 +385,7 @@ def test_nothing_leaves_the_machine(chosen: Path, tmp_path: Path) -> None:
 # --- the site's policy --------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_policy_that_the_settings_break_is_warned_of(
     chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -401,6 +405,7 @@ def test_a_policy_that_the_settings_break_is_warned_of(
     assert [f"warning: {sentence}" for sentence in about(tmp_path / "run")["warnings"]] == lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", ["auto", "seed"])
 def test_a_rehearsed_defence_draws_at_sites_as_a_server_asks_for_it(
     draws: str, chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -460,6 +465,7 @@ def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.Monke
     assert refused.startswith("The policy refuses these settings: this site's budget: the server can repeat the noise")
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 def test_a_policy_is_written_that_allows_what_was_rehearsed_and_nothing_else(chosen: Path, tmp_path: Path) -> None:
     written, site = tmp_path / "policy.toml", ["--dataset", "site:1x8x8:4", "--data-root", str(chosen)]
@@ -659,6 +665,7 @@ EXPECTED = [
 ]
 
 
+@pytest.mark.slow
 def test_a_ladder_is_attacked_again_from_its_recordings(
     chosen: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -679,6 +686,7 @@ def test_a_ladder_is_attacked_again_from_its_recordings(
     assert "Expected recordings of ladder-8x1 at round 0" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_ladder_that_was_cut_short_is_climbed_to_its_end(
     chosen: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def learning(small: Experiment, name: str, settings: tuple[str, ...]) -> Resolve
     return resolve(dataclasses.replace(small, net="linear", side=8, attack=(name,), images=1, set=assigned))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "settings"), LEARNING, ids=[name for name, _ in LEARNING])
 def test_a_training_on_public_data_counts(
     small: Experiment, monkeypatch: pytest.MonkeyPatch, name: str, settings: tuple[str, ...]
@@ -130,6 +131,7 @@ def test_a_training_on_public_data_counts(
     assert took / 3 < estimated.total < took * 3, (took, estimated)
 
 
+@pytest.mark.slow
 def test_a_training_whose_result_is_kept_counts_once(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "ENOUGH_S", 0.1)
     generator, rog = (timed(small, *LEARNING[at], first=False) for at in (0, 2))

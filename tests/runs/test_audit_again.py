@@ -56,6 +56,7 @@ def without_times(result: list[dict[str, Any]]) -> list[dict[str, Any]]:
 # --- curves and local steps ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_curve_has_its_points_in_every_audited_round(recorded: Path) -> None:
     result = [(e["round"], e["curve"], e["batch"], e["steps"], e["images"]) for e in entries(recorded)]
     each = [(None, 1, 1, 2), ("batch", 2, 1, 4), ("steps", 1, 3, 2)]
@@ -116,6 +117,7 @@ def test_the_mean_gradient_by_hand() -> None:
 # --- again --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_same_attack_again_finds_the_same(recorded: Path, tmp_path: Path) -> None:
     assert sim.main(["--from", str(recorded), "--out", str(tmp_path / "again")]) == 0
     assert without_times(entries(tmp_path / "again")) == without_times(entries(recorded))
@@ -172,6 +174,7 @@ def test_only_the_audit_may_change(recorded: Path, capsys: pytest.CaptureFixture
     assert sorted(recorded.rglob("*")) == before
 
 
+@pytest.mark.slow
 def test_damaged_recordings_are_named_and_the_rest_is_audited(recorded: Path, tmp_path: Path) -> None:
     shutil.copytree(recorded, tmp_path / "run")
     line = Recordings(recorded / "observations").probe_lines("target", 0, point="target")[0]
@@ -192,6 +195,7 @@ def test_damaged_recordings_are_named_and_the_rest_is_audited(recorded: Path, tm
 # --- what stays ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_purged_run_keeps_figures_and_no_pictures(
     recorded: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,11 +214,13 @@ def test_a_purged_run_keeps_figures_and_no_pictures(
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_pictures_are_shown_only_where_they_are_wanted(recorded: Path, tmp_path: Path) -> None:
     assert sim.main(["--from", str(recorded), "--out", str(tmp_path / "without"), "--no-pictures"]) == 0
     assert "data:image/png" not in (tmp_path / "without" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_recordings_are_thinned_out_after_the_audit(tmp_path: Path) -> None:
     result = started(tmp_path / "run", f"{RUN} --keep-observations 1")
     assert {line["round"] for line in Recordings(tmp_path / "run" / "observations").lines} == {1}
@@ -222,6 +228,7 @@ def test_recordings_are_thinned_out_after_the_audit(tmp_path: Path) -> None:
     assert sim.main(["--from", str(tmp_path / "run")]) == 2  # the ladder is gone
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_is_not_recorded_and_said(tmp_path: Path) -> None:
     result = started(tmp_path / "run", f"{RUN} --observations-gb 0.00002")
     assert result["recordings"]["skipped"] > 0 and result["recordings"]["bytes"] <= 20_000
@@ -229,6 +236,7 @@ def test_what_does_not_fit_is_not_recorded_and_said(tmp_path: Path) -> None:
     assert sum(e["failures"] for e in result["audit"]) > 0
 
 
+@pytest.mark.slow
 def test_compressed_recordings_give_the_same_audit(recorded: Path, tmp_path: Path) -> None:
     result = started(tmp_path / "run", f"{RUN} --compression gzip")
     assert without_times(result["audit"]) == without_times(entries(recorded))
@@ -236,6 +244,7 @@ def test_compressed_recordings_give_the_same_audit(recorded: Path, tmp_path: Pat
     assert files and all(path.suffix == ".gz" for path in files)
 
 
+@pytest.mark.slow
 def test_lpips_is_there_with_its_weights_and_null_without(recorded: Path, tmp_path: Path) -> None:
     from torchvision.models import alexnet
 
@@ -255,6 +264,7 @@ def test_lpips_is_there_with_its_weights_and_null_without(recorded: Path, tmp_pa
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.slow
 def test_fewer_images_than_were_recorded_are_audited(recorded: Path, tmp_path: Path) -> None:
     assert sim.main(["--from", str(recorded), "--images", "1", "--out", str(tmp_path / "again")]) == 0
     for entry in entries(tmp_path / "again"):
@@ -264,6 +274,7 @@ def test_fewer_images_than_were_recorded_are_audited(recorded: Path, tmp_path: P
 # --- interrupted, and in part ---
 
 
+@pytest.mark.slow
 def test_a_run_killed_after_its_results_only_tidies_up(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -198,14 +198,14 @@ def results(run: Path) -> dict[str, Capability]:
     return result
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_attack_that_keeps_to_its_grants_passes(results: dict[str, Capability]) -> None:
     one = results[named(Honest)]
     assert one.same and one.compared == 6 and not one.changed  # two exchanges each of easy, round 0 and round 1
     assert str(one).endswith("gave the same 6 results without what it is not granted.")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_closed_form_passes(results: dict[str, Capability]) -> None:
     assert results["analytic"].same and results["analytic"].compared == 6
 
@@ -217,13 +217,13 @@ def test_an_attack_that_opens_the_truth_is_caught(results: dict[str, Capability]
     assert "reads more than it is granted: 6 of 6" in str(one) and "of r0001-target" in str(one)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_attack_that_reads_what_a_client_says_of_itself_is_caught(results: dict[str, Capability]) -> None:
     one = results[named(ReadsMetrics)]
     assert not one.same and one.repeats and len(one.changed) == 6
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_every_other_way_to_cheat_is_caught(run: Path) -> None:
     results = {one.attack: one for one in check(run, [named(cls) for cls in SLOW])}
     assert [name for name, one in results.items() if one.same] == []
@@ -255,7 +255,7 @@ FEW = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("method", ["fedavg", "fedper"])
 def test_every_attack_of_the_project_keeps_to_its_grants(tmp_path: Path, method: str) -> None:
     folder = finished(tmp_path / "run", method=method, net="mlp")
@@ -264,7 +264,7 @@ def test_every_attack_of_the_project_keeps_to_its_grants(tmp_path: Path, method:
     assert {"analytic", "ig"} <= set(DISCOVERED)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_what_is_inferred_of_clients_is_compared_too(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", method="fedavg", net="mlp", attack=("label_distribution",))
     one, other = check(folder, ["label_distribution", named(InfersFromTruth)])
@@ -272,7 +272,7 @@ def test_what_is_inferred_of_clients_is_compared_too(tmp_path: Path) -> None:
     assert len(other.changed) == other.compared > 0 and other.repeats and "the classes of client" in str(other)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_attack_on_membership_reads_no_truth_and_no_result(tmp_path: Path) -> None:
     game = {"split": "iid", "audit_rounds": "1", "membership_pairs": "8", "dataset": "digits"}
     folder = finished(tmp_path / "run", net="mlp", attack=("membership",), **game)
@@ -282,7 +282,7 @@ def test_an_attack_on_membership_reads_no_truth_and_no_result(tmp_path: Path) ->
     assert cheat.repeats and len(cheat.changed) == cheat.compared > 0 and "cosine for client" in str(cheat)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", TAMPERING)
 def test_every_malicious_server_s_attack_keeps_to_its_grants(tmp_path: Path, name: str) -> None:
     folder = finished(tmp_path / "run", method="fedavg", net="mlp", attack=(name,), tampered_by=name)
@@ -290,7 +290,7 @@ def test_every_malicious_server_s_attack_keeps_to_its_grants(tmp_path: Path, nam
     assert one.same and one.compared > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_attack_on_text_keeps_to_its_grants(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(" ".join(str(number**3) for number in range(400)))
     place = f"text:{tmp_path / 'text.txt'}@8"
@@ -299,27 +299,27 @@ def test_an_attack_on_text_keeps_to_its_grants(tmp_path: Path) -> None:
     assert one.same and one.compared > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_attack_on_a_vision_transformer_keeps_to_its_grants(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", method="fedavg", net="vit_plain", attack=("april",))
     (one,) = check(folder, ["april"])
     assert one.same and one.compared > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_attack_with_public_data_is_checked_by_itself(run: Path) -> None:
     (one,) = check(run, ["fedcg"], ("fedcg.search_iterations=5",))
     assert one.same and one.compared > 0
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_on_a_network_of_convolutions_keeps_to_its_grants(tmp_path: Path) -> None:
     folder = finished(tmp_path / "run", net="lenet", victim_batch=2, victim_steps=2, curve=("batch=1",))
     (one,) = check(folder, ["ig"], ("ig.iterations=5",))
     assert one.same and one.compared == 10
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_says_it_with_its_exit_code(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert capability.main([str(run), "--attack", "ig", "--set", "ig.iterations=3"]) == 0
     assert "ig gave the same 6 results" in capsys.readouterr().out
@@ -329,6 +329,7 @@ def test_the_command_says_it_with_its_exit_code(run: Path, capsys: pytest.Captur
     assert "nothing could be compared" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_cannot_be_checked_is_bad_input(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], small: Experiment
 ) -> None:

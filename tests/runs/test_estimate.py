@@ -81,7 +81,7 @@ def processor_s(*flags: str) -> float:
     return sum(used.values())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["inproc", "ray"])
 def test_within_a_factor_of_two_of_what_running_it_takes_and_leaves_nothing_behind(
     audited: Experiment, tmp_path: Path, engine: str
@@ -111,7 +111,7 @@ def test_within_a_factor_of_two_of_what_running_it_takes_and_leaves_nothing_behi
     assert all(unit in lines(result) for unit in (" s", " GiB", "B by a client", "3 rounds", "load"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("defence", ["none", "prune"])  # of prune an informed attacker plays a second game
 def test_a_membership_audit_is_within_a_factor_of_two(small: Experiment, defence: str) -> None:
     flags = "--method fedavg --clients 3 --rounds 3 --engine inproc --attack membership --audit-rounds 1,2,3"
@@ -205,6 +205,7 @@ def test_iterations_are_extrapolated_on_a_line() -> None:
     assert max(asked) <= 64 and timing.at_length(passing, 1) == pytest.approx(0.6)
 
 
+@pytest.mark.slow
 def test_what_a_server_trains_is_measured_for_all_uploads_of_a_round(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

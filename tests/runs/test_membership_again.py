@@ -31,7 +31,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_attack_again_gives_the_same_scores_to_the_bit(played: Path, tmp_path: Path) -> None:
     assert not (played / "truth").exists()  # pairs are drawn anew from the seed, and no probe was sent
     assert sim.main(["--from", str(played), "--out", str(tmp_path / "again")]) == 0
@@ -39,6 +39,7 @@ def test_the_same_attack_again_gives_the_same_scores_to_the_bit(played: Path, tm
     assert {item["pairs"] for item in membership(played)} == {60}
 
 
+@pytest.mark.slow
 def test_one_round_of_two_is_another_audit(played: Path, tmp_path: Path) -> None:
     flags = ["--audit-rounds", "2", "--images", "2", "--out", str(tmp_path / "again")]
     assert sim.main(["--from", str(played), *flags]) == 0
@@ -46,7 +47,7 @@ def test_one_round_of_two_is_another_audit(played: Path, tmp_path: Path) -> None
     assert (again["rounds"], again["clients"]) == ([2], 2) and again["auc"] != first["auc"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_uploads_recorded_for_another_attack_serve_as_well(tmp_path: Path, played: Path) -> None:
     flags = "--attack analytic --audit-source update"
     assert sim.main([*f"{RUN} {flags}".split(), "--out", str(tmp_path / "run")]) == 0
@@ -63,6 +64,7 @@ def refused(capsys: pytest.CaptureFixture[str], *flags: str) -> str:
     return message
 
 
+@pytest.mark.slow
 def test_other_pairs_are_refused_and_none_say_how_to_train(
     played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -86,6 +88,7 @@ def test_pairs_of_data_that_only_sites_have_are_refused(tmp_path: Path, capsys: 
     )
 
 
+@pytest.mark.slow
 def test_uploads_that_were_not_recorded_are_named(
     played: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +99,7 @@ def test_uploads_that_were_not_recorded_are_named(
     assert f"Expected recorded uploads of round 1 in {tmp_path / 'run'}, got those of no round; only --rec" in message
 
 
+@pytest.mark.slow
 def test_only_uploads_of_audited_rounds_are_recorded_and_the_last_ones_kept(played: Path, tmp_path: Path) -> None:
     lines = Recordings(played / "observations").lines
     assert sorted((line["type"], line["round"]) for line in lines) == [("train", r) for r in (1, 2) for _ in range(3)]
@@ -105,6 +109,7 @@ def test_only_uploads_of_audited_rounds_are_recorded_and_the_last_ones_kept(play
     assert {line["round"] for line in Recordings(tmp_path / "run" / "observations").lines} == {2}
 
 
+@pytest.mark.slow
 def test_uploads_that_did_not_fit_are_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     each = 4 * 10 * 65
     limit = (2 * each + 600) / 1e9  # a broadcast and an upload
@@ -115,6 +120,7 @@ def test_uploads_that_did_not_fit_are_said(tmp_path: Path, capsys: pytest.Captur
     assert any("Exchanges that were not recorded" in note for note in result["notes"])
 
 
+@pytest.mark.slow
 def test_damaged_uploads_are_named_and_the_rest_is_scored(played: Path, tmp_path: Path) -> None:
     shutil.copytree(played, tmp_path / "run")
     line = Recordings(played / "observations").update_lines(1)[0]

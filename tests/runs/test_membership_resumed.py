@@ -82,13 +82,14 @@ def always(*_: Any) -> bool:
     return True
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_killed_in_training(whole: Path, tmp_path: Path) -> None:
     folder = cut_short(asked(tmp_path / "run"), 1)
     run.resume(asked(folder))
     assert_alike(whole, folder)
 
 
+@pytest.mark.slow
 def test_killed_before_the_attack(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed(monkeypatch, (results, "finish"), tmp_path / "run", always)
     assert not list((tmp_path / "run" / "queue").glob("candidates*"))
@@ -96,6 +97,7 @@ def test_killed_before_the_attack(whole: Path, tmp_path: Path, monkeypatch: pyte
     assert_alike(whole, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_killed_while_the_attack_runs(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed(
         monkeypatch, (attack_worker, "solve"), tmp_path / "run", lambda job: job.ticket.point == "membership"
@@ -110,6 +112,7 @@ def test_killed_while_the_attack_runs(whole: Path, tmp_path: Path, monkeypatch: 
     assert_alike(whole, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_killed_after_the_attack(whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     killed(monkeypatch, (results, "write_rows"), tmp_path / "run", always)
     done = counted(monkeypatch)
@@ -118,13 +121,13 @@ def test_killed_after_the_attack(whole: Path, tmp_path: Path, monkeypatch: pytes
     assert_alike(whole, tmp_path / "run")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_process_of_the_attacks_gives_the_same_scores(whole: Path, tmp_path: Path) -> None:
     folder = run.run(replace(asked(tmp_path / "run"), attack_server="after"))
     assert membership(folder) == membership(whole)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("engine", ["ray", "flwr-sim", "flwr"])
 def test_every_engine_gives_the_same_scores(whole: Path, tmp_path: Path, engine: Any) -> None:
     folder = run.run(replace(asked(tmp_path / "run"), engine=engine))

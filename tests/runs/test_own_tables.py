@@ -99,6 +99,7 @@ def test_cells_are_right_as_wholes() -> None:
     assert [rate.share for rate in rates] == [1.0, 1.0]
 
 
+@pytest.mark.slow
 def test_a_classification_is_audited_by_columns_with_their_names(table: Path, tmp_path: Path) -> None:
     folder = run(asked(table, "died", tmp_path / "run", victim_batch=2, pictures="yes"))
     result, entry = result_of(folder), result_of(folder)["audit"][0]
@@ -112,6 +113,7 @@ def test_a_classification_is_audited_by_columns_with_their_names(table: Path, tm
     assert '<th scope="row">ward</th>' in page and ">Attack</th></tr></thead>" in page
 
 
+@pytest.mark.slow
 def test_a_regression_has_errors_and_no_accuracy_and_its_rows_come_back(table: Path, tmp_path: Path) -> None:
     """A gradient of one example in one step reveals its row exactly, whatever the loss."""
     run_folder = run(
@@ -130,6 +132,7 @@ def test_a_regression_has_errors_and_no_accuracy_and_its_rows_come_back(table: P
     assert "mean absolute error" in page and "a regression has no accuracy" in page
 
 
+@pytest.mark.slow
 def test_a_rehearsal_on_a_table_climbs_to_the_real_batch(table: Path, tmp_path: Path) -> None:
     flags = f"--dataset csv:{table}@cost --set csv.drop=died --method fedavg --attack analytic --rounds 1 --images 2"
     assert rehearse([*flags.split(), "--batch-size", "4", "--most-steps", "1", "--out", str(tmp_path / "r")]) == 0

@@ -50,6 +50,7 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(lines))
 
 
+@pytest.mark.slow
 def test_an_audited_run_leaves_every_file_that_scripts_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "run"
     result = run(folder, AUDITED)
@@ -79,6 +80,7 @@ def test_an_audited_run_leaves_every_file_that_scripts_read(tmp_path: Path, caps
     assert str(folder / "report.html") in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_truth_is_apart_from_the_observations_and_the_owner_s_alone(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     run(
@@ -93,6 +95,7 @@ def test_truth_is_apart_from_the_observations_and_the_owner_s_alone(tmp_path: Pa
     assert all(pixels not in path.read_bytes() for path in raw)
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_result(tmp_path: Path) -> None:
     flags = "--method fedper --engine inproc --clients 2 --rounds 1 --local-epochs 1 --images 1 --set ig.iterations=5"
     one, two = run(tmp_path / "one", flags), run(tmp_path / "two", flags)
@@ -115,6 +118,7 @@ def test_a_method_that_sends_nothing_is_said_to_have_nothing_to_attack(tmp_path:
     assert result["rounds"][0]["upload_bytes"] == 0
 
 
+@pytest.mark.slow
 def test_tabular_data_are_audited_by_distance(tmp_path: Path) -> None:
     flags = "--method fedavg --dataset cancer --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1"
     result = run(tmp_path / "run", f"{flags} --attack analytic --images 2 --audit-rounds 0")
@@ -142,6 +146,7 @@ def test_listing(capsys: pytest.CaptureFixture[str]) -> None:
     assert sim.main(["--list", "nothing"]) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.skipif("FLFW_DATA" not in os.environ, reason="real data are not here: set FLFW_DATA")
 def test_real_cifar10_that_was_re_encoded_says_so(tmp_path: Path) -> None:
     flags = "--method fedavg --dataset cifar10 --engine inproc --clients 2 --rounds 1 --local-epochs 1 --images 1"
@@ -164,6 +169,7 @@ def test_accuracy_at_the_best_validation_by_hand() -> None:
     assert best_validation([{"round": 1, "client": 0, "acc_local": 1.0}]) is None
 
 
+@pytest.mark.slow
 def test_validation_data_choose_the_round_of_each_client(tmp_path: Path) -> None:
     flags = "--method fedavg --clients 2 --rounds 3 --local-epochs 1 --engine inproc --attack none --split sampled"
     result = run(tmp_path / "run", f"{flags} --set sampled.train=100 optimiser=adam --lr 0.001")
@@ -233,6 +239,7 @@ def test_two_matrices_that_begin_in_one_second_have_a_folder_each(
     assert folders == [tmp_path / "runs" / "matrix", tmp_path / "runs" / "matrix-2"]
 
 
+@pytest.mark.slow
 def test_two_rehearsals_that_begin_in_one_second_have_a_folder_each(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

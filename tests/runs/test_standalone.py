@@ -46,6 +46,7 @@ def test_results_land_below_the_users_state_folder(home: Path, capsys: pytest.Ca
     assert (folder / "report.html").exists() and len(result(folder)["rounds"]) == 2
 
 
+@pytest.mark.slow
 def test_the_same_out_goes_on_with_what_was_cut_short(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save = Checkpoints.save
 

@@ -197,6 +197,7 @@ def test_a_run_never_goes_on_with_nothing(faulty: str, tmp_path: Path, capsys: p
     assert not list((tmp_path / "run" / "checkpoint").glob("round-00001-*"))
 
 
+@pytest.mark.slow
 def test_the_mean_is_that_of_the_clients_that_did_not_fail(faulty: str, small: Experiment, tmp_path: Path) -> None:
     flags = f"--engine inproc --net cnn1 --rounds 1 --on-client-failure drop --defence {faulty}:Raises --defended 1"
     assert run(tmp_path / "run", flags)[0] == 0
@@ -214,7 +215,7 @@ def test_the_mean_is_that_of_the_clients_that_did_not_fail(faulty: str, small: E
 # --- on Ray: what a process of its own can suffer -----------------------------------------------------------------
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("fault", ["HangsOutsidePython", "Hangs"])
 def test_on_ray_a_client_that_hangs_is_dropped_and_its_place_filled_again(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: str
@@ -231,7 +232,7 @@ def test_on_ray_a_client_that_hangs_is_dropped_and_its_place_filled_again(
         assert f"round 1/2  client {client} dropped: {late}" in message
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_ray_a_client_that_dies_is_dropped_and_its_place_filled_again(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,7 +245,7 @@ def test_on_ray_a_client_that_dies_is_dropped_and_its_place_filled_again(
     assert "round 1/1  client 0 dropped: its process died" in message
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_on_ray_a_client_that_dies_ends_the_run(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -394,6 +395,7 @@ def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment)
     assert [n for n in asked if n] == [2, 2, 1]
 
 
+@pytest.mark.slow
 def test_a_probe_that_nobody_can_use_is_a_failure_and_is_not_recorded(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -77,6 +77,7 @@ def test_there_is_none_for_too_few(values: list[float], clients: int) -> None:
     assert interval(values, clients) is None
 
 
+@pytest.mark.slow
 def test_it_covers_the_mean_of_all_clients() -> None:
     """Drawn 2,000 times, 20 and 150 of 200 clients with skewed accuracies: in 93 to 97 % of the draws."""
     rng = np.random.default_rng(0)
@@ -150,6 +151,7 @@ def test_nobody_is_asked_on_request(given: Experiment, tmp_path: Path) -> None:
     assert "final=none" in (tmp_path / "none" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_a_resumed_run_asks_the_same_clients(
     given: Experiment, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -210,7 +210,7 @@ def trained(folder: Path, clients: int) -> tuple[dict, Path]:
     return json.loads((folder / "training.json").read_text()), folder / "state"
 
 
-@pytest.mark.parametrize("clients", [MANY, pytest.param(MILLION, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("clients", [MANY, pytest.param(MILLION, marks=pytest.mark.nightly)])
 def test_only_clients_that_take_part_leave_anything_behind(tmp_path: Path, clients: int) -> None:
     training, state = trained(tmp_path / "run", clients)
     took_part = sorted({row["client"] for row in training["clients"]})

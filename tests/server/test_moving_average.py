@@ -69,6 +69,7 @@ def test_it_equals_a_loop_over_many_rounds_and_none_is_kept_without_a_decay() ->
     assert spread[0] < 0.5 * spread[1]
 
 
+@pytest.mark.slow
 def test_the_average_of_a_run_is_of_what_was_sent_and_only_it_is_evaluated(given: Experiment, tmp_path: Path) -> None:
     plain = run.run(dataclasses.replace(given, out=tmp_path / "plain", metrics="none"))
     asked = dataclasses.replace(given, ema=0.2, metrics="none")
@@ -97,6 +98,7 @@ def test_the_average_of_a_run_is_of_what_was_sent_and_only_it_is_evaluated(given
     assert claims[0] == claims[1]
 
 
+@pytest.mark.slow
 def test_clients_evaluate_the_average(given: Experiment, tmp_path: Path) -> None:
     """Their accuracies in the rounds are those of the models; the report says which is which."""
     results, pages = [], []
@@ -118,6 +120,7 @@ def test_clients_evaluate_the_average(given: Experiment, tmp_path: Path) -> None
     assert words in pages[1] and words not in pages[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("after_round", [0, 2])
 def test_a_run_goes_on_with_its_average_to_the_bit(given: Experiment, tmp_path: Path, after_round: int) -> None:
     asked = dataclasses.replace(given, ema=0.9)

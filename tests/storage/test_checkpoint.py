@@ -61,10 +61,9 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float
 
 
 _MOMENTS = [random.Random(seed).sample(range(1000), 2) for seed in range(5)]
-_SLOW = pytest.mark.slow
 
 
-@pytest.mark.slow  # the quick one kills a run at a write, below
+@pytest.mark.nightly  # the quick one kills a run at a write, below
 @pytest.mark.parametrize("moments", _MOMENTS)
 def test_a_killed_run_resumes_bit_equal(uninterrupted: tuple[Path, float], tmp_path: Path, moments: list[int]) -> None:
     """Killed at a random moment between its first file and its end, whatever it was doing; two at a time."""
@@ -118,8 +117,10 @@ class Killed(BaseException):
 _FEW = range(0, 30, 5)  # before and after a file in turns
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    "moments", [_FEW, *(pytest.param(m, marks=_SLOW) for m in (sorted({*range(30)} - {*_FEW}), range(30, 200)))]
+    "moments",
+    [_FEW, *(pytest.param(m, marks=pytest.mark.nightly) for m in (sorted({*range(30)} - {*_FEW}), range(30, 200)))],
 )
 def test_a_run_killed_at_any_write_resumes_bit_equal(
     uninterrupted: tuple[Path, float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moments: Iterable[int]
@@ -218,6 +219,7 @@ def test_there_must_be_something_to_resume(tmp_path: Path, capsys: pytest.Captur
     assert capsys.readouterr().err == message
 
 
+@pytest.mark.slow
 def test_other_code_is_noted(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = cut_short(small, 1)
     with monkeypatch.context() as patch:
@@ -248,6 +250,7 @@ class Momentum(FederatedStrategy):
 """
 
 
+@pytest.mark.slow
 def test_what_the_server_keeps_for_itself_is_resumed(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -264,6 +267,7 @@ def test_what_the_server_keeps_for_itself_is_resumed(
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
 
 
+@pytest.mark.slow
 def test_lost_client_state_is_an_error_that_names_it(
     small: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -366,6 +370,7 @@ def test_a_lost_round_is_an_error_and_no_fresh_start(tmp_path: Path) -> None:
     assert (tmp_path / "checkpoint" / "history.jsonl").stat().st_size, "what is left must not be cut off"
 
 
+@pytest.mark.slow
 def test_a_run_at_work_is_nobody_elses(
     small: Experiment, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -380,6 +385,7 @@ def test_a_run_at_work_is_nobody_elses(
     assert sim.main(["--resume", str(folder)]) == 0
 
 
+@pytest.mark.slow
 def test_a_server_that_is_about_to_end_is_waited_for(small: Experiment) -> None:
     folder = cut_short(small, 1)
     holding = ExitStack()
@@ -410,6 +416,7 @@ def test_what_makes_no_sense_beside_resume_is_refused(
     assert capsys.readouterr().err.startswith(f"sim.py: {line}")
 
 
+@pytest.mark.slow
 def test_an_audit_that_was_stopped_can_be_repeated(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(small, net="lenet", attack=("analytic",), images=1, audit_rounds="0", rounds=1)
     assert experiment.out is not None
@@ -445,6 +452,7 @@ def mutated(data: bytes, rng: random.Random) -> bytes:
     return result if result != data else data + b" "
 
 
+@pytest.mark.slow
 def test_of_a_thousand_mutations_none_is_gone_on_from_and_none_crashes(tmp_path: Path) -> None:
     """Any file of the checkpoint: the run's experiment, the last round, the history before it."""
     rng, experiment = random.Random(0), without_auto(Experiment())
@@ -465,6 +473,7 @@ def test_of_a_thousand_mutations_none_is_gone_on_from_and_none_crashes(tmp_path:
     assert Checkpoints(tmp_path, experiment).last is not None
 
 
+@pytest.mark.slow
 def test_a_mutation_under_a_matching_name_does_not_crash_either(tmp_path: Path) -> None:
     """Somebody who changes a file and names it by its new SHA-256: what cannot be read is refused in one line."""
     rng, experiment = random.Random(1), without_auto(Experiment())
@@ -497,6 +506,7 @@ def test_a_damaged_checkpoint_ends_the_command_in_one_line(
     assert line.startswith("sim.py: Expected SHA-256 ") and line.endswith("it is damaged; restore it.")
 
 
+@pytest.mark.slow
 def test_a_moved_run_is_resumed_where_it_lies_now(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

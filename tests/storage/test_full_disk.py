@@ -14,7 +14,7 @@ import pytest
 from tests.support.paths import ROOT
 from tests.support.resumed_runs import assert_same
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.nightly, pytest.mark.timeout(900)]
 
 FLAGS = shlex.split(
     "--method fedper --net lenet --engine inproc --clients 3 --rounds 3 --local-epochs 1 "

@@ -117,6 +117,7 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run.run(tiny(out, rounds=2, audit_source="both", audit_rounds="1,2", side=8))
 
 
+@pytest.mark.slow
 def test_of_two_clients_one_s_update_follows_from_two_broadcasts(two: Path) -> None:
     figures = json.loads((two / "result.json").read_text())["sums"]
     peer = figures["peer"]
@@ -141,6 +142,7 @@ def test_the_report_says_it_in_words(two: Path) -> None:
     assert 'id="sums"' in page and "n - c = 1" in page and "received the same bytes" in page
 
 
+@pytest.mark.slow
 def test_an_audit_again_has_the_same_sums_and_an_audit_of_probes_has_none(two: Path, tmp_path: Path) -> None:
     earlier = run.stored(two)
     again = run.audit_again(two, earlier, replace(earlier, out=tmp_path / "again"))

@@ -33,6 +33,7 @@ def calls(folder: Path) -> list[list[Any]]:
     return [json.loads(line) for line in (folder / "calls.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_tracker_is_handed_the_rounds_the_audit_and_the_end_in_this_order(tmp_path: Path) -> None:
     folder = run.run(tiny(tmp_path / "run", rounds=2, track=(NOTING,)))
     result = json.loads((folder / "result.json").read_text())
@@ -45,6 +46,7 @@ def test_a_tracker_is_handed_the_rounds_the_audit_and_the_end_in_this_order(tmp_
     assert end[1] == "finished" and end[2]["final/acc_local"] == result["final"]["acc_local"]
 
 
+@pytest.mark.slow
 def test_no_pictures_are_handed_over_unless_they_were_asked_for(tmp_path: Path) -> None:
     for pictures, handed in (("auto", False), ("yes", True)):
         folder = run.run(tiny(tmp_path / pictures, pictures=pictures, track=(NOTING,)))
@@ -72,6 +74,7 @@ def test_rounds_are_handed_over_while_the_run_goes_on(tmp_path: Path) -> None:
     assert calls(tmp_path)[2:] == [["end", "failed", {}, [], []]]
 
 
+@pytest.mark.slow
 def test_a_resumed_run_goes_on_with_its_record_after_the_rounds_it_has(tmp_path: Path) -> None:
     experiment = tiny(tmp_path / "run", rounds=3, track=(NOTING,))
     folder = cut_short(experiment, 2)
@@ -108,6 +111,7 @@ def test_a_tracker_that_does_not_come_to_its_end_costs_no_other_one_its_figures(
     assert len(calls(tmp_path)) > 2
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_slow_to_begin_holds_up_no_round(tmp_path: Path) -> None:
     folder = run.run(tiny(tmp_path / "run", rounds=3, track=(UNANSWERED,)))
     start, seen, *rest = calls(folder)
@@ -132,6 +136,7 @@ def test_settings_are_handed_over_without_folders(tmp_path: Path, monkeypatch: p
     assert config["set"] == "csv.columns=plan.toml ig.iterations=10" and "/home" not in str(config)
 
 
+@pytest.mark.slow
 def test_the_tracker_of_the_docs_page_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (block,) = re.findall(r"^```python\n# mylab/lines.py\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     (tmp_path / "mylab").mkdir()
@@ -144,6 +149,7 @@ def test_the_tracker_of_the_docs_page_works(tmp_path: Path, monkeypatch: pytest.
     assert (before, after) == ("analytic at round 0: leaks", "analytic at round 1: leaks")
 
 
+@pytest.mark.slow
 def test_an_audit_of_a_recorded_run_has_a_record_without_rounds(tmp_path: Path) -> None:
     folder = run.run(tiny(tmp_path / "run"))
     earlier = run.stored(folder)

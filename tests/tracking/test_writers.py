@@ -42,6 +42,7 @@ def scalars(folder: Path, name: str) -> list[tuple[int, float]]:
     return [(event.step, event.value) for event in events.Scalars(name)]
 
 
+@pytest.mark.slow
 def test_tensorboard_has_rounds_audit_and_end_of_a_run_that_was_resumed(places: Path) -> None:
     folder = cut_short(tiny(places / "run", rounds=3, track=("tensorboard",)), 2)
     run.resume(run.stored(folder))
@@ -53,6 +54,7 @@ def test_tensorboard_has_rounds_audit_and_end_of_a_run_that_was_resumed(places: 
     assert scalars(folder, "final/acc_local") == [(0, pytest.approx(result["final"]["acc_local"]))]
 
 
+@pytest.mark.slow
 def test_mlflow_has_one_run_with_metrics_settings_and_files(places: Path) -> None:
     from mlflow import MlflowClient
 
@@ -104,6 +106,7 @@ def records(file: Path) -> Iterator[Any]:
             yield record
 
 
+@pytest.mark.slow
 def test_wandb_offline_has_rounds_audit_summary_and_files_in_the_runs_folder(places: Path) -> None:
     folder = run.run(tiny(places / "run", rounds=2, track=("wandb",)))
     (file,) = (folder / "wandb").glob("offline-run-*/*.wandb")

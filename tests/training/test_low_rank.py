@@ -313,6 +313,7 @@ def test_a_defence_that_acts_on_gradients_is_given_all_of_them() -> None:
     assert torch.equal(result, bits(client("step=dense", precision=torch.float32)))
 
 
+@pytest.mark.slow
 def test_a_defence_that_does_not_leaves_the_step_as_it_is() -> None:
     ours, other = client(defence=OnBatches()), client("step=dense", defence=OnBatches())
     ours.train()
@@ -399,6 +400,7 @@ def test_a_ratio_is_the_median_of_the_turns(monkeypatch: pytest.MonkeyPatch) -> 
     assert section.beside == {"cnn1": {"a_s": 9.0, "b_s": 1.0}, "cnn2": {"a_s": 1.0, "b_s": 2.0}}
 
 
+@pytest.mark.slow
 def test_the_straightforward_round_is_a_client_s(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two steps instead of 72, on random pixels: a test before may have read the real data, which stay in memory.
     def without_files(*_: Any) -> Any:

@@ -108,10 +108,11 @@ KINDS: dict[str, Callable[[float], Callable[[int, int], float]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clipping", ["abadi", "automatic"])
 @pytest.mark.parametrize("grouping", ["layer", "flat"])
 @pytest.mark.parametrize(
-    "name", ["mlp", *(pytest.param(name, marks=pytest.mark.slow) for name in SHAPES if name != "mlp")]
+    "name", ["mlp", *(pytest.param(name, marks=pytest.mark.nightly) for name in SHAPES if name != "mlp")]
 )
 def test_no_weights_make_an_example_exceed_its_bound(name: str, grouping: Grouping, clipping: Clipping) -> None:
     """Alone and in a batch, computed again in float64; and no batch is refused, which would tell what it holds."""

@@ -26,6 +26,7 @@ def clipped_sum(model: nn.Module, x: Tensor, y: Tensor, most: int = 0) -> Tensor
     return torch.cat([value.flatten() for value in sums.values()]).double()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(
     ("net", "batch"), [("cnn3x3", 5), ("cnn3x3", 64), ("cnn3x3", 500), ("mlp", 4000), ("linear", 4000), ("cnn1", 64)]
@@ -42,6 +43,7 @@ def test_a_neighbour_changes_a_sum_by_the_bound_and_a_thousandth_of_a_percent(ne
     assert float(change.norm()) / BOUND == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 2, 16])
 def test_where_all_examples_are_of_one_class_it_is_half_of_the_margin_at_most(most: int) -> None:
     """Gradients that point the same way have the longest sums, and errors are relative to them; the first one is left.

@@ -50,6 +50,7 @@ def test_equal_operations_are_done_once_and_needless_ones_not_at_all() -> None:
     torch.testing.assert_close(traced.given()(x)[0], 2 * x.exp())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("most", [0, 10**12], ids=["phases", "products"])
 @pytest.mark.parametrize("kernel", [(1, 1), (2, 3), (5, 4)])
 @pytest.mark.parametrize("stride", [(1, 1), (2, 3)])
@@ -95,7 +96,8 @@ def test_groups_holes_and_lines_stay_as_they_are() -> None:
         torch.testing.assert_close(result, expected)
 
 
-@pytest.mark.parametrize("name", ["cnn1", "lenet5", pytest.param("resnet18", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["cnn1", "lenet5", pytest.param("resnet18", marks=pytest.mark.nightly)])
 def test_networks_with_pooling_and_normalisation_are_traced(name: str) -> None:
     shape = {"cnn1": (1, 28, 28), "lenet5": (3, 32, 32), "resnet18": (3, 8, 8)}[name]
     with rounds.exactly(), initialising(0, name):

@@ -53,6 +53,7 @@ def told(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "verify.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_run_repeats_bit_for_bit_in_a_folder_inside(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (copied / "result.json").read_bytes()
     assert sim.main(["--verify", str(copied)]) == 0
@@ -66,6 +67,7 @@ def test_a_run_repeats_bit_for_bit_in_a_folder_inside(copied: Path, capsys: pyte
     assert (copied / "verify-1" / "report.html").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("place", "value"),
     [
@@ -94,6 +96,7 @@ def test_a_changed_number_is_found(
     assert [one["path"] for one in told(tmp_path / "again")["moved"]] == [path]
 
 
+@pytest.mark.slow
 def test_a_number_changed_within_its_interval_is_named_all_the_same(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -108,6 +111,7 @@ def test_a_number_changed_within_its_interval_is_named_all_the_same(
     assert "so the result was changed" in printed
 
 
+@pytest.mark.slow
 def test_an_audit_is_repeated_from_the_same_recordings(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = ["--from", str(copied), "--attack", "analytic", "--audit-rounds", "1"]
     assert sim.main(asked) == 0 and (copied / "audit-1").exists()
@@ -120,12 +124,14 @@ def test_an_audit_is_repeated_from_the_same_recordings(copied: Path, capsys: pyt
     assert "audit[0].psnr.max: 3.5, now 1" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_moved_audit_finds_its_run_around_it(copied: Path, tmp_path: Path) -> None:
     assert sim.main(["--from", str(copied), "--attack", "analytic", "--audit-rounds", "0"]) == 0
     moved = copied.rename(tmp_path / "moved")
     assert sim.main(["--verify", str(moved / "audit-1")]) == 0
 
 
+@pytest.mark.slow
 def test_other_packages_and_data_are_said_before(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -178,6 +184,7 @@ class Shield(Defence):
 """
 
 
+@pytest.mark.slow
 def test_a_plugin_whose_file_changed_is_said_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -196,6 +203,7 @@ def test_a_plugin_whose_file_changed_is_said_first(
     assert capsys.readouterr().out.splitlines()[0] == f"changed: defence shield_o5:Shield: {shield} is gone"
 
 
+@pytest.mark.slow
 def test_a_repetition_is_handed_to_a_tracker_only_where_it_is_asked_for(tmp_path: Path) -> None:
     noting = f"{Noting.__module__}:{Noting.__name__}"
     folder = run.run(tiny(attack=("none",), out=tmp_path / "run", track=(noting,)))
@@ -205,12 +213,14 @@ def test_a_repetition_is_handed_to_a_tracker_only_where_it_is_asked_for(tmp_path
     assert (folder / "verify-2" / "calls.jsonl").exists()
 
 
+@pytest.mark.slow
 def test_a_result_without_its_checkpoint_is_repeated_from_its_configuration(copied: Path, tmp_path: Path) -> None:
     purge(copied)
     assert not (copied / "checkpoint").exists()
     assert sim.main(["--verify", str(copied), "--out", str(tmp_path / "again")]) == 0
 
 
+@pytest.mark.slow
 def test_a_purge_reaches_repetitions(copied: Path) -> None:
     assert sim.main(["--verify", str(copied)]) == 0
     assert (copied / "verify-1" / "truth").exists() and (copied / "verify-1" / "observations").exists()
@@ -227,6 +237,7 @@ SECRET = {
 }  # the loss is that before the first noise of a defence has been sent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "moved"), [("noise_source", 0), ("dp_gaussian.noise_source", 1)])
 def test_secure_noise_is_said_to_be_nobodys_to_repeat(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, moved: int
@@ -244,6 +255,7 @@ def test_noise_of_the_seed_is_not_said_to_be_secret() -> None:
     assert unrepeatable({"config": {"defence": "prune", "set": ["dp_gaussian.noise_source=secure"]}}) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
@@ -263,6 +275,7 @@ def test_secret_draws_of_a_defence_are_said_to_be_nobodys_to_repeat(
     assert f"noise differs: {line}\n" in printed and "The result does not repeat.\n" in printed
 
 
+@pytest.mark.slow
 def test_a_resumed_run_repeats_in_one_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = tiny(attack=("none",), rounds=2, out=tmp_path / "run")
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -277,7 +290,7 @@ def interrupted(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-@pytest.mark.slow  # torch chooses its instructions once, so this is a process of its own
+@pytest.mark.nightly  # torch chooses its instructions once, so this is a process of its own
 @pytest.mark.skipif(torch.backends.cpu.get_cpu_capability() == "DEFAULT", reason="this processor has no others")
 def test_other_instructions_are_said_and_move_numbers(copied: Path) -> None:
     old = {"ATEN_CPU_CAPABILITY": "default", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2", "DNNL_MAX_CPU_ISA": "SSE41"}

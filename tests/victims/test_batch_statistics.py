@@ -83,7 +83,8 @@ def test_the_victim_gives_what_the_client_sends(asked: Experiment, tmp_path: Pat
     assert off(by_running, sent) > 1e-2  # such is the mistake of one that normalises by the running statistics
 
 
-@pytest.mark.parametrize("batch", [2, pytest.param(8, marks=pytest.mark.slow), pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("batch", [2, *(pytest.param(size, marks=pytest.mark.nightly) for size in (8, 1))])
 def test_so_it_does_for_a_resnet(small: Experiment, tmp_path: Path, batch: int) -> None:
     """Also for one example: its last layers have a single number a channel, for which running statistics are used."""
     asked = dataclasses.replace(small, net="resnet18", side=32, split="sampled", set=("sampled.train=20",))
@@ -181,7 +182,7 @@ def audited(out: Path, **changes: Any) -> dict[str, Any]:
     return json.loads((whole.run(run) / "result.json").read_text())["audit"][0]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_audit_says_so_and_finds_that_the_description_is_right(tmp_path: Path) -> None:
     entry = audited(tmp_path / "run", attack=("ig",), set=("sampled.train=20", "ig.iterations=3"))
     assert entry["adaptive"]
@@ -241,7 +242,7 @@ def test_a_layer_of_instances_is_as_in_training(running: bool) -> None:
     assert (off(evaluated, sent) > 1e-2) is running
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("builder", ["of_instances", "without_running"])
 def test_an_audit_of_such_layers_explains_the_message(tmp_path: Path, builder: str) -> None:
     """After a round, when the running statistics have moved; also for attacks that know nothing of BatchNorm."""
@@ -252,7 +253,7 @@ def test_an_audit_of_such_layers_explains_the_message(tmp_path: Path, builder: s
     assert consistency["passed"], consistency
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_audit_of_dropout_is_static_and_says_why(tmp_path: Path) -> None:
     """A failure behind the client's own draws is no evidence, whatever defence stands behind them."""
     few = {"set": ("sampled.train=20", "ig.iterations=3"), "net": f"{__name__}:dropping", "attack": ("ig",)}

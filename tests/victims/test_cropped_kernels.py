@@ -185,7 +185,7 @@ def test_an_observation_of_another_network_is_refused_by_its_own_shape() -> None
         cropped(whole, [sent])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_search_finds_the_same_with_smaller_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> Tensor:
         whole = victim(falling())

@@ -319,6 +319,7 @@ def test_dead_units_leave_the_derivative_finite(local: LocalSteps) -> None:
     assert bool(torch.isfinite(grad(length)(rows(5))).all())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_traced_for_several_problems_at_once_it_is_what_it_is_for_each(name: str) -> None:
     local, start = THROUGH[name], known(net())
@@ -360,11 +361,13 @@ def errors(local: LocalSteps, order: Sequence[Sequence[int]], count: int) -> tup
     return many, one
 
 
+@pytest.mark.slow
 def test_attack_on_four_steps_finds_rows_that_one_step_does_not_explain() -> None:
     many, one = errors(LocalSteps(1.0, 4), ((0, 1),) * 4, 2)
     assert many < 0.005 and one > 0.04  # 0.0009 and 0.058
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("again", "bound"), [(((0, 1), (2, 3)), 0.03), (((1, 2), (3, 0)), 0.13)], ids=["same", "anew"])
 def test_attack_on_two_epochs_in_unknown_order(again: tuple[tuple[int, ...], ...], bound: float) -> None:
     """The second epoch is taken to go as the first; where it does not, what is found is worse."""

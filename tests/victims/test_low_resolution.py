@@ -99,7 +99,7 @@ def test_the_ceilings_of_mnist(name: str, factor: int, expected: float) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Expected the published cifar10 files")  # copies with the same images exist
-@pytest.mark.slow  # the first load of CIFAR-10 takes seconds
+@pytest.mark.nightly  # the first load of CIFAR-10 takes seconds
 @pytest.mark.skipif(not (REAL / "cifar-10-batches-py").is_dir(), reason="real data are not here: set FLFW_DATA")
 @pytest.mark.parametrize(("factor", "expected"), [(4, 21.8), (2, 27.3)])
 def test_the_ceilings_of_cifar10(factor: int, expected: float) -> None:
