@@ -126,7 +126,9 @@ def translated(name: str, words: Sequence[str]) -> list[str]:
             raise BadInput(_elsewhere(name, flag))
     if name == "table" and not behind:
         if not any(word.partition("=")[0] == "--cell" for word in rest):
-            raise BadInput("Expected flfw table TABLE or flfw table --cell CELL, got neither; flfw list has the tables.")
+            raise BadInput(
+                "Expected flfw table TABLE or flfw table --cell CELL, got neither; flfw list has the tables."
+            )
         return given
     if not one.flag:
         return given
