@@ -1,12 +1,13 @@
 """How the files of this folder were made, by version 0.1.0 on 2026-11-28: ``python -m tests.readable.make FOLDER``.
 
-This is a note, not a tool: a file that is here is never made anew. A later format gets a new folder beside these, such as
-``runs/finished-2``, and a function of its own here.
+This is a note, not a tool: a file that is here is never made anew. A later format gets a new folder beside these, such
+as ``runs/finished-2``, and a function of its own here.
 
     runs/finished    a run of fedavg on the digits that is over, audited by ig and on membership, without its report
     runs/cut         a run of scaffold that was cut short behind round 1 of 2; its clients keep private tensors
     recordings       messages of an app of somebody else, by `RecordingGrid`, as docs/recording.md shows
     federation       what ``flfw deploy status`` reads of a federation: no key is among it; a ledger of five messages
+    policies         page.toml is that of docs/deployment.md, the others are written by hand
     evidence         records of papers/evidence, copied
     package          a method, a defence and attacks of an own package, written by hand after docs/extending.md
     *.txt            lists, written by hand after README.md, docs/ and the names that `sim.py --list` prints
@@ -69,10 +70,9 @@ def recordings(folder: Path) -> None:
 
 
 def federation(folder: Path) -> None:
-    """A federation of one site, without its keys; the policy is that of docs/deployment.md with an epsilon."""
+    """A federation of one site, without its keys and its policy."""
     assert deploy(["init", str(folder), "--clients", "1", "--methods", "fed_cdp"]) == 0
-    kept = {"federation.toml": "", "superlink/server.pem": ""}
-    files = {name: (folder / name).read_bytes() for name in kept}
+    files = {name: (folder / name).read_bytes() for name in ("federation.toml", "superlink/server.pem")}
     shutil.rmtree(folder)
     for name, data in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -53,7 +53,7 @@ def require_one_line(refusal: str, *words: str) -> None:
     assert [word for word in words if word not in refusal] == [], refusal
 
 
-def _ended(program: Callable[[], int]) -> Ended:
+def ended(program: Callable[[], int]) -> Ended:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
@@ -65,7 +65,7 @@ def _ended(program: Callable[[], int]) -> Ended:
 
 def simulation(*words: object) -> Ended:
     """``python sim.py WORDS``."""
-    return _ended(lambda: sim.main([str(word) for word in words]))
+    return ended(lambda: sim.main([str(word) for word in words]))
 
 
 def flfw(*words: object) -> Ended:
@@ -74,7 +74,7 @@ def flfw(*words: object) -> Ended:
     module, _, function = named.partition(":")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "argv", ["flfw", *map(str, words)])
-        return _ended(getattr(importlib.import_module(module), function))
+        return ended(getattr(importlib.import_module(module), function))
 
 
 def copied(name: str, to: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Ledgers of sites: today's is read with the epsilon of today, and none that is not understood ever counts as nothing."""
+"""Ledgers of sites: today's is read with its epsilon, and none that is not understood ever counts as nothing."""
 
 from __future__ import annotations
 

@@ -111,6 +111,8 @@ def test_a_run_of_today_that_was_cut_short_is_resumed(tmp_path: Path) -> None:
     assert [row["round"] for row in result["rounds"]] == [1, 2]
     assert result["rounds"][0]["loss"] == first["loss"] > result["rounds"][1]["loss"]
     assert [entry["round"] for entry in result["audit"]] == [0, 2] and lacking(result, KEYS) == []
+    begun = json.loads(stored(HERE / CUT, "experiment").read_text())
+    assert result["provenance"]["code"] == begun["code"]
     assert [one["after_round"] for one in result["provenance"]["resumed"]] == [1]
     assert (run / "report.html").is_file()
 

@@ -3,10 +3,11 @@
 from typing import final
 
 import torch
-from flfw.adversary.membership_attack import MembershipAttack, MembershipView
-from flfw.nets.net import losses
 from torch import Tensor
 from torch.func import functional_call
+
+from flfw.adversary.membership_attack import MembershipAttack, MembershipView
+from flfw.nets.net import losses
 
 
 @final

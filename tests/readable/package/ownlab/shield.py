@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+
 from flfw.defence import Defence
 from flfw.errors import require
 from flfw.nets import Tensors
