@@ -20,9 +20,9 @@ def build() -> nn.Module:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    net, own = build(), [context.node_id - 1]  # each client has one image
+    net, those = build(), [context.node_id - 1]  # each client has one image
     net.load_state_dict(message.content["arrays"].to_torch_state_dict())  # type: ignore[union-attr]
-    nn.functional.cross_entropy(net((images[own] - 0.5) / 0.5), labels[own]).backward()
+    nn.functional.cross_entropy(net((images[those] - 0.5) / 0.5), labels[those]).backward()
     torch.optim.SGD(net.parameters(), lr=0.1).step()
     metrics = MetricRecord({"num-examples": 1})
     return Message(RecordDict({"arrays": ArrayRecord(net.state_dict()), "metrics": metrics}), reply_to=message)

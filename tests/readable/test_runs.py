@@ -32,11 +32,11 @@ def lacking(result: Any, keys: list[str], inside: str = "") -> list[str]:
     result_lacks = []
     for key in keys:
         head, _, rest = key.partition(".")
-        name, several = head.removesuffix("[]"), head.endswith("[]")
+        name, is_list = head.removesuffix("[]"), head.endswith("[]")
         if name not in result:
             result_lacks.append(f"{inside}{key}")
         elif rest:
-            parts = result[name] if several else [result[name]]
+            parts = result[name] if is_list else [result[name]]
             result_lacks += [lack for part in parts for lack in lacking(part, [rest], f"{inside}{head}.")]
     return result_lacks
 
@@ -112,7 +112,7 @@ def test_a_run_of_today_that_was_cut_short_is_resumed(tmp_path: Path) -> None:
     assert result["rounds"][0]["loss"] == first["loss"] > result["rounds"][1]["loss"]
     assert [entry["round"] for entry in result["audit"]] == [0, 2] and lacking(result, KEYS) == []
     begun = json.loads(stored(HERE / CUT, "experiment").read_text())
-    assert result["provenance"]["code"] == begun["code"]
+    assert result["provenance"]["resumed"][0]["code"] != begun["code"] in " ".join(result["notes"])
     assert [one["after_round"] for one in result["provenance"]["resumed"]] == [1]
     assert (run / "report.html").is_file()
 
