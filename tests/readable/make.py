@@ -4,6 +4,7 @@ This is a note, not a tool: a file that is here is never made anew. A later form
 as ``runs/finished-2``, and a function of its own here.
 
     runs/finished    a run of fedavg on the digits that is over, audited by ig and on membership, without its report
+    runs/trained     the same run, which was killed before its audit was done
     runs/cut         a run of scaffold that was cut short behind round 1 of 2; its clients keep private tensors
     recordings       messages of an app of somebody else, by `RecordingGrid`, as docs/recording.md shows
     federation       what ``flfw deploy status`` reads of a federation: no key is among it; a ledger of five messages
@@ -21,6 +22,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import torch
 from flwr.app import ArrayRecord
 from flwr.serverapp.strategy import FedAvg
@@ -33,6 +35,7 @@ from flfw.dp.site_ledger import MessageEntry, charge
 from flfw.messages.inprocess import InProcessGrid
 from flfw.privacy.mechanism import Mechanism
 from flfw.recording.grid import RecordingGrid
+from flfw.runs import results, run
 from tests.readable import own_app
 from tests.support import resumed_runs
 from tests.support.paths import ROOT
@@ -52,15 +55,25 @@ EVIDENCE = (
 
 
 def runs(folder: Path) -> None:
-    """The run that is over, and the one that was cut short."""
+    """The run that is over, the one that was not audited, and the one that was cut short."""
     sys.orig_argv = ["python", "sim.py", *FINISHED.split()]  # results name the command
     assert sim.main([*FINISHED.split(), "--out", str(folder / "finished")]) == 0
     (folder / "finished" / "report.html").unlink()
+    trained(folder / "trained")
     sys.orig_argv = ["python", "sim.py", *CUT.split()]
     cut = sim.parse(CUT.split()).experiment
     resumed_runs.cut_short(replace(cut, out=folder / "cut"), 1)
     for lock in folder.glob("*/checkpoint/.*"):
         lock.unlink()
+
+
+def trained(out: Path) -> None:
+    """A run whose process ended at the beginning of its audit."""
+    words = [*FINISHED.replace(" membership", "").split(), "--out", str(out)]
+    sys.orig_argv = ["python", "sim.py", *words[:-2]]
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(results, "audit", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        run.run(sim.parse(words).experiment)
 
 
 def recordings(folder: Path) -> None:

@@ -53,6 +53,27 @@ def test_a_key_is_read_by_its_name_and_type(tmp_path: Path, key: str) -> None:
     status(folder).require_refused(f"new_{key}")
 
 
+def test_an_app_of_another_version_finds_the_budget_by_its_names(tmp_path: Path) -> None:
+    """A policy may accept older code beside newer: the site's launcher hands both the same entries of a node config.
+
+    An app that does not find them keeps no ledger. This alone is inside: where it moves to, this test follows.
+    """
+    from flfw.deploy.node_config import entries
+    from flfw.deploy.policy import Policy
+
+    folder = site(tmp_path, "budget")
+    found = entries(Policy.read(folder / "policy.toml"), folder)
+    assert found == {
+        "budget": "80.0 1e-05 example 0",
+        "ledger": str(folder / "ledger" / "messages.jsonl"),
+        "truth": str(folder / "truth"),
+        "volunteered": "0 3",
+        "fewest-examples": "20",
+        "check-broadcast": "true",
+        "quiet": "true",
+    }
+
+
 UNREADABLE = {
     "a key of a later version": ('cohorts = "large"\n', "got cohorts"),
     "a format": ("format = 2\n", "got format"),
