@@ -24,9 +24,9 @@ def test_a_package_of_today_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     simulation(*RUN.split(), "--out", tmp_path / "run").require_done()
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["config"]["method_settings"]["beta"] == 0.5
-    found = {(entry["attack"], entry["round"]): entry for entry in result["audit"]}
-    assert {attack for attack, _ in found} == {"ownlab.all_units:AllUnits", "ownlab.layerwise:Layerwise"}
-    shielded = found["ownlab.all_units:AllUnits", 0]  # exact for a gradient, unless the defence acts
+    entries = {(entry["attack"], entry["round"]): entry for entry in result["audit"]}
+    assert {attack for attack, _ in entries} == {"ownlab.all_units:AllUnits", "ownlab.layerwise:Layerwise"}
+    shielded = entries["ownlab.all_units:AllUnits", 0]  # exact for a gradient, unless the defence acts
     assert (shielded["verdict"], shielded["psnr"]["mean"] < 30) == ("static only", True)
     assert [rung["psnr"] > 100 for rung in shielded["ladder"] if rung["rung"] == "easy"] == [True]
     assert [entry["statistic"] for entry in result["membership"]] == ["loss_after"]

@@ -62,8 +62,8 @@ def test_an_app_of_another_version_finds_the_budget_by_its_names(tmp_path: Path)
     from flfw.deploy.policy import Policy
 
     folder = site(tmp_path, "budget")
-    found = entries(Policy.read(folder / "policy.toml"), folder)
-    assert found == {
+    config = entries(Policy.read(folder / "policy.toml"), folder)
+    assert config == {
         "budget": "80.0 1e-05 example 0",
         "ledger": str(folder / "ledger" / "messages.jsonl"),
         "truth": str(folder / "truth"),
