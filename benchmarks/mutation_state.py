@@ -37,7 +37,7 @@ def checkpoints(scratch: Path) -> list[Subject]:
     """Return the readers of a server's checkpoints and of a client's private tensors."""
     made = scratch / "made"
     experiment = Experiment(method="fedavg", net="linear", clients=3, attack=("none",), out=Path("/nowhere/run"))
-    first = {"format": 1, "id": "0" * 32, "code": "abc", "experiment": experiment.to_run_config()}  # else it is random
+    first = {"format": 2, "id": "0" * 32, "code": "abc", "experiment": experiment.to_run_config()}  # else it is random
     (made / "checkpoint").mkdir(parents=True)
     seal(made / "checkpoint", "experiment", ".json", json.dumps(first, indent=1).encode())
     model = {"a.weight": torch.arange(6.0).reshape(2, 3), "steps": torch.tensor(3)}

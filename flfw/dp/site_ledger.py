@@ -20,7 +20,7 @@ import numpy as np
 
 from flfw.dp.budget import EpsilonBudget, OverBudget
 from flfw.errors import BadInput, require
-from flfw.formats.typed import fitted
+from flfw.formats.typed import Misfit, fit
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
@@ -74,10 +74,13 @@ class MessageEntry:
             BadInput: it is none.
         """
         known = {name: value for name, value in row.items() if name != "before"}
-        entry = fitted(known, cls, "a line of a site's ledger")  # older lines have no metrics
-        least = {"examples": entry.examples, "repeated": entry.repeated - 1, "held": entry.held}
-        for name, value in least.items():
-            require(value >= 0, f"{name} >= {int(name == 'repeated')} in a line of a site's ledger", **known)
+        try:
+            entry = fit(known, cls)  # older lines have no metrics
+            for name, least in (("examples", 0), ("repeated", 1), ("held", 0)):
+                require(getattr(entry, name) >= least, f"{name} >= {least}", **{name: getattr(entry, name)})
+        except (BadInput, Misfit) as error:
+            way_out = "restore it, or go on with the version of flfw that wrote it"
+            raise BadInput(f"Expected lines that this version knows in a site's ledger: {error}; {way_out}.") from error
         return entry
 
 

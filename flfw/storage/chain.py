@@ -1,9 +1,11 @@
 """Chain: a file of JSON lines that only grows, and in which no line can be changed or removed unnoticed.
 
 Each line holds the SHA-256 of the line before it. A second file, the head, holds the number of lines and the last one's
-SHA-256, so that lines missing at the end are noticed, too. The head is written after the line. So a killed process
-leaves one of three states, and none loses a line that `Held.append` returned from:
+SHA-256, so that lines missing at the end are noticed, too. It is written before the first line and after each. So
+no lines count as none only where the head says so, or where there are neither lines nor a head. A killed process leaves
+one of four states, and none loses a line that `Held.append` returned from:
 
+    a head of no lines, and nothing else       there are none yet
     a part of a line, and a head without it    the append never returned: the part is cut off
     a whole line, and a head without it        the line counts, and the head is written
     a whole line, and a head with it           the line counts
@@ -19,8 +21,9 @@ import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, final
+from typing import Any, final
 
 from flfw.errors import BadInput
 from flfw.formats.typed import from_json, read_json
@@ -28,10 +31,13 @@ from flfw.storage.sealed import write_whole
 
 _BEFORE = "before"  # key of the SHA-256 of the line before
 _FIRST = "0" * 64
+_NO_FILE = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 
 
-class _Head(TypedDict):
-    """Content of the head."""
+@final
+@dataclass(frozen=True)
+class _Head:
+    """Content of the head: a further field, as of a later version, is refused."""
 
     lines: int
     sha256: str
@@ -85,10 +91,11 @@ class Chain:
         Raises:
             BadInput: a line was changed or removed.
         """
-        self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._begin()
             descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
-        except IsADirectoryError as error:
+        except _NO_FILE as error:
             raise self._unreadable(error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)  # released when the descriptor is closed, also by a kill
@@ -106,13 +113,34 @@ class Chain:
         Raises:
             BadInput: a line was changed or removed.
         """
-        if not self._path.exists() and not self._head.exists():
-            return []
         try:
-            data = self._path.read_bytes() if self._path.exists() else b""
+            if self._is_new():
+                return []
+            data = self._path.read_bytes() if os.path.lexists(self._path) else b""
         except OSError as error:
             raise self._unreadable(error) from error
         return _rows(self._checked(data)[0], self._path)
+
+    def _is_new(self) -> bool:
+        """Return whether neither file is there; a link to nowhere is not new, as that of a disk that is not mounted."""
+        folder = self._path.parent
+        try:
+            names = {one.name for one in folder.iterdir()}
+        except FileNotFoundError:
+            if os.path.lexists(folder):
+                raise
+            return True
+        return not {self._path.name, self._head.name} & names
+
+    def _begin(self) -> None:
+        """Write the head of a new chain; processes that do so at once wait for each other."""
+        descriptor = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if self._is_new():
+                _seal(self._head, 0, _FIRST)
+        finally:
+            os.close(descriptor)
 
     def _checked(self, data: bytes) -> tuple[list[bytes], int, int]:
         """Return the complete lines, their number of bytes with their ends, and the number of lines in the head."""
@@ -121,6 +149,8 @@ class Chain:
             follows = _link(line) == _digest(lines[place - 1 : place])
             self._require(follows, f"line {place + 1}, which does not follow the line before")
         count, digest = self._sealed()
+        # Earlier versions wrote the head after the first line alone.
+        self._require(bool(lines) or self._head.exists(), f"no {self._head.name} beside it, and no line in it")
         self._require(count <= len(lines) <= count + 1, f"{len(lines)} lines, where the head has {count}")
         self._require(_digest(lines[:count]) == digest, f"another line {count} than the head has")
         return lines, len(data) - len(part), count
@@ -130,7 +160,8 @@ class Chain:
         if not self._head.exists():
             return 0, _FIRST
         head = read_json(self._head, _Head, "it is damaged; restore it")
-        return head["lines"], head["sha256"]
+        self._require(head.lines >= 0, f"{head.lines} lines in {self._head.name}")
+        return head.lines, head.sha256
 
     def _unreadable(self, error: OSError) -> BadInput:
         return BadInput(f"Expected {self._path}, got none that can be read ({error.strerror}); restore it.")

@@ -14,7 +14,7 @@ from __future__ import annotations
 import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +38,7 @@ from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import force_all, seal, sealed, unseal
 
 _FORMAT = 2
+_OTHER_VERSION = "go on with the version of flfw that wrote it, or start a new run"
 _ENDING_S = 30.0
 _POLL_S = 0.1  # interval between two looks at a lock that another process holds
 _CLIENTS, _ROUNDS = "versions/clients", "versions/rounds"
@@ -48,6 +49,7 @@ _NOISE = "canaries/noise"
 class _Description(TypedDict):
     """Content of the experiment's file."""
 
+    format: int
     id: str
     code: str
     experiment: dict[str, Any]
@@ -56,6 +58,7 @@ class _Description(TypedDict):
 class _Metadata(TypedDict):
     """Metadata of a round's file."""
 
+    format: int
     experiment: str
     round: int
     order: list[str]
@@ -174,6 +177,7 @@ class Checkpoints:
             tensors = load(data)
             with safe_open(path, "pt") as header:
                 metadata = from_json(header.metadata()["flfw"].encode(), _Metadata, path)
+            _require_format(metadata["format"], path)
             if metadata["experiment"] != self._seal:
                 raise BadInput(f"Expected a checkpoint of this run, got {path} of another experiment; remove it.")
             snapshot = Snapshot(
@@ -287,11 +291,26 @@ def stored_experiment(folder: Path) -> Stored:
     """
     path = stored_at(folder)
     description = from_json(unseal(path), _Description, path)
+    _require_format(description["format"], path)
+    _require_known(description["experiment"], path)
     try:
         experiment = Experiment.from_run_config(description["experiment"])
     except BadInput as error:
         raise BadInput(f"Expected an experiment of this version of flfw, got {path}: {error}") from error
     return Stored(experiment, description["id"], description["code"], path.stem)
+
+
+def _require_format(written: int, path: Path) -> None:
+    if written != _FORMAT:
+        raise BadInput(f"Expected a checkpoint in format {_FORMAT}, got {written} in {path}; {_OTHER_VERSION}.")
+
+
+def _require_known(config: Mapping[str, Any], path: Path) -> None:
+    """Refuse settings that this version lacks, which it would drop without a word, or that the other version lacked."""
+    known = Experiment().to_run_config()
+    odd = [*(f"no {key}" for key in known if key not in config), *sorted(set(config) - set(known))]
+    if odd:
+        raise BadInput(f"Expected the settings of this version of flfw in {path}, got {odd[0]}; {_OTHER_VERSION}.")
 
 
 def _round(number: int) -> int:

@@ -614,7 +614,7 @@ def test_lines_of_a_ledger_without_numbers_are_read() -> None:
     assert MessageEntry.from_row(older) == ONE
     entry = replace(ONE, mechanism=None, metrics=Mechanism(2.0, 1), held=9)
     assert MessageEntry.from_row(json.loads(json.dumps(dataclasses.asdict(entry)))) == entry
-    with pytest.raises(BadInput, match="a line of a site's ledger"):
+    with pytest.raises(BadInput, match="a site's ledger"):
         MessageEntry.from_row({name: value for name, value in row.items() if name != "mechanism"})
 
 

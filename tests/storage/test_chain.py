@@ -71,6 +71,23 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "no lines": lambda path: path.unlink(),
     "no head": lambda path: path.with_suffix(".head").unlink(),
     "a head that is none": lambda path: path.with_suffix(".head").write_text("{}"),
+    "no head, and no line": lambda path: (path.with_suffix(".head").unlink(), path.write_bytes(b"")),
+    "no head, and a part of a line": lambda path: (
+        path.with_suffix(".head").unlink(),
+        path.write_bytes(b'{"before": "'),
+    ),
+    "no head, and a text of one line": lambda path: (path.with_suffix(".head").unlink(), path.write_bytes(b"no chain")),
+    "no head, and other ends of lines": lambda path: (
+        path.with_suffix(".head").unlink(),
+        path.write_bytes(path.read_bytes().replace(b"\n", b"\r")),
+    ),
+    "a head of fewer lines than none": lambda path: (
+        path.with_suffix(".head").write_text(json.dumps({"lines": -1, "sha256": "0" * 64})),
+        path.write_bytes(b""),
+    ),
+    "a head of a later version": lambda path: path.with_suffix(".head").write_text(
+        json.dumps({"format": 2, **json.loads(path.with_suffix(".head").read_text())})
+    ),
     "an older head": lambda path: path.with_suffix(".head").write_text(json.dumps({"lines": 1, "sha256": "0" * 64})),
 }
 
@@ -83,6 +100,40 @@ def test_what_was_changed_is_noticed(tmp_path: Path, damage: Callable[[Path], ob
         Chain(path).rows()
     with pytest.raises(BadInput, match="it is damaged"), Chain(path).held():
         pass
+
+
+ELSEWHERE: dict[str, Callable[[Path], object]] = {
+    "a folder on a disk that is not mounted": lambda path: path.parent.symlink_to(
+        path.parent.parent / "disk" / "ledger"
+    ),
+    "a file on such a disk": lambda path: (path.parent.mkdir(), path.symlink_to(path.parent / "disk" / "lines.jsonl")),
+    "a file in place of the folder": lambda path: path.parent.write_text("no folder"),
+    "a folder that links to itself": lambda path: path.parent.symlink_to(path.parent),
+}
+
+
+@pytest.mark.parametrize("place", ELSEWHERE.values(), ids=ELSEWHERE.keys())
+def test_a_chain_that_cannot_be_reached_is_not_new(tmp_path: Path, place: Callable[[Path], object]) -> None:
+    path = tmp_path / "ledger" / "lines.jsonl"
+    place(path)
+    with pytest.raises(BadInput, match="got none that can be read"):
+        Chain(path).rows()
+    with pytest.raises(BadInput, match="got none that can be read"), Chain(path).held():
+        pass
+
+
+def test_a_process_that_was_killed_before_its_first_line_leaves_a_new_chain(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    with Chain(path).held():
+        pass
+    assert json.loads(path.with_suffix(".head").read_text()) == {"lines": 0, "sha256": "0" * 64}
+    for left in (lambda: None, path.unlink, lambda: path.write_bytes(b'{"before": "')):
+        left()
+        assert numbers(path) == []
+        with Chain(path).held() as held:
+            assert held.rows == []
+    append(path, 0)
+    assert numbers(path) == [0]
 
 
 def test_a_part_of_a_line_whose_append_never_returned_is_cut_off(tmp_path: Path) -> None:

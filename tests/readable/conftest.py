@@ -1,0 +1,3 @@
+"""The package of a reader is named on a command line, and is no test."""
+
+collect_ignore = ["package"]
