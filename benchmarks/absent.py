@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any, final
 
-PACKAGES = ("PIL", "flwr", "pandas", "rich", "safetensors")
+PACKAGES = ("PIL", "flwr", "jinja2", "markupsafe", "pandas", "rich", "safetensors")
 """What files of the training, the attacks and the papers import at their top, beside PyTorch and NumPy."""
 
 

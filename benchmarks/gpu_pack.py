@@ -52,7 +52,7 @@ def unpack(root: Path = _ROOT) -> None:
 
 
 def _code() -> Iterator[Path]:
-    """Yield the code's files, relative to the checkout; flfw/ needs no links to its plug-ins where these lie beside it."""
+    """Yield the code's files, relative to the checkout. Links are left out: plug-ins may lie beside flfw/ as well."""
     for package in _CODE:
         for folder, below, files in os.walk(_ROOT / package):  # follows no link
             below[:] = [name for name in below if name != "__pycache__"]

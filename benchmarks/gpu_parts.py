@@ -59,7 +59,8 @@ SAME: Mapping[str, float] = {"objective": 1e-6, "gradient": 1e-5}
 """Largest differences of the search from breaching's at the first guess; beyond them nothing is timed."""
 _SAME_STEP = 1e-4
 _CELL = "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy"
-_NETWORKS = {False: ("lenet", "convnet64", "resnet18"), True: ("lenet",)}
+_RESNET = "benchmarks.residual:resnet18"
+_NETWORKS = {False: ("lenet", "convnet64", _RESNET), True: ("lenet",)}
 _CLIENTS = 64
 _ROOT = Path(__file__).parent.parent
 
@@ -172,7 +173,7 @@ def client_rounds(amount: Amount) -> dict[str, Any]:
             _rate, clients, amount.device, partial(quickstart.plain_round, plain, work, quickstart.BATCH, amount.device)
         ),
     }
-    if not (exact := _same_step(amount.device, work)) <= _SAME_STEP:
+    if not (exact := _same_step(amount.device, quickstart.task(2))) <= _SAME_STEP:
         raise RunFailed(f"Expected a step as the plain loop's within {_SAME_STEP:g}, got {exact:g}.")
     in_turns(sides, 1)  # the first rounds set things up
     rates = in_turns(sides, amount.turns)
@@ -230,7 +231,7 @@ def inversion(amount: Amount) -> dict[str, Any]:
     Raises:
         RunFailed: the two do not compute the same at the first guess.
     """
-    network, batch, iterations, warmup = ("lenet", 2, 5, 0) if amount.quick else ("resnet18", 8, 100, 10)
+    network, batch, iterations, warmup = ("lenet", 2, 5, 0) if amount.quick else (_RESNET, 8, 100, 10)
     attacked = victims(network, 1, batch=batch)
     ours = Ours(attacked.to(amount.device), compiled=False)
     ours.seconds(3)  # the first iterations set things up
@@ -259,7 +260,7 @@ def inversion(amount: Amount) -> dict[str, Any]:
 def memory(amount: Amount) -> dict[str, Any]:
     """Measure the peak memory of a search's step in MB, beside the peak that the search foresees."""
     rows: dict[str, Any] = {}
-    for network, batch in (("lenet", 1),) if amount.quick else (("lenet", 1), ("convnet64", 1), ("resnet18", 8)):
+    for network, batch in (("lenet", 1),) if amount.quick else (("lenet", 1), ("convnet64", 1), (_RESNET, 8)):
         objective, (problem,) = objective_of(victims(network, 1, batch=batch).to(amount.device))
         given = objective.given(problem)
         graph = Graph(grad_and_value(objective, has_aux=True), (problem.guess, given), Compute())
