@@ -199,7 +199,7 @@ def main() -> None:
     gpu_pack.unpack()
     torch.set_num_threads(run.asked.threads)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    parts = _measure(run)
+    parts = measure(run)
     run.report({"parts": parts}, lines(parts))
     figures = [part["figures"] for part in parts.values()]
     if far := [one for part in figures for one in part.get("too_far", ())]:
@@ -217,7 +217,7 @@ def _pack(folder: Path) -> None:
     print(f"cd {folder} && python3 -m benchmarks.gpu --budget 9 --out gpu.json")
 
 
-def _measure(run: output.BenchmarkRun) -> dict[str, Any]:
+def measure(run: output.BenchmarkRun, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
     """Measure the chosen parts that are needed, write each to the file as it ends, and return all of the file."""
     from benchmarks import gpu_parts  # after the stand-ins
 
@@ -226,7 +226,7 @@ def _measure(run: output.BenchmarkRun) -> dict[str, Any]:
     parts = kept(file, circumstances(device, asked.threads, asked.quick))
     chosen, run.names = run.names, needed(parts, run.names, asked.again)
     for name in run.names:
-        left = ends - time.monotonic()
+        left = ends - clock()
         seconds = share(name, run.names, left, asked.quick)
         if not seconds:
             run.begin(f"{name}: not begun, {max(0, left):.0f} s are left")
@@ -238,7 +238,7 @@ def _measure(run: output.BenchmarkRun) -> dict[str, Any]:
             file.with_suffix(".cell.npz"),
             asked.threads,
             1 if asked.quick else asked.turns,
-            time.monotonic() + seconds,
+            clock() + seconds,
         )
         figures = measured(lambda name=name, amount=amount: gpu_parts.MEASURES[name](amount), left)
         for why in figures.keys() & {"missing", "failed", "without"}:
