@@ -24,6 +24,7 @@ from flfw.experiment import Experiment
 from flfw.rng import initialising
 from tests.support.mnist_files import write_mnist
 from tests.support.paths import ROOT
+from tests.support.pretend_gpu import pretended_gpu
 
 SMALL = ("agreement", "cohort")
 
@@ -153,18 +154,19 @@ def test_a_part_without_figures_says_why_and_the_time_of_a_part_is_limited() -> 
     def raising(error: BaseException) -> dict[str, Any]:
         raise error
 
-    def endless() -> dict[str, Any]:
-        while True:
-            try:
-                _ = [None] * 1000
-            except Exception:  # as a library may
-                continue
+    def stubborn() -> dict[str, Any]:
+        try:
+            for _ in range(10**9):
+                pass
+        except Exception:  # as a library may
+            return {"ms": 1.0}
+        return {}
 
     lacking = ModuleNotFoundError("No module named 'ray'", name="ray")
     assert gpu.measured(lambda: raising(lacking), 9) == {"missing": "the package ray is not installed"}
     assert gpu.measured(lambda: raising(BadInput("no data")), 9) == {"missing": "no data"}
     assert gpu.measured(lambda: raising(RuntimeError("out of\nmemory")), 9) == {"failed": "RuntimeError: out of memory"}
-    assert gpu.measured(endless, 0.05) == {"missing": "not finished after 0 s"}
+    assert gpu.measured(stubborn, 0.05) == {"missing": "not finished after 0 s"}
     assert gpu.measured(lambda: {"ms": 1.23456}, 9) == {"ms": 1.235}
 
 
@@ -281,6 +283,18 @@ def test_nothing_is_timed_unless_the_plain_loop_takes_the_same_step(
         gpu_parts.client_rounds(on_processor(tmp_path))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, and it would not be pretended")
+def test_rounds_on_a_pretended_gpu_are_those_of_the_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(gpu_parts, "wait", lambda device: None)
+    work, there = quickstart.task(4), torch.device("cuda")
+    monkeypatch.setattr(gpu_parts, "DirectRounds", lambda experiment, _, size: DirectRounds(experiment, work, size))
+    here = gpu_parts.cell(on_processor(tmp_path / "here"))
+    with pretended_gpu():
+        assert gpu_parts._same_step(there, work) < 1e-5
+        amount = Amount(there, True, tmp_path / "there" / "cell.npz", 1, 1)
+        assert gpu_parts.cell(amount)["value"] == here["value"]
+
+
 def test_residual_is_the_networks_own_resnet() -> None:
     made = []
     for name in ("resnet18", gpu_parts._RESNET):
@@ -327,4 +341,4 @@ def test_a_pack_is_limited_and_works_with_torch_and_numpy_alone(
     parts = json.loads((tmp_path / "pack" / "gpu.json").read_text())["parts"]
     assert parts["cohort"]["figures"]["clients_per_second"]["4"] > 0 and parts["cohort"]["measured"]["flwr"] is None
     assert (tmp_path / "pack/data/FashionMNIST/raw/train-images-idx3-ubyte").exists()
-    assert parts["cell"]["figures"]["missing"].startswith("Expected ")  # of three images no client has 600
+    assert "as fmnist has 3 training examples" in parts["cell"]["figures"]["missing"]
