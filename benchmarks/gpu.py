@@ -80,8 +80,8 @@ def share(name: str, names: Sequence[str], left: float, quick: bool) -> float:
     seconds = {one: part.quick if quick else part.seconds for one, part in PARTS.items()}
     if name != GOES_ON:
         return left if seconds[name] <= left else 0
-    own = left - sum(seconds[later] for later in names[names.index(name) + 1 :])
-    return own if own >= min(_LEAST_S, seconds[name]) else 0
+    unreserved = left - sum(seconds[later] for later in names[names.index(name) + 1 :])
+    return unreserved if unreserved >= min(_LEAST_S, seconds[name]) else 0
 
 
 class TimeIsUp(BaseException):

@@ -42,7 +42,7 @@ def pack(folder: Path, max_bytes: int = MAX_BYTES) -> int:
 
 
 def unpack(root: Path = _ROOT) -> None:
-    """In a folder that `pack` wrote, unpack the data and let `flfw.data` find them; elsewhere do nothing."""
+    """Unpack the data of a folder that `pack` wrote, and let `flfw.data` find them; elsewhere do nothing."""
     if not (root / "data").is_dir():
         return
     for file in (root / "data").rglob("*.gz"):

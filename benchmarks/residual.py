@@ -12,7 +12,7 @@ from flfw.nets.net import Net
 
 
 @final
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two convolutions of 3x3, added to the input, which is brought to their shape."""
 
     def __init__(self, channels: int, width: int, stride: int) -> None:
@@ -47,7 +47,7 @@ def resnet18(shape: tuple[int, ...], classes: int) -> Net:
 
 
 def _layer(channels: int, width: int, stride: int) -> nn.Sequential:
-    return nn.Sequential(Block(channels, width, stride), Block(width, width, 1))
+    return nn.Sequential(ResidualBlock(channels, width, stride), ResidualBlock(width, width, 1))
 
 
 def _convolution(channels: int, width: int, side: int, stride: int) -> nn.Conv2d:

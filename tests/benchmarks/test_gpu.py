@@ -300,8 +300,8 @@ def test_residual_is_the_networks_own_resnet() -> None:
     for name in ("resnet18", gpu_parts._RESNET):
         with initialising(0, "net"):
             made.append(nets.build(name, (3, 32, 32), 10).train())
-    own, ours = (net.state_dict() for net in made)
-    assert list(own) == list(ours) and all(torch.equal(own[name], value) for name, value in ours.items())
+    published, ours = (net.state_dict() for net in made)
+    assert list(published) == list(ours) and all(torch.equal(published[name], value) for name, value in ours.items())
     x = torch.linspace(-1, 1, 2 * 3 * 32 * 32).reshape(2, 3, 32, 32)
     assert torch.equal(*(net(x) for net in made))
 
