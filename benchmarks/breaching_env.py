@@ -10,7 +10,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from benchmarks import output
@@ -49,7 +49,10 @@ def required() -> Path:
 
 def installed() -> Path | None:
     """Return the environment's Python; None: there is none for these versions."""
-    python, made_for, wanted = _places()
+    try:
+        python, made_for, wanted = _places()
+    except PackageNotFoundError:  # where one of ours is not installed
+        return None
     return python if made_for.exists() and made_for.read_text() == wanted else None
 
 

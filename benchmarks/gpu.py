@@ -1,21 +1,27 @@
-"""Gains of a GPU: ``python -m benchmarks.gpu [--json] [--quick] [--only NAME] [--out FILE] [--device cpu]``.
+"""Gains of a GPU: ``python -m benchmarks.gpu [--json] [--quick] [--only NAME] [--budget MINUTES] [--out FILE]``.
+
+The parts, in order of worth:
 
 - ``agreement``: the gradient of a client, the objective of a search and its slope on the processor and on the device,
   in float32 and float64, and the update of a client's epoch. Differences beyond `benchmarks.gpu_parts.CLOSE` are named,
   and this exits with 1.
+- ``client_rounds``: P8, client-rounds a second with 50 examples a client, batches of 10, CNN 1. Ours, all clients
+  together, over Flower on its simulation engine, and over the plain loop of its quickstart.
+- ``inversion``: image-iterations a second of one victim with a batch of 8 images, ResNet-18, ours and breaching's on
+  the device, in turns; nothing is timed unless both compute the same.
+- ``cohort``: client-rounds a second, one by one and together.
+- ``cell``: FedAvg on Fashion-MNIST of HyperFL's table 1 at full scale, clients together, beside the record of the
+  processor.
 - ``memory``: peak memory of a search's step, beside what the search foresees.
-- ``steps``: P8, milliseconds of a client's local step: batches of 10, CNN 1.
-- ``attack_1``, ``attack_8``: image-iterations a second of one victim with a batch of 1 or 8 images, ResNet-18, ours and
-  breaching's on the device, in turns; nothing is timed unless both compute the same. ``attack_8_compiled``: with ours
-  compiled.
-- ``cohort``: clients a second in whole rounds, one by one and together.
-- ``cell``, ``cell_hyperfl``: two cells of HyperFL's table 1 at full scale, clients together, beside the record of the
-  processor. After ``--minutes`` one is interrupted, and goes on at the next call.
+
+PyTorch and NumPy suffice. What a machine lacks for a part, or for a ratio of it, is said in one line. With ``--budget``
+parts begin as long as there is time for them, and all ends after so many minutes; the cell leaves the parts behind it
+their time, and goes on at the next call. ``--pack FOLDER`` writes a folder with all that another machine needs.
 
 Each finished part is written to FILE at once, with the machine, the versions and the date. The next call skips it,
-unless ``--again`` is given; a part that something was missing for is measured again. A file of another machine, or of
-``--quick``, is refused. TensorFloat-32 is off on both sides. The processor computes in ``--threads``. The last line of
-the output is one JSON object.
+unless ``--again`` is given; an unfinished part is measured again. A file of another machine, or of ``--quick``, is
+refused. TensorFloat-32 is off on both sides. The processor computes in ``--threads``. The last line of the output is
+one JSON object.
 """
 
 from __future__ import annotations
@@ -24,50 +30,100 @@ import json
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import partial
-from importlib.metadata import version
+from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import numpy as np
 import torch
 
-from benchmarks import gpu_parts, output
-from benchmarks.gpu_parts import Amount
+from benchmarks import STARTED, absent, gpu_pack, output
 from benchmarks.turns import rounded
-from flfw.storage.provenance import code_hash, hardware
+from flfw.errors import BadInput
+from flfw.storage.provenance import code_hash, hardware, installed
 from flfw.storage.sealed import write_whole
 
 PARTS = {
     "agreement": output.BenchmarkPart("the device beside the processor, the same numbers", 60, 6),
-    "memory": output.BenchmarkPart("peak memory of a search's step", 60, 4),
-    "steps": output.BenchmarkPart("a client's local step on processor and device", 90, 8),
-    "attack_1": output.BenchmarkPart("a search for one image, ours over theirs", 180, 4),
-    "attack_8": output.BenchmarkPart("a search for a batch of 8, ours over theirs", 240, 4),
-    "attack_8_compiled": output.BenchmarkPart("the same, ours compiled", 360, 0),
-    "cohort": output.BenchmarkPart("clients together, in whole rounds", 180, 8),
-    "cell": output.BenchmarkPart("a published cell at full scale, FedAvg", 300, 15),
-    "cell_hyperfl": output.BenchmarkPart("a published cell at full scale, HyperFL", 900, 0),
+    "client_rounds": output.BenchmarkPart("clients of 50 examples, ours over Flower's", 60, 6),
+    "inversion": output.BenchmarkPart("a search for a batch of 8, ours over theirs", 120, 4),
+    "cohort": output.BenchmarkPart("clients together, in whole rounds", 60, 4),
+    "cell": output.BenchmarkPart("a published cell at full scale", 300, 15),
+    "memory": output.BenchmarkPart("peak memory of a search's step", 30, 4),
 }
-_MEASURES: Mapping[str, Callable[[Amount], dict[str, Any]]] = {
-    "agreement": gpu_parts.agreement,
-    "memory": gpu_parts.memory,
-    "steps": gpu_parts.steps,
-    "attack_1": partial(gpu_parts.attack, 1, False),
-    "attack_8": partial(gpu_parts.attack, 8, False),
-    "attack_8_compiled": partial(gpu_parts.attack, 8, True),
-    "cohort": gpu_parts.cohort,
-    "cell": partial(gpu_parts.cell, "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy"),
-    "cell_hyperfl": partial(gpu_parts.cell, "hyperfl.1/HyperFL/Fashion-MNIST/20/accuracy"),
-}
+GOES_ON = "cell"
+"""Part that is begun even if its time is short, as it goes on at the next call."""
+_LEAST_S = 30
+
+
+def share(name: str, names: Sequence[str], left: float, quick: bool) -> float:
+    """Return the seconds that a part gets; 0: it is not begun.
+
+    Args:
+        name: of the part.
+        names: the parts to measure, in order.
+        left: seconds that are left to all.
+        quick: whether the parts are the quick ones.
+
+    >>> share("memory", ["cell", "memory"], 40, False), share("memory", ["cell", "memory"], 20, False)
+    (40, 0)
+    >>> share("cell", ["cell", "memory"], 70, False), share("cell", ["cell", "memory"], 50, False)
+    (40, 0)
+    """
+    seconds = {one: part.quick if quick else part.seconds for one, part in PARTS.items()}
+    if name != GOES_ON:
+        return left if seconds[name] <= left else 0
+    unreserved = left - sum(seconds[later] for later in names[names.index(name) + 1 :])
+    return unreserved if unreserved >= min(_LEAST_S, seconds[name]) else 0
+
+
+class TimeIsUp(BaseException):
+    """Raised in a part at the end of its time; no part may take it for a failure of its own."""
+
+
+@contextmanager
+def ended_after(seconds: float) -> Iterator[None]:
+    """Raise `TimeIsUp` in the block after so many seconds; infinite: never."""
+
+    def end(*_: object) -> NoReturn:
+        raise TimeIsUp
+
+    if seconds == inf:
+        yield
+        return
+    before, timer = signal.signal(signal.SIGALRM, end), signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)
+
+
+def measured(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, Any]:
+    """Return the figures of a part; without them the reason, under ``missing``, or ``failed`` if it is a fault."""
+    try:
+        with ended_after(seconds):
+            return rounded(work())
+    except TimeIsUp:
+        return {"missing": f"not finished after {seconds:.0f} s"}
+    except ModuleNotFoundError as error:
+        return {"missing": f"the package {error.name} is not installed"}
+    except BadInput as error:  # such as data that are not here
+        return {"missing": str(error)}
+    except Exception as error:  # of this part alone: a lent device is not given back for it
+        return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
 
 
 def circumstances(device: torch.device, threads: int, quick: bool) -> dict[str, Any]:
     """Return the machine, the versions and the date of a measurement."""
-    packages = {"flwr": version("flwr"), "torch": torch.__version__, "numpy": version("numpy")}
+    packages = {"flwr": installed("flwr"), "torch": torch.__version__, "numpy": np.__version__}
     on_gpu = {"cuda": torch.version.cuda, "cudnn": torch.backends.cudnn.version(), "driver": driver()}
     return {
         "device": device.type,
@@ -109,8 +165,11 @@ def kept(file: Path, here: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def needed(parts: Mapping[str, Any], names: list[str], again: bool) -> list[str]:
-    """Return the names of the parts to measure: those not kept, and those that something was missing for."""
-    return [name for name in names if again or name not in parts or "missing" in parts[name]["figures"]]
+    """Return the names of the parts to measure: those not kept, and those that were not finished."""
+    return [name for name in names if again or name not in parts or parts[name]["figures"].keys() & _WITHOUT]
+
+
+_WITHOUT = {"missing", "failed"}
 
 
 def lines(parts: Mapping[str, Any]) -> list[str]:
@@ -124,32 +183,71 @@ def main() -> None:
     flags.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: does it work? (cuda)")
     flags.add_argument("--out", type=Path, default=Path("runs/gpu.json"), help="file of the parts (runs/gpu.json)")
     flags.add_argument("--again", action="store_true", help="measure parts anew that the file has")
-    flags.add_argument("--minutes", type=output.whole(), default=20, help="most of a cell (20)")
+    flags.add_argument("--budget", type=output.whole(), help="minutes of this call (no limit)")
+    flags.add_argument("--pack", type=Path, metavar="FOLDER", help="write a folder for a bare machine, and end")
     flags.add_argument("--turns", type=output.whole(), default=5, help="of each side of a ratio (5)")
     flags.add_argument("--threads", type=output.whole(), default=1, help="of the processor (1)")
     run = output.start(flags, PARTS)
-    asked = run.asked
-    if asked.device == "cuda" and not torch.cuda.is_available():
+    if run.asked.pack:
+        _pack(run.asked.pack)
+        return
+    if run.asked.device == "cuda" and not torch.cuda.is_available():
         output.refuse("Expected a CUDA device, found none; `--device cpu --quick` tries the command without one.")
-    if asked.device == "cuda":
+    if run.asked.device == "cuda":
         run.machine = "one GPU, by guess"
-    torch.set_num_threads(asked.threads)
+    absent.stand_in()
+    gpu_pack.unpack()
+    torch.set_num_threads(run.asked.threads)
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    device, file = torch.device(asked.device), asked.out.absolute()
-    here = circumstances(device, asked.threads, asked.quick)
-    parts = kept(file, here)
+    parts = measure(run)
+    run.report({"parts": parts}, lines(parts))
+    figures = [part["figures"] for part in parts.values()]
+    if far := [one for part in figures for one in part.get("too_far", ())]:
+        sys.exit(f"Expected the processor's numbers but for rounding, got others: {', '.join(far)}.")
+    if failed := [name for name, part in parts.items() if "failed" in part["figures"]]:
+        sys.exit(f"Expected figures of all parts, got a failure of {', '.join(failed)}.")
+
+
+def _pack(folder: Path) -> None:
+    try:
+        size = gpu_pack.pack(folder)
+    except BadInput as error:
+        output.refuse(str(error))
+    print(f"{folder}: {size / 1e6:.1f} MB. On the machine with the GPU, which needs Python, PyTorch and NumPy:")
+    print(f"cd {folder} && python3 -m benchmarks.gpu --budget 9 --out gpu.json")
+
+
+def measure(run: output.BenchmarkRun, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
+    """Measure the chosen parts that are needed, write each to the file as it ends, and return all of the file."""
+    from benchmarks import gpu_parts  # after the stand-ins
+
+    asked, file = run.asked, run.asked.out.absolute()
+    device, ends = torch.device(asked.device), STARTED + 60 * asked.budget if asked.budget else inf
+    parts = kept(file, circumstances(device, asked.threads, asked.quick))
     chosen, run.names = run.names, needed(parts, run.names, asked.again)
-    turns, runs = 1 if asked.quick else asked.turns, file.with_suffix(".runs")
-    amount = Amount(device, asked.quick, asked.minutes, runs, asked.threads, turns)
-    for name in run.parts():
-        measured = circumstances(device, asked.threads, asked.quick)
-        parts[name] = {"figures": rounded(_MEASURES[name](amount)), "measured": measured}
+    for name in run.names:
+        left = ends - clock()
+        seconds = share(name, run.names, left, asked.quick)
+        if not seconds:
+            run.begin(f"{name}: not begun, {max(0, left):.0f} s are left")
+            continue
+        run.begin(f"{name}: {PARTS[name].description}")
+        amount = gpu_parts.Amount(
+            device,
+            asked.quick,
+            file.with_suffix(".cell.npz"),
+            asked.threads,
+            1 if asked.quick else asked.turns,
+            clock() + seconds,
+        )
+        figures = measured(lambda name=name, amount=amount: gpu_parts.MEASURES[name](amount), left)
+        for why in figures.keys() & {"missing", "failed", "without"}:
+            run.begin(f"{name}: {figures[why]}")
+        parts[name] = {"figures": figures, "measured": circumstances(device, asked.threads, asked.quick)}
         file.parent.mkdir(parents=True, exist_ok=True)
         write_whole(file, (json.dumps({"parts": parts}, indent=1) + "\n").encode())
     run.names = chosen
-    run.report({"parts": parts}, lines(parts))
-    if far := [one for part in parts.values() for one in part["figures"].get("too_far", ())]:
-        sys.exit(f"Expected the processor's numbers within {dict(gpu_parts.CLOSE)}, got others: {', '.join(far)}.")
+    return parts
 
 
 if __name__ == "__main__":

@@ -12,27 +12,34 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from io import BytesIO
+from math import inf
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.func import grad_and_value
 
-from benchmarks import breaching_env, local_steps
+from benchmarks import absent, breaching_env, quickstart
 from benchmarks.attack_victims import Victims, victims
+from benchmarks.direct_rounds import DirectRounds, on
 from benchmarks.our_search import Ours, errors, objective_of, wait
 from benchmarks.their_search import Theirs
 from benchmarks.turns import in_turns, ratio, timed
-from flfw.experiment import Experiment
+from flfw.errors import RunFailed
 from flfw.inversion.compute import Compute
 from flfw.inversion.evaluation import stacked, stacked_given
 from flfw.inversion.graph import Graph
 from flfw.nets import Tensors
 from flfw.papers.evidence.priorities import Item, items
-from flfw.papers.evidence.records import FOLDER, file_of, read
+from flfw.papers.evidence.records import FOLDER, file_of
 from flfw.papers.timing import Trainee
+from flfw.storage.provenance import code_hash
+from flfw.storage.sealed import write_whole
+from flfw.task import Task
 
 CLOSE: Mapping[str, float] = {
     "float64_gradient": 1e-10,
@@ -50,9 +57,11 @@ kink. An update is of a client's epoch, over which differences grow.
 """
 SAME: Mapping[str, float] = {"objective": 1e-6, "gradient": 1e-5}
 """Largest differences of the search from breaching's at the first guess; beyond them nothing is timed."""
-_QUICK_CELL = "fed_cdp.5/Cancer/0.5/accuracy"
-_NETWORKS = {False: ("lenet", "convnet64", "resnet18"), True: ("lenet",)}
-_EXAMPLES, _BATCH = 50, 10
+_SAME_STEP = 1e-4
+_CELL = "hyperfl.1/FedAvg/Fashion-MNIST/20/accuracy"
+_RESNET = "benchmarks.residual:resnet18"
+_NETWORKS = {False: ("lenet", "convnet64", _RESNET), True: ("lenet",)}
+_CLIENTS = 64
 _ROOT = Path(__file__).parent.parent
 
 
@@ -63,18 +72,18 @@ class Amount:
     Attributes:
         device: ``cuda`` or ``cpu``.
         quick: whether it is the least of everything.
-        minutes: most of them for the cell.
-        runs: folder of the cell's run, which goes on from there.
+        state: file of an unfinished cell, which goes on from there.
         threads: of the processor, on both sides.
         turns: of each side.
+        ends: reading of `time.monotonic` before which the cell is to end.
     """
 
     device: torch.device
     quick: bool
-    minutes: float
-    runs: Path
+    state: Path
     threads: int
     turns: int
+    ends: float = inf
 
 
 # --- the same numbers on both ---
@@ -92,7 +101,7 @@ def agreement(amount: Amount) -> dict[str, Any]:
         if too_far({network: rows[network]}):
             with torch.backends.cudnn.flags(enabled=False):
                 plain[network] = _differences(network, amount.device)
-    for method in _methods(amount):
+    for method in ("fedavg",) if amount.quick else ("fedavg", "hyperfl", "fed_cdp"):
         here, there = (_epoch(method, device) for device in (torch.device("cpu"), amount.device))
         rows[method] = {"float32_update": relative(here, there)}
     return {"apart": rows, "without_cudnn": plain, "at_most": dict(CLOSE), "too_far": too_far(rows)}
@@ -139,104 +148,108 @@ def relative(here: Tensors, there: Tensors) -> float:
     return float(norm([here[name] - there[name] for name in here]) / norm(list(here.values())))
 
 
-# --- a client's steps ---
-
-
-def _methods(amount: Amount) -> tuple[str, ...]:
-    return ("fedavg",) if amount.quick else ("fedavg", "hyperfl", "fed_cdp")
-
-
-def _trainee(method: str, device: torch.device) -> Trainee:
-    experiment = Experiment(
-        method=method,
-        dataset="fmnist",
-        net="cnn1",
-        clients=2,
-        attack=("none",),
-        batch_size=_BATCH,
-        gpus_per_client=1.0 if device.type == "cuda" else 0.0,
-    )
-    return Trainee(experiment, local_steps.task("FMNIST", experiment, _EXAMPLES))
-
-
 def _epoch(method: str, device: torch.device) -> Tensors:
-    trainee = _trainee(method, device)
+    """Return the update of a client's epoch."""
+    trainee = Trainee(on(quickstart.experiment(method, 1), device), quickstart.task(1))
     trainee.turn()
     return trainee.update()
 
 
-def steps(amount: Amount) -> dict[str, Any]:
-    """Measure P8: milliseconds of a client's local step on the processor and on the device, and their ratio."""
-    rows = {}
-    for method in _methods(amount):
-        devices = {"cpu": torch.device("cpu"), "device": amount.device}
-        trainees = {name: _trainee(method, device) for name, device in devices.items()}
-        for trainee in trainees.values():
-            trainee.turn()  # the first steps set things up
-        sides = {name: partial(_elapsed, trainee, devices[name]) for name, trainee in trainees.items()}
-        times = in_turns(sides, amount.turns)
-        ms = {f"{name}_ms": round(1000 * statistics.median(column), 3) for name, column in times.items()}
-        rows[method] = {**ms, "cpu_over_device": ratio(times["cpu"], times["device"])}
-    return {"batch": _BATCH, "examples": _EXAMPLES, "methods": rows}
+# --- whole rounds of clients ---
 
 
-def _elapsed(trainee: Trainee, device: torch.device) -> float:
-    """Measure the seconds of a local step, mean over a round, until the device is done."""
-    wait(device)
-    started = time.perf_counter()
-    trainee.turn()
-    wait(device)
-    return (time.perf_counter() - started) / trainee.steps
+def client_rounds(amount: Amount) -> dict[str, Any]:
+    """Measure P8: client-rounds a second, over Flower's and over those of the plain loop of its quickstart.
 
-
-# --- clients together ---
+    Raises:
+        RunFailed: ours and the plain loop do not train the same.
+    """
+    clients = 4 if amount.quick else _CLIENTS
+    work = quickstart.task(clients)
+    ours, plain = _rounds(amount.device, work, clients), _rounds(amount.device, work, clients).tensors
+    sides = {
+        "ours": partial(_rate, clients, amount.device, ours.round),
+        "plain": partial(
+            _rate, clients, amount.device, partial(quickstart.plain_round, plain, work, quickstart.BATCH, amount.device)
+        ),
+    }
+    if not (exact := _same_step(amount.device, quickstart.task(2))) <= _SAME_STEP:
+        raise RunFailed(f"Expected a step as the plain loop's within {_SAME_STEP:g}, got {exact:g}.")
+    in_turns(sides, 1)  # the first rounds set things up
+    rates = in_turns(sides, amount.turns)
+    figures: dict[str, Any] = {side: statistics.median(column) for side, column in rates.items()}
+    figures |= {"clients": clients, "examples": quickstart.EXAMPLES, "batch": quickstart.BATCH, "exact": exact}
+    figures["ours_over_plain"] = ratio(rates["ours"], rates["plain"])
+    if absent.is_absent("flwr") or absent.is_absent("ray"):
+        return {**figures, "without": "Flower or Ray is not installed: ours over Flower is not measurable here"}
+    words = [sys.executable, "-m", "benchmarks.quickstart", str(clients), str(amount.turns), amount.device.type]
+    done = subprocess.run(words, cwd=_ROOT, stdout=subprocess.PIPE, text=True)
+    if done.returncode:
+        return {**figures, "without": f"Flower's simulation ended with exit code {done.returncode}"}
+    flower = float(done.stdout.splitlines()[-1])
+    return {**figures, "flower": flower, "ours_without_messages_over_flower": figures["ours"] / flower}
 
 
 def cohort(amount: Amount) -> dict[str, Any]:
-    """Measure clients a second in whole rounds, one by one and together, by ``sim.py --cohort``."""
-    clients, rounds = (4, 2) if amount.quick else (64, 4)
-    rows = {str(size): _rounds(amount, size, clients, rounds) for size in ((1, 4) if amount.quick else (1, 8, 64))}
-    return {"clients": clients, "clients_per_second": rows}
+    """Measure client-rounds a second, one by one and together."""
+    clients = 4 if amount.quick else _CLIENTS
+    sizes, work = (1, 4) if amount.quick else (1, 8, clients), quickstart.task(clients)
+    each = {str(size): _rounds(amount.device, work, size) for size in sizes}
+    sides = {size: partial(_rate, clients, amount.device, one.round) for size, one in each.items()}
+    in_turns(sides, 1)
+    rates = in_turns(sides, amount.turns)
+    return {"clients": clients, "clients_per_second": {size: statistics.median(row) for size, row in rates.items()}}
 
 
-def _rounds(amount: Amount, size: int, clients: int, rounds: int) -> float:
-    """Return clients a second: the median over the rounds after the first."""
-    gpu = "1" if amount.device.type == "cuda" else "0"
-    with tempfile.TemporaryDirectory() as folder:
-        words = f"--method fedavg --dataset digits --clients {clients} --rounds {rounds} --batch-size {_BATCH} "
-        words += f"--attack none --engine inproc --gpus-per-client {gpu} --cohort {size} --out {folder}/run"
-        command = [sys.executable, "sim.py", *words.split()]
-        subprocess.run(command, cwd=_ROOT, check=True, stdout=subprocess.DEVNULL)
-        result = json.loads(Path(folder, "run", "result.json").read_text())
-    return clients / statistics.median(one["seconds"] for one in result["rounds"][1:])
+def _rounds(device: torch.device, work: Task, together: int, batch: int = quickstart.BATCH) -> DirectRounds:
+    experiment = quickstart.experiment("fedavg", len(work.split.train), batch)
+    return DirectRounds(on(experiment, device), work, together)
+
+
+def _rate(clients: int, device: torch.device, work: Callable[[], object]) -> float:
+    """Measure client-rounds a second of a round, until the device is done."""
+    started = time.perf_counter()
+    work()
+    wait(device)
+    return clients / (time.perf_counter() - started)
+
+
+def _same_step(device: torch.device, work: Task) -> float:
+    """Return the distance of a round of one step, on all examples, from the plain loop's, over its change."""
+    ours = _rounds(device, work, len(work.split.train), quickstart.EXAMPLES)
+    before = dict(ours.tensors)
+    plain = quickstart.plain_round(before, work, quickstart.EXAMPLES, device)
+    ours.round()
+    changes = ({n: after[n].cpu() - before[n] for n in before} for after in (plain, ours.tensors))
+    return relative(*changes)
 
 
 # --- attacks ---
 
 
-def attack(batch: int, compiled: bool, amount: Amount) -> dict[str, Any]:
+def inversion(amount: Amount) -> dict[str, Any]:
     """Measure image-iterations a second of one victim with a batch, ours and breaching's, on the device.
 
     Raises:
-        SystemExit: the two do not compute the same at the first guess.
+        RunFailed: the two do not compute the same at the first guess.
     """
-    network, iterations, warmup = ("lenet", 5, 0) if amount.quick else ("resnet18", 100, 10)
+    network, batch, iterations, warmup = ("lenet", 2, 5, 0) if amount.quick else (_RESNET, 8, 100, 10)
     attacked = victims(network, 1, batch=batch)
-    ours = Ours(attacked.to(amount.device), compiled=compiled)
+    ours = Ours(attacked.to(amount.device), compiled=False)
     ours.seconds(3)  # the first iterations set things up
-    known = {"network": network, "batch": batch, "iterations": iterations, "compile_s": ours.built_s}
+    known = {"network": network, "batch": batch, "iterations": iterations, "trace_s": ours.built_s}
     sides: dict[str, Callable[[], float]] = {"ours": partial(ours.rate, iterations)}
     python = breaching_env.installed()
     if python is None:
         rates = in_turns(sides, amount.turns)
-        why = "no environment of breaching; `python -m benchmarks.breaching_env` installs it"
-        return {**known, "ours": statistics.median(rates["ours"]), "missing": why}
+        why = "no environment of breaching: ours over theirs is not measurable here"
+        return {**known, "ours": statistics.median(rates["ours"]), "without": why}
     theirs = Theirs(python, amount.threads, amount.device.type)
     with tempfile.TemporaryDirectory() as folder:
         _, answer = theirs(attacked, Path(folder), "objective", 3)
         exact = {kind: float(value.max()) for kind, value in errors(ours, answer).items()}
         if far := {kind: value for kind, value in exact.items() if not value <= SAME[kind]}:
-            sys.exit(f"Expected the numbers of breaching at the first guess within {dict(SAME)}, got {far}.")
+            raise RunFailed(f"Expected breaching's numbers at the first guess within {dict(SAME)}, got {far}.")
         sides["theirs"] = partial(theirs.rate, attacked, Path(folder), iterations, warmup)
         rates = in_turns(sides, amount.turns)
     medians = {side: statistics.median(column) for side, column in rates.items()}
@@ -249,7 +262,7 @@ def attack(batch: int, compiled: bool, amount: Amount) -> dict[str, Any]:
 def memory(amount: Amount) -> dict[str, Any]:
     """Measure the peak memory of a search's step in MB, beside the peak that the search foresees."""
     rows: dict[str, Any] = {}
-    for network, batch in (("lenet", 1),) if amount.quick else (("lenet", 1), ("convnet64", 1), ("resnet18", 8)):
+    for network, batch in (("lenet", 1),) if amount.quick else (("lenet", 1), ("convnet64", 1), (_RESNET, 8)):
         objective, (problem,) = objective_of(victims(network, 1, batch=batch).to(amount.device))
         given = objective.given(problem)
         graph = Graph(grad_and_value(objective, has_aux=True), (problem.guess, given), Compute())
@@ -285,25 +298,48 @@ def _resident(name: str) -> int:
 # --- a published cell ---
 
 
-def cell(path: str, amount: Amount) -> dict[str, Any]:
-    """Measure a cell of the papers at full scale; an unfinished one goes on at the next call."""
-    records = amount.runs / "records"
-    item = next(items(_QUICK_CELL if amount.quick else path))
-    key = json.dumps([item.cell.path, item.variant, item.seed, item.choice])
-    words = ["--item", key, "--runs", amount.runs, "--folder", records, "--gpus", int(amount.device.type == "cuda")]
-    worker = subprocess.Popen([sys.executable, "-m", "flfw.papers.evidence", *map(str, words)], cwd=_ROOT)
-    known = {"cell": item.name, "rounds": item.run.rounds, "published": item.cell.value, **_on_processor(item)}
-    try:
-        code = worker.wait(60 * amount.minutes)
-    except subprocess.TimeoutExpired:
-        return {**known, "missing": f"not finished after {amount.minutes:g} minutes; call again"}
-    finally:
-        worker.terminate()
-        worker.wait()
-    if code:
-        return {**known, "missing": f"not measured: python -m flfw.papers.evidence ended with exit code {code}"}
-    (record,) = (one for one in read(records) if one.cell == item.cell.path)
-    return {**known, "value": record.value, "seconds": record.seconds}
+def cell(amount: Amount) -> dict[str, Any]:
+    """Measure a cell of the papers at full scale, clients together; an unfinished one goes on at the next call."""
+    item = next(items(_CELL))
+    experiment = on(item.run, amount.device)
+    if amount.quick:
+        experiment = replace(experiment, rounds=2, local_epochs=1, clients=4)
+    rounds = DirectRounds(experiment, None, experiment.clients if amount.device.type == "cuda" else 1)
+    key = json.dumps([item.name, code_hash(), amount.device.type, amount.quick])
+    seconds = restore(rounds, amount.state, key)
+    known = {"cell": item.name, "rounds": experiment.rounds, "published": item.cell.value, **_on_processor(item)}
+    longest = 0.0
+    while rounds.done < experiment.rounds and time.monotonic() + longest < amount.ends:
+        started = time.monotonic()
+        rounds.round(evaluated=True)
+        wait(amount.device)
+        longest = max(longest, took := time.monotonic() - started)
+        seconds += took
+        keep(rounds, amount.state, key, seconds)
+    if rounds.done < experiment.rounds:
+        done = f"{rounds.done} of {experiment.rounds} rounds are done; call again"
+        return {**known, "seconds": seconds, "missing": done}
+    return {**known, "seconds": seconds, "value": item.preset.figure.factor * rounds.accuracy()}
+
+
+def keep(rounds: DirectRounds, state: Path, key: str, seconds: float) -> None:
+    """Write the state after a round."""
+    held, packed = BytesIO(), {f"tensors/{name}": value.cpu().numpy() for name, value in rounds.tensors.items()}
+    np.savez(held, allow_pickle=False, key=key, done=rounds.done, seconds=seconds, **packed)
+    state.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(state, held.getvalue())
+
+
+def restore(rounds: DirectRounds, state: Path, key: str) -> float:
+    """Go on after the round that was kept with the same key; return the seconds of the rounds so far."""
+    if not state.exists():
+        return 0.0
+    with np.load(state) as held:
+        if str(held["key"]) != key:  # of other code, or of another device
+            return 0.0
+        rounds.tensors = {name: torch.from_numpy(held[f"tensors/{name}"]) for name in rounds.tensors}
+        rounds.done = int(held["done"])
+        return float(held["seconds"])
 
 
 def _on_processor(item: Item) -> dict[str, Any]:
@@ -313,3 +349,13 @@ def _on_processor(item: Item) -> dict[str, Any]:
         return {}
     stored = json.loads(kept.read_text())
     return {"recorded": stored["value"], "recorded_seconds": stored["seconds"], "recorded_on": stored["hardware"]}
+
+
+MEASURES: Mapping[str, Callable[[Amount], dict[str, Any]]] = {
+    "agreement": agreement,
+    "client_rounds": client_rounds,
+    "inversion": inversion,
+    "cohort": cohort,
+    "cell": cell,
+    "memory": memory,
+}

@@ -86,8 +86,8 @@ PARTS = {
 }
 
 
-def task(name: str, experiment: Experiment, examples: int) -> Task:
-    """Draw random inputs of a data set's shape; the first client has all."""
+def task(name: str, experiment: Experiment, examples: int, clients: int = 1) -> Task:
+    """Draw random inputs of a data set's shape; each of so many clients has all."""
     card, rng = data.describe(experiment.dataset), numpy_generator(0, "inputs")
     images = len(card.shape) == 3
     x = rng.integers(0, 256, (examples, *card.shape), dtype=np.uint8)
@@ -96,8 +96,8 @@ def task(name: str, experiment: Experiment, examples: int) -> Task:
     centre, width = (0.5,) * channels, (0.5,) * channels
     title = f"random inputs of {prod(card.shape)} numbers, as {name}"
     dataset = Dataset(title, inputs, y, inputs, y, card.classes, centre, width, title, None)
-    everything, nobody = (np.arange(examples),), np.zeros(0, np.int64)
-    return Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), experiment.net)
+    everything, nobody = (np.arange(examples),) * clients, np.zeros(0, np.int64)
+    return Task(dataset, Split(everything, everything, (nobody,) * clients, nobody, nobody, nobody), experiment.net)
 
 
 def measure(name: str, turns: int, examples: int = 0) -> dict[str, tuple[float, float]]:

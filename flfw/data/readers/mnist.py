@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+
 from flfw.data.files.dataset import Arrays, DatasetCard
 from flfw.data.files.remote import torchvision_set
 
@@ -22,20 +24,24 @@ def _idx(
     """
 
     def read(root: Path, side: int | None) -> Arrays:
-        # torchvision costs 160 MB and 3 s, so only the process that fills the cache imports it. Its MNIST class is not
-        # used, as that prefers an old processed/training.pt to the files with checked sums.
-        from torchvision.datasets.mnist import read_image_file, read_label_file
-
         raw = root / folder / "raw"
         images, labels = (
-            [reader(str(raw / f"{prefix}{half}-{kind}-ubyte")) for half in ("train", test)]
-            for reader, kind in ((read_image_file, "images-idx3"), (read_label_file, "labels-idx1"))
+            [_bytes(raw / f"{prefix}{half}-{kind}-ubyte", axes) for half in ("train", test)]
+            for kind, axes in (("images-idx3", 3), ("labels-idx1", 1))
         )
-        train_x, test_x = ((x.mT if transposed else x).unsqueeze(1).numpy() for x in images)
-        train_y, test_y = (y.numpy() for y in labels)
+        train_x, test_x = ((x.swapaxes(1, 2) if transposed else x)[:, None] for x in images)
+        train_y, test_y = (y.astype(np.int64) for y in labels)
         return Arrays(train_x, train_y, test_x, test_y)
 
     return read
+
+
+def _bytes(path: Path, axes: int) -> np.ndarray:
+    """Read an idx file of bytes: two zeros, 8 for bytes, the number of axes, their sizes, the values."""
+    content, start = np.fromfile(path, np.uint8), 4 + 4 * axes
+    if content[:4].tolist() != [0, 0, 8, axes]:
+        raise ValueError(f"not an idx file of bytes with {axes} axes")
+    return content[start:].reshape(content[4:start].view(">u4"))
 
 
 # torchvision publishes the sums of the packed files; these are the sums of the unpacked files.
