@@ -1,6 +1,6 @@
 """Gathering of evidence: the next cells of the list, one after the other in this process, until the time is over.
 
-At the end of the time an alarm interrupts the run as Ctrl-C would. At the next call it goes on from its last checkpoint.
+At the end of the time an alarm interrupts the run as Ctrl-C would. Its last checkpoint is where the next call goes on.
 """
 
 from __future__ import annotations
