@@ -97,10 +97,11 @@ def items(prefix: str = "") -> Iterator[Item]:
     seen: set[str] = set()
     for wanted in PRIORITIES:
         cells_below = [one for one in cells_of(wanted.cells.partition("/")[0]) if _is_below(one, wanted.cells)]
+        cells_below = [one for one in cells_below if f"{one.path}/".startswith(prefix)]
         for seed in wanted.seeds:
             for cell in cells_below:
                 for item in _of_cell(cell, wanted.variants, seed):
-                    if item.name not in seen and f"{cell.path}/".startswith(prefix):
+                    if item.name not in seen:
                         seen.add(item.name)
                         yield item
 
