@@ -203,7 +203,7 @@ def _record(item: Item, preset: Preset, outcome: cells.Outcome) -> Record:
     assert run.out is not None and outcome.value is not None, "it was placed and measured"
     result = json.loads((run.out / "result.json").read_text())
     provenance = result["provenance"]
-    codes = [provenance["code"], *(one["code"] for one in provenance.get("resumed", []))]
+    codes = [*(one["code"] for one in provenance["sittings"]), provenance["code"]]
     return Record(
         cell=item.cell.path,
         variant=item.variant,

@@ -27,7 +27,9 @@ from flfw.papers.evidence.gather import Gathering, TimeOver, gather
 from flfw.papers.evidence.priorities import Item, items
 from flfw.papers.evidence.records import FOLDER, digest, read
 from flfw.papers.preset import Figure, Preset
+from flfw.provenance import sittings
 from flfw.storage.checkpoint import locked
+from flfw.storage.provenance import code_hash
 from flfw.storage.sealed import seal, sealed
 from tests.support.paths import ROOT
 
@@ -72,7 +74,9 @@ def test_at_the_end_of_the_time_a_run_stops_and_the_next_call_goes_on_with_it(
 ) -> None:
     signalled_after(signal.SIGALRM, 1, monkeypatch)
     before = signal.getsignal(signal.SIGALRM)
-    assert gather(limits) == 0 and read(limits.folder) == []
+    with monkeypatch.context() as earlier:
+        earlier.setattr(sittings, "code_hash", lambda: "code of an earlier commit")
+        assert gather(limits) == 0 and read(limits.folder) == []
     assert signal.getsignal(signal.SIGALRM) is before
     assert "interrupted, goes on at the next call" in capsys.readouterr().err
     assert gather(limits) == 1
@@ -82,6 +86,7 @@ def test_at_the_end_of_the_time_a_run_stops_and_the_next_call_goes_on_with_it(
     assert [one["after_round"] for one in result["provenance"]["resumed"]] == [1]
     assert gather(limits) == 0  # nothing is left to do
     (record,) = read(limits.folder)
+    assert record.code == ("code of an earlier commit", code_hash())
     at_once = replace(limits, runs=tmp_path / "others", folder=tmp_path / "at once")
     assert gather(at_once) == 1
     assert [one.value for one in read(at_once.folder)] == [record.value] and 0 < float(record.value) <= 100
