@@ -64,8 +64,8 @@ def _do(arguments: Sequence[str]) -> int:
 
 def _require_code(code: Path) -> None:
     """Refuse to measure with other code than that of a folder: the environment knows a checkout's, too."""
-    found = Path(flfw.__file__).resolve()
-    require(found.is_relative_to(code.resolve()), f"the code of {code}", flfw=found)
+    running = Path(flfw.__file__).resolve()
+    require(running.is_relative_to(code.resolve()), f"the code of {code}", flfw=running)
 
 
 def _migrate(folder: Path) -> int:

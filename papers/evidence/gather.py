@@ -114,7 +114,7 @@ def _measured(item: Item, limits: Gathering, ends: float) -> bool:
 
 @contextmanager
 def _claimed(item: Item, runs: Path) -> Iterator[bool]:
-    """Claim an item's run; False: another process is at work on it."""
+    """Hold an item's run for this process; False: another one is at work on it."""
     runs.mkdir(parents=True, exist_ok=True)
     with ExitStack() as claim:
         try:

@@ -67,7 +67,7 @@ def worktree(commit: str, checkout: Path, place: Path) -> Path:
 
 
 def _lock(code: Path, kind: int) -> bool:
-    """Lock a worktree until this process, and the program that it becomes, end; False: others use it."""
+    """Hold a worktree until this process, and the program that it becomes, end; False: others use it."""
     file = os.open(code.with_name(f".{code.name}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
     os.set_inheritable(file, True)
     try:
