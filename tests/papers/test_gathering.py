@@ -176,9 +176,9 @@ def test_two_cores_measure_two_cells_each_in_its_process(tmp_path: Path) -> None
     words = [sys.executable, "-m", "flfw.papers.evidence", "--only", "fed_cdp.5/Cancer/0.5", "--cores", "2", *folders]
     done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    told = [line.partition(": ")[2] for line in done.stderr.splitlines() if "accuracy" in line]
-    told = [line.partition(" after")[0] for line in told if not line[0].isdigit()]
-    assert told == ["begins", "begins", "recorded", "recorded"] and len(read(tmp_path / "records")) == 6
+    events = [line.partition(": ")[2] for line in done.stderr.splitlines() if "accuracy" in line]
+    events = [line.partition(" after")[0] for line in events if not line[0].isdigit()]
+    assert events == ["begins", "begins", "recorded", "recorded"] and len(read(tmp_path / "records")) == 6
 
 
 @pytest.mark.slow  # a full run, twice begun
