@@ -37,9 +37,11 @@ quick slow nightly: export PYTHONDONTWRITEBYTECODE :=
 
 MINUTES ?= 150
 CORES ?= 1
+COMMIT ?= main
 
-evidence: $(VENV)/.installed  ## the next cells of the papers' tables at full scale, at the lowest priority; docs/evidence.md
-	$(RUN) -m flfw.papers.evidence --minutes $(MINUTES) --cores $(CORES)
+evidence: $(VENV)/.installed  ## the next cells of the papers' tables at full scale, by COMMIT's code, at the lowest priority; docs/evidence.md
+	$(RUN) -m flfw.papers.evidence.landed $(COMMIT) --minutes $(MINUTES) --cores $(CORES)
+	$(RUN) -m flfw.papers.evidence --page
 
 docs: $(VENV)/.installed  ## the site of docs/ in build/site, without a network; a warning ends it
 	NO_MKDOCS_2_WARNING=1 $(RUN) -m mkdocs build --strict

@@ -1,34 +1,42 @@
-"""Gathering of evidence: the next cells of the list, at the lowest priority, until the time is over.
+"""Gathering of evidence: the next cells of the list, one after the other in this process, until the time is over.
 
-Each cell runs in a process of its own, in one thread, so that its numbers do not depend on the machine's cores. At the
-end of the time the processes are ended; their runs go on from the last checkpoint at the next call.
+At the end of the time an alarm interrupts the run as Ctrl-C would. Its last checkpoint is where the next call goes on.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
+import shutil
+import signal
 import sys
 import time
+import traceback
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import inf
 from pathlib import Path
+from types import FrameType
 from typing import Any, final
+
+import torch
 
 from flfw.errors import BadInput, RunFailed, require
 from flfw.experiment import Experiment
-from flfw.experiment.fields import require_at_least, require_finite
+from flfw.experiment.fields import require_finite
 from flfw.papers import cells
 from flfw.papers.evidence.priorities import Item, items
 from flfw.papers.evidence.records import FOLDER, Record, changed, digest, is_there
 from flfw.papers.preset import Figure, Preset, presets
 from flfw.resolve import without_auto
+from flfw.storage import checkpoint
+from flfw.storage.sealed import sealed
 
 RUNS = Path("runs/evidence")
-_POLL = 1.0
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+_NO_DEADLINE = 1e9
+"""Seconds of a round, some thirty years: in process, too, an answer after the deadline ends a run."""
+_AGAIN_S = 60.0  # the alarm repeats: Python drops an error that is raised while it collects garbage
 
 
 @dataclass(frozen=True)
@@ -37,112 +45,151 @@ class Gathering:
 
     Attributes:
         minutes: the time; 0: until the list is done.
-        cores: number of cells at a time, a core each.
         runs: folder of the runs.
         folder: folder of the records.
+        known: further folder of records; what it has is not measured again.
         only: only cells whose path begins so.
         gpus: share of a GPU for each run; 0: the processor alone.
     """
 
     minutes: float
-    cores: int = 1
     runs: Path = RUNS
     folder: Path = FOLDER
+    known: Path | None = None
     only: str = ""
     gpus: float = 0.0
 
     def __post_init__(self) -> None:
         require_finite(self, ("minutes", "gpus"), zero=True)
-        require_at_least(self, 1, ("cores",))
         known = any(True for _ in items(self.only))
         require(known, "the beginning of a cell's path, as --list has them", only=self.only)
 
-
-def gather(limits: Gathering) -> int:
-    """Measure the missing items, one after the other, and return the number of new records."""
-    ends = time.monotonic() + 60 * limits.minutes if limits.minutes else float("inf")
-    waiting, busy, count = _missing(limits), list[_Worker](), 0
-    try:
-        while time.monotonic() < ends:
-            while len(busy) < limits.cores and (item := next(waiting, None)) is not None:
-                busy.append(_Worker(item, limits))
-                _say(f"{item.name}: begins")
-            if not busy:
-                break
-            time.sleep(_POLL)
-            for worker in [worker for worker in busy if worker.code is not None]:
-                busy.remove(worker)
-                count += worker.code == 0
-                took = time.monotonic() - worker.started
-                _say(f"{worker.item.name}: {'recorded' if worker.code == 0 else 'not recorded'} after {took:.0f} s")
-    finally:
-        for worker in busy:
-            worker.end()
-            _say(f"{worker.item.name}: interrupted, goes on at the next call")
-    return count
-
-
-def _missing(limits: Gathering) -> Iterator[Item]:
-    return (item for item in items(limits.only) if not is_there(item, limits.folder))
+    def has(self, item: Item) -> bool:
+        """Return whether an item is recorded."""
+        return is_there(item, self.folder) or (self.known is not None and is_there(item, self.known))
 
 
 @final
-class _Worker:
-    """Process that measures one item.
+class TimeOver(KeyboardInterrupt):
+    """Interrupt at the end of the time: a run ends as by Ctrl-C."""
 
-    Attributes:
-        item: the item.
-        started: when it began, in seconds.
+
+def gather(limits: Gathering) -> int:
+    """Measure the missing items, one after the other, and return the number of new records.
+
+    Other processes may gather into the same folders at the same time: each item is measured by one of them.
     """
+    ends = time.monotonic() + 60 * limits.minutes if limits.minutes else inf
+    count = 0
+    for item in items(limits.only):
+        if time.monotonic() >= ends:
+            break
+        if limits.has(item):
+            continue
+        with _claimed(item, limits.runs) as mine:
+            if not mine:
+                continue
+            _say(f"{item.name}: begins")
+            began = time.monotonic()
+            try:
+                recorded = _measured(item, limits, ends)
+            except KeyboardInterrupt as stop:
+                _say(f"{item.name}: interrupted, goes on at the next call")
+                if isinstance(stop, TimeOver):
+                    break
+                raise
+        count += recorded
+        _say(f"{item.name}: {'recorded' if recorded else 'not recorded'} after {time.monotonic() - began:.0f} s")
+    return count
 
-    def __init__(self, item: Item, limits: Gathering) -> None:
-        self.item, self.started = item, time.monotonic()
-        key = json.dumps([item.cell.path, item.variant, item.seed, item.choice])
-        command = [sys.executable, "-m", "flfw.papers.evidence", "--item", key, "--runs", str(limits.runs.absolute())]
-        command += ["--folder", str(limits.folder.absolute()), "--gpus", str(limits.gpus)]
-        self._process = subprocess.Popen(command, env={**os.environ, **dict.fromkeys(_THREADS, "1")})
 
-    @property
-    def code(self) -> int | None:
-        """Exit code; None while it runs."""
-        return self._process.poll()
-
-    def end(self) -> None:
-        """End it; its run has a checkpoint after each round."""
-        self._process.terminate()
-        self._process.wait()
+def _measured(item: Item, limits: Gathering, ends: float) -> bool:
+    """Measure an item; a run that breaks is no reason to leave out all others."""
+    try:
+        return measure(item, limits, ends)
+    except Exception:
+        traceback.print_exc()
+        return False
 
 
-def measure(key: str, runs: Path, folder: Path, gpus: float) -> int:
-    """Measure one item in this process and write its record; return the exit code.
+@contextmanager
+def _claimed(item: Item, runs: Path) -> Iterator[bool]:
+    """Hold an item's run for this process; False: another one is at work on it."""
+    runs.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as claim:
+        try:
+            claim.enter_context(checkpoint.locked(runs / f".{digest(item.run)}.lock"))
+            mine = True
+        except BadInput:
+            mine = False
+        yield mine
 
-    Args:
-        key: path, variant, seed and choice as JSON.
-        runs: folder of the runs.
-        folder: folder of the records.
-        gpus: share of a GPU for the run.
+
+@contextmanager
+def _until(ends: float) -> Iterator[None]:
+    """Raise `TimeOver` in the main thread when the monotonic clock has come to ``ends``."""
+    if ends == inf:
+        yield
+        return
+    handler = signal.signal(signal.SIGALRM, _over)
+    timer = signal.setitimer(signal.ITIMER_REAL, max(ends - time.monotonic(), 1e-3), _AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, handler)
+
+
+def _over(_signal: int, _frame: FrameType | None) -> None:
+    raise TimeOver
+
+
+def named(key: str) -> Item:
+    """Return the item with a path, variant, seed and choice, given as a list in JSON.
+
+    Raises:
+        BadInput: there is none.
     """
-    os.nice(19)
     try:
         path, variant, seed, choice = json.loads(key)
     except (ValueError, TypeError) as error:
         raise BadInput(f"Expected an item as [PATH, VARIANT, SEED, CHOICE] in JSON, got {key}.") from error
-    matching = [
-        item
-        for item in items(path)
-        if (item.cell.path, item.variant, item.seed, item.choice) == (path, variant, seed, choice)
-    ]
-    if not matching:
-        raise BadInput(f"Expected an item of the list, got {key}.")
-    item = matching[0]
-    given = Experiment(engine="inproc", gpus_per_client=gpus, attack_server="inline")
-    preset = cells.placed(together(item.preset) if gpus else item.preset, given, runs / "cells")
-    outcome = cells.measured(item.cell, preset, _say)
+    for item in items(path):
+        if (item.cell.path, item.variant, item.seed, item.choice) == (path, variant, seed, choice):
+            return item
+    raise BadInput(f"Expected an item of the list, got {key}.")
+
+
+def measure(item: Item, limits: Gathering, ends: float = inf) -> bool:
+    """Measure an item on one thread and write its record; return whether there is a number.
+
+    Raises:
+        TimeOver: the monotonic clock has come to ``ends``; the run goes on at the next call.
+    """
+    torch.set_num_threads(1)  # numbers must not depend on the machine's cores
+    given = Experiment(
+        engine="inproc", attack_server="inline", gpus_per_client=limits.gpus, round_deadline=_NO_DEADLINE
+    )
+    preset = cells.placed(together(item.preset) if limits.gpus else item.preset, given, limits.runs / "cells")
+    with _until(ends):
+        _drop_what_cannot_go_on(limits.runs / "cells" / cells.folder_name(preset.choices[0][0]))
+        outcome = cells.measured(item.cell, preset, _say)
     if outcome.value is None:
         _say(f"{item.name}: {outcome.status}: {outcome.reason}")
-        return 1
-    _record(item, preset, outcome).write(folder)
-    return 0
+        return False
+    _record(item, preset, outcome).write(limits.folder)
+    return True
+
+
+def _drop_what_cannot_go_on(folder: Path) -> None:
+    """Remove a cut run whose settings have other names than in this code: it can never go on, and is in the way."""
+    if checkpoint.is_complete(folder) or not sealed(folder / "checkpoint", "experiment"):
+        return
+    try:
+        checkpoint.stored_experiment(folder)
+    except BadInput as error:
+        _say(f"begun anew: {error}")
+        shutil.rmtree(folder)
 
 
 def together(preset: Preset) -> Preset:
@@ -156,7 +203,7 @@ def _record(item: Item, preset: Preset, outcome: cells.Outcome) -> Record:
     assert run.out is not None and outcome.value is not None, "it was placed and measured"
     result = json.loads((run.out / "result.json").read_text())
     provenance = result["provenance"]
-    codes = [provenance["code"], *(one["code"] for one in provenance.get("resumed", []))]
+    codes = [*(one["code"] for one in provenance["sittings"]), provenance["code"]]
     return Record(
         cell=item.cell.path,
         variant=item.variant,

@@ -10,8 +10,8 @@ from statistics import fmean
 from flfw.papers import layout, published
 from flfw.papers.evidence import agreement
 from flfw.papers.evidence.agreement import Measured
-from flfw.papers.evidence.priorities import cells_of, items
-from flfw.papers.evidence.records import FOLDER, Record, is_there, read
+from flfw.papers.evidence.priorities import cells_of
+from flfw.papers.evidence.records import FOLDER, Record, read
 from flfw.papers.preset import presets
 from flfw.papers.published import Cell
 from flfw.storage.sealed import write_whole
@@ -21,15 +21,23 @@ VARIANTS = ("authors", "ours")
 
 _OPENING = """# Evidence at the papers' scale
 
-Every number here comes from a run with the paper's own settings, to the last round. Quick runs are not counted. A run's
-numbers, settings, code, machine and time lie in `papers/evidence/`, a small file for each cell, variant and seed; this
-page is printed from them. More cells are measured as time allows:
+Every number here comes from a run with the paper's own settings, to the last round; reconstructions before training
+(hyperfl.3) need one round. Quick runs are not counted. A run's numbers, settings, code, machine and time lie in
+`papers/evidence/`, a small file for each cell, variant and seed; this page is printed from them. More cells are
+measured as time allows:
 
 ```
-make evidence MINUTES=150 CORES=1            # the next cells of the list, at the lowest priority
-python -m flfw.papers.evidence --list             # the list, and what is measured
-python -m flfw.papers.evidence --only fed_cdp.5   # some cells
+make evidence MINUTES=165 CORES=1                 # the next cells of the list, at the lowest priority, and this page
+python -m flfw.papers.evidence --list             # the list, what is recorded, and core-hours of the rest
+python -m flfw.papers.evidence --only fed_cdp.5   # some cells, by the code of this folder
+python -m flfw.papers.evidence --page             # this page, from the records
+python -m flfw.papers.evidence --migrate          # records to new names of settings, see papers/evidence/records.py
 ```
+
+`make evidence` runs the code of a commit, by default of `main` (`COMMIT=...`), from a git worktree in
+`$XDG_CACHE_HOME/flfw/evidence`, where its runs lie, too. So work in the checkout does not change or break a run under
+way. Each cell is measured on one thread, without deadlines. When the time is over the run stops at its last round, and
+goes on at the next call, by a later commit as well: its record names the code of each part.
 
 **authors** is the method as in its authors' code, **ours** the method as this project has it by default; what differs
 stands on the cards of `papers/` and `strategies/`. Noise is always drawn as the paper states it, even if the released
@@ -44,7 +52,7 @@ further figures of the authors' variant, explained below each table; inf is an e
 | above, below | farther off; where the reason is known it stands below the table |
 
 A point is a hundredth of an accuracy, or 1 dB; *near* is within two standard errors of the difference. One seed that
-agrees is marked: it may be luck. A run that is cut short goes on from its last round.
+agrees is marked: it may be luck.
 """
 
 
@@ -63,11 +71,6 @@ def text(records: Sequence[Record]) -> str:
         if name in by_table:
             parts.append(_section(name, by_table[name]))
     return "\n".join(parts)
-
-
-def listing(folder: Path = FOLDER, only: str = "") -> str:
-    """Return the list of items, a line each: recorded or missing."""
-    return "\n".join(f"{'recorded' if is_there(item, folder) else 'missing ':8}  {item.name}" for item in items(only))
 
 
 def _summary(records: Sequence[Record]) -> str:

@@ -1,8 +1,9 @@
-"""Records of evidence: small JSON files, one for a finished cell, variant and seed."""
+"""Records of evidence: small JSON files, one for a finished cell, variant and seed; and their move to new names."""
 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
@@ -13,11 +14,17 @@ from flfw.errors import BadInput
 from flfw.experiment import Experiment
 from flfw.formats.typed import read_json
 from flfw.papers import cells
-from flfw.papers.evidence.priorities import Item
+from flfw.papers.evidence.priorities import Item, items
 from flfw.resolve import without_auto
 from flfw.storage.sealed import write_whole
 
 _NOT_FINITE = ("inf", "-inf", "nan")
+
+RENAMED: Mapping[str, str] = {}
+"""New name of each renamed setting, ``NAME`` or, of a hyper-parameter, ``set NAME``; with ``=VALUE`` of one value.
+
+After a rename: fill it, run ``python -m flfw.papers.evidence --migrate``, commit the records, and empty it again.
+"""
 
 FOLDER = Path(__file__).resolve().parent
 """Folder with a folder of records for each table."""
@@ -120,3 +127,57 @@ def changed(experiment: Experiment) -> Iterator[tuple[str, Any]]:
     for name, value in experiment.decisive.items():
         if value != usual[name]:
             yield name, value
+
+
+def migrate(folder: Path = FOLDER, renames: Mapping[str, str] = RENAMED) -> tuple[int, list[str]]:
+    """Give records the present names of their settings, and the digest of these; no figure changes.
+
+    A record whose settings are not those of its item, even under their new names, is left as it is.
+
+    Args:
+        folder: folder of the records.
+        renames: see `RENAMED`.
+
+    Returns:
+        The number of records that were written, and a line for each that was left.
+    """
+    listed = {(item.cell.path, item.variant, item.seed, item.choice): item for item in items()}
+    done, left = 0, list[str]()
+    for one in read(folder):
+        item = listed.get((one.cell, one.variant, one.seed, one.choice))
+        name = f"{one.cell} {one.variant} seed {one.seed}"
+        if item is None:
+            left.append(f"{name}: not on the list")
+        elif one.digest != (present := digest(item.run)):
+            before, now = renamed(one.settings, renames), dict(changed(without_auto(item.run)))
+            if before == now:
+                replace(one, settings=now, digest=present).write(folder)
+                done += 1
+            else:
+                other = sorted(key for key in before | now if before.get(key) != now.get(key))
+                left.append(f"{name}: other {', '.join(other)}")
+    return done, left
+
+
+def renamed(settings: Mapping[str, Any], renames: Mapping[str, str]) -> dict[str, Any]:
+    """Return settings under their new names.
+
+    >>> renamed({"net": "mlp", "set": "clip=4 sigma=1"}, {"net": "model", "net=mlp": "net=dense", "set clip": "set C"})
+    {'model': 'dense', 'set': 'C=4 sigma=1'}
+    """
+    result: dict[str, Any] = {}
+    for name, value in settings.items():
+        if name == "set":
+            words = (_renamed(f"set {word}", renames).removeprefix("set ") for word in shlex.split(value))
+            result[name] = shlex.join(words)
+        else:
+            new, _, text = _renamed(f"{name}={value}", renames).partition("=")
+            result[new] = value if text == str(value) else text
+    return result
+
+
+def _renamed(word: str, renames: Mapping[str, str]) -> str:
+    """Return NAME=VALUE with its new value and name."""
+    word = renames.get(word, word)
+    name, _, value = word.partition("=")
+    return f"{renames.get(name, name)}={value}"
