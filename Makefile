@@ -23,9 +23,12 @@ lint: $(VENV)/.installed  ## style, the direction of imports, rules of names and
 quick: $(VENV)/.installed
 	$(PYTEST) -m "not slow and not nightly" -n 2 --junit-xml build/tests/quick.xml
 
-# Tests of real processes, gRPC and Ray wait more than they compute, and some compare times: one at a time.
+# Tests of processes (gRPC, Ray, the wheel) that take all cores, or compare times: no other test runs beside one of them.
+ALONE := tests/deploy tests/engines tests/server tests/storage tests/house/test_wheel.py tests/house/test_example.py
+
 slow: $(VENV)/.installed  ## each real part once, in minutes: Ray, gRPC, the wheel, a browser
-	$(PYTEST) -m slow -n 0 --timeout 900 --junit-xml build/tests/slow.xml
+	$(PYTEST) -m "slow and not nightly" -n 2 --timeout 900 --junit-xml build/tests/slow.xml $(addprefix --ignore=,$(ALONE))
+	$(PYTEST) -m "slow and not nightly" --timeout 900 --junit-xml build/tests/alone.xml $(ALONE)
 
 PARTS ?=
 

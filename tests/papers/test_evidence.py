@@ -58,7 +58,7 @@ def test_all_that_is_wanted_is_there_once_and_at_full_scale() -> None:
         assert same == full, item.name
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_cell_without_a_difference_has_one_variant() -> None:
     variants = {
         name: [i.variant for i in items(name) if i.seed == 0] for name in (CELL, CELL.replace("FedAvg", "HyperFL"))
@@ -68,7 +68,7 @@ def test_a_cell_without_a_difference_has_one_variant() -> None:
     assert (authors.variant, ours.variant) == ("authors", "ours") and digest(authors) != digest(ours)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_rows_that_no_paper_has_stand_beside_its_own() -> None:
     (item,) = (one for one in items("hyperfl.1/FedPer/Fashion-MNIST/20") if one.seed == 0)
     assert item.run.method == "fedper" and item.cell.value is None

@@ -167,7 +167,7 @@ def test_records_of_the_landed_code_count_as_well(limits: Gathering, tmp_path: P
     assert gather(other) == 0 and gather(replace(other, known=None)) == 1
 
 
-@pytest.mark.slow  # two processes that import all
+@pytest.mark.nightly  # two processes that import all
 def test_two_cores_measure_two_cells_each_in_its_process(tmp_path: Path) -> None:
     for one in read(FOLDER):
         if one.cell == "fed_cdp.5/Cancer/0.5/accuracy" and one.seed:
@@ -181,7 +181,7 @@ def test_two_cores_measure_two_cells_each_in_its_process(tmp_path: Path) -> None
     assert events == ["begins", "begins", "recorded", "recorded"] and len(read(tmp_path / "records")) == 6
 
 
-@pytest.mark.slow  # a full run, twice begun
+@pytest.mark.nightly  # a full run, twice begun
 def test_a_cell_at_full_scale_is_cut_by_the_clock_and_recorded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,7 +287,7 @@ def test_other_code_than_the_worktrees_is_refused(
     assert error.count("\n") == 1 and f"Expected the code of {tmp_path}, got flfw={ROOT}" in error
 
 
-@pytest.mark.slow  # a clone of the whole checkout
+@pytest.mark.nightly  # a clone of the whole checkout
 def test_a_broken_checkout_does_not_matter(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     subprocess.run(["git", "clone", "-q", "--local", str(ROOT), str(clone)], check=True, capture_output=True)
