@@ -146,6 +146,7 @@ def test_a_reason_comes_from_the_server_app_and_else_from_flower(tmp_path: Path)
     assert superlink._reason(tmp_path, status, log) == "client 2 sent nothing"
 
 
+@pytest.mark.slow
 def test_what_the_keeper_started_ends_with_its_owner_however_that_ends(tmp_path: Path, mark: str) -> None:
     nested = "(setsid sh -c 'sleep 600 & sleep 600' &); trap '' TERM; sleep 600 & sleep 600"  # two of four are orphans
     code = (
