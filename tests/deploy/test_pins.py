@@ -172,7 +172,7 @@ def test_what_is_written_is_read_again_and_allows_the_experiment(tmp_path: Path)
 
 
 def test_a_value_of_many_megabytes_is_refused_at_once(tmp_path: Path) -> None:
-    began = time.monotonic()
+    began = time.process_time()
     refused = policy(tmp_path, 'method = "fed_cdp"').refuses_run({**DEFAULT, "method": "x" * 20_000_000})
     assert refused is not None and len(refused) < 300
-    assert time.monotonic() - began < 5  # to split so many words takes minutes
+    assert time.process_time() - began < 5  # to split so many words takes minutes
