@@ -57,7 +57,7 @@ CHANGES = st.dictionaries(st.sampled_from(NAMES), st.one_of(st.none(), arrays())
 def test_a_message_enters_if_it_is_all_of_the_downloads_finite_and_in_their_forms(
     changes: dict[str, np.ndarray | None], downloads: list[str]
 ) -> None:
-    known: dict[str, Form] = {name: ("float32", (2, 3)) for name in NAMES[:4]}
+    known: dict[str, Form] = dict.fromkeys(NAMES[:4], ("float32", (2, 3)))
     expected = [name for name in known if is_shared(name, downloads)]
     changed = {**dict.fromkeys(expected, np.ones((2, 3), np.float32)), **changes}
     received = {name: value for name, value in changed.items() if value is not None}
@@ -78,7 +78,7 @@ def test_a_message_enters_if_it_is_all_of_the_downloads_finite_and_in_their_form
 def test_a_message_leaves_if_it_holds_uploads_and_what_stands_for_them_alone(
     names: list[str], uploads: list[str], parts: list[str]
 ) -> None:
-    known: dict[str, Form] = {name: ("float32", (2, 3)) for name in NAMES[:4]}
+    known: dict[str, Form] = dict.fromkeys(NAMES[:4], ("float32", (2, 3)))
     border = Border(3, "mine", Sharing(("*",), tuple(uploads)), known, tuple(parts))
     sent: Tensors = dict.fromkeys(names, torch.zeros(2, 3))
     wrong = [name for name in names if name not in parts and not (name in known and is_shared(name, uploads))]

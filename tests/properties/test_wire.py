@@ -163,7 +163,7 @@ def test_a_round_in_which_one_client_lies_gives_a_finite_model_or_one_line(
     """It changes its client info and its update, and one of them may be there twice."""
     arrays = pack(TENSORS)
     liar, twice = data.draw(st.integers(0, 2)), data.draw(st.booleans())
-    about = data.draw(changed_record(ConfigRecord, {**INFO, "partition": liar}))
+    info = data.draw(changed_record(ConfigRecord, {**INFO, "partition": liar}))
     update = data.draw(changed_content(arrays, METRICS))
 
     def replies(asked: Sequence[Message]) -> list[Message]:
@@ -171,7 +171,7 @@ def test_a_round_in_which_one_client_lies_gives_a_finite_model_or_one_line(
         for i, message in enumerate(asked):
             is_query, lies = message.metadata.message_type == "query", i == liar
             if is_query:
-                content = RecordDict({"about": about if lies else ConfigRecord({**INFO, "partition": i})})
+                content = RecordDict({"about": info if lies else ConfigRecord({**INFO, "partition": i})})
             else:
                 content = update if lies else RecordDict({"arrays": arrays, "metrics": MetricRecord(METRICS)})
             made.append(Message(content, reply_to=message))
