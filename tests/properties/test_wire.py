@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
 from hypothesis.strategies import DataObject
 
 from flfw import apps
@@ -70,6 +72,23 @@ def test_a_changed_update_is_refused_or_finite_and_in_the_forms_of_the_broadcast
     require_refused_or_valid(
         lambda: read_update(reply, ("*",), pack(TENSORS)), refusals=(Unusable,), is_valid=is_update
     )
+
+
+VALUES = npst.arrays(np.float32, (3, 4), elements=st.floats(width=32), fill=st.just(np.float32(0.5)))
+
+
+@given(VALUES, st.one_of(st.integers(-1, 2**31 + 1), st.integers(1, 99), st.floats()))
+def test_an_update_is_read_if_it_is_finite_and_its_number_of_examples_is_one(values: np.ndarray, examples: Any) -> None:
+    arrays = pack({**TENSORS, "body.weight": torch.tensor(values)})
+    metrics = MetricRecord({**METRICS, "num-examples": examples})
+    asked = Message(RecordDict(), dst_node_id=1, message_type="train")
+    reply = Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=asked)
+    got: Any = require_refused_or_valid(
+        lambda: read_update(reply, ("*",), pack(TENSORS)), refusals=(Unusable,), is_valid=is_update
+    )
+    fits = bool(np.isfinite(values).all()) and type(examples) is int and 1 <= examples <= 2**31
+    assert fits == (got is not None)
+    assert got is None or np.array_equal(got[0]["body.weight"].numpy(), values)
 
 
 def made_factors() -> ArrayRecord:
