@@ -96,23 +96,24 @@ def changed_tree(draw: DrawFn, tree: Any) -> Any:
     return copy
 
 
-def _other(value: Any) -> SearchStrategy[Any]:
-    """Values in place of another: close ones, and odd ones."""
+@st.composite
+def _other(draw: DrawFn, value: Any) -> Any:
+    """A value in place of another: a close one, or an odd one."""
+    near: tuple[Any, ...] = ()
     if isinstance(value, bool):
-        near: tuple[Any, ...] = (not value, int(value), str(value).lower())
+        near = (not value, int(value), str(value).lower())
     elif isinstance(value, int | float):
-        near = (value + 1, value - 1, -value, value * 1e30, value / 3, float(value), str(value), [value], value * 2)
-    elif isinstance(value, str):
-        return st.one_of(changed_word(value), odd())
+        near = (
+            value + 1, value - 1, -value, value * 1e30, value / 3, float(value), bool(value), str(value), [value],
+        )  # fmt: skip
     elif isinstance(value, list):
         near = (value[1:], value[::-1], value * 2, [value], {str(i): v for i, v in enumerate(value)})
     elif isinstance(value, dict):
-        more = odd().map(lambda added: {**value, "more": added})
-        near = ([list(pair) for pair in value.items()], list(value), [value], {"inner": value})
-        return st.one_of(st.sampled_from(near), more, odd())
-    else:
-        return odd()
-    return st.one_of(st.sampled_from(near), odd())
+        near = ([list(pair) for pair in value.items()], list(value), [value], {"inner": value}, {**value, "more": None})
+    is_close = draw(st.booleans())
+    if is_close and isinstance(value, str):
+        return draw(changed_word(value))
+    return draw(st.sampled_from(near)) if is_close and near else draw(odd())
 
 
 def _change_list(draw: DrawFn, parent: list[Any], at: int) -> None:
@@ -194,13 +195,25 @@ def changed_bytes(draw: DrawFn, data: bytes) -> bytes:
 
 
 @st.composite
+def _changed_digit(draw: DrawFn, data: bytes) -> bytes:
+    """A text of which one digit is another one: as a rule it is still valid."""
+    digits = [place for place, byte in enumerate(data) if chr(byte).isdigit()]
+    if not digits:
+        return draw(changed_bytes(data))
+    at = draw(st.sampled_from(digits))
+    return data[:at] + str((data[at] - ord("0") + draw(st.integers(1, 9))) % 10).encode() + data[at + 1 :]
+
+
+@st.composite
 def changed_json(draw: DrawFn, data: bytes) -> bytes:
     """A changed file of JSON."""
     change = draw(st.integers(0, 19))
     if change >= 17:
         return draw(changed_bytes(data))
+    if change >= 12:
+        return draw(_changed_digit(data))
     changed = encoded(draw(changed_tree(json.loads(data))))
-    if change == 16 and changed.startswith(b"{") and b":" in changed:
+    if change == 11 and changed.startswith(b"{") and b":" in changed:
         first = changed[1 : changed.index(b":")]
         return b"{" + first + b": " + encoded(draw(odd())) + b", " + changed[1:]  # the key twice
     return changed

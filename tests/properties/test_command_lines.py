@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from math import inf, nan
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from flfw.command import record
+from flfw.command.flags import flags
+from flfw.errors import BadInput
 from flfw.experiment import Experiment
-from tests.properties.changes import changed_tree, changed_word, odd
+from tests.properties.changes import changed_tree, changed_word, odd, words
 from tests.properties.reading import plain, require_refused_or_valid
 
 LINE = [
@@ -66,3 +70,75 @@ def test_a_changed_command_line_is_refused_or_another(line: list[str]) -> None:
         return command.experiment
 
     require_refused_or_valid(parsed, is_valid=is_typed)
+
+
+# --- each flag by itself ---
+
+MILLION, TINY, HUGE = 10**6, 1e-9, 1e308
+ENDS: dict[str, tuple[Any, Any, Any, Any]] = {
+    **dict.fromkeys(
+        ("clients", "rounds", "local_epochs", "batch_size", "victim_batch", "victim_steps", "images"),
+        (0, 1, MILLION, MILLION + 1),
+    ),
+    **dict.fromkeys(
+        ("patience", "patient_examples", "colluding_clients", "canaries", "attack_retries"), (-1, 0, 2**63 - 1, None)
+    ),
+    **dict.fromkeys(("target_epsilon", "epsilon_budget", "attack_gpus", "gpus_per_client"), (-TINY, 0.0, HUGE, inf)),
+    **dict.fromkeys(
+        (
+            "lr", "attack_seconds", "attack_memory_gb", "observations_gb", "cpus_per_client", "round_deadline",
+            "join_deadline",
+        ),
+        (0.0, TINY, HUGE, inf),
+    ),
+    "sample": (-1, 0, 10, 11),  # of 10 clients
+    "min_clients": (0, 1, 10, 11),
+    "seed": (-1, 0, 2**63 - 1, 2**63),
+    "side": (-1, 0, 4096, 4097),
+    "colluding": (0, 1, 2**63 - 1, None),
+    "keep_observations": (-2, -1, 2**63 - 1, None),
+    "ema": (-TINY, 0.0, 1 - TINY, 1.0),
+    "delta": (0.0, TINY, 1 - TINY, 1.0),
+    "metrics_noise": (0.001 - TINY, 0.001, 1e6, 1e6 + 1),
+}  # fmt: skip
+"""For each flag of one number the last value below its range, its first and last, and the first beyond; None: none."""
+OF_OTHERS = {"seeds", "byzantine_clients", "patient_clients", "group"}  # each is refused or not by another flag
+NUMBERS = {name.replace("-", "_"): flag for name, flag in flags().items() if flag.form in ("INT", "FLOAT")}
+
+
+def test_each_flag_of_a_number_has_its_ends() -> None:
+    assert ENDS.keys() | OF_OTHERS == NUMBERS.keys()
+
+
+@pytest.mark.parametrize("name", ENDS)
+def test_a_number_is_taken_within_its_ends_and_refused_beyond(name: str) -> None:
+    below, first, last, above = ENDS[name]
+    for value in (first, last):
+        assert getattr(Experiment(**{name: value}), name) == value
+    for value in (below, above, -inf, nan) if NUMBERS[name].form == "FLOAT" else (below, above):
+        if value is not None:
+            with pytest.raises(BadInput, match=name.replace("_", "[_-]")):
+                Experiment(**{name: value})
+
+
+CHOSEN = [flag for flag in flags().values() if flag.choices]
+
+
+@given(st.sampled_from([*NUMBERS.values(), *CHOSEN]), st.one_of(st.text(max_size=9), words(), st.just("1e3")))
+def test_a_word_in_place_of_a_number_or_of_a_choice_is_refused(flag: Any, word: str) -> None:
+    """Or it is one: of 64 bits, by its range; of a choice, by its letters."""
+    if word.startswith("-") or word in flag.choices or word.strip().lower() in ("auto", "none"):
+        return
+
+    def parsed() -> Experiment:
+        return record.parse([f"--{flag.name}", word]).experiment
+
+    taken: Any = require_refused_or_valid(parsed, is_valid=is_typed)
+    assert taken is None or (not flag.choices and is_number(word, flag.form))
+
+
+def is_number(word: str, form: str) -> bool:
+    try:
+        return (int if form == "INT" else float)(word) is not None
+    except ValueError:
+        return False
