@@ -20,7 +20,7 @@ types: $(VENV)/.installed
 	$(VENV)/bin/pyright
 
 suite: $(VENV)/.installed
-	$(PYTEST) -m "not slow" -n 3
+	$(PYTEST) -m "not slow and not nightly" -n 3
 
 # Slow tests that compare times, or whose processes (gRPC, Ray) take all cores: no other test runs beside one of them.
 ALONE := tests/deploy tests/engines tests/server tests/storage tests/house/test_example.py \
@@ -28,13 +28,13 @@ ALONE := tests/deploy tests/engines tests/server tests/storage tests/house/test_
 
 slow: $(VENV)/.installed  ## the tests that take minutes each
 	$(PYTEST) -m slow -n 2 --timeout 900 $(addprefix --ignore=,$(ALONE))
-	$(PYTEST) -m slow $(addprefix --ignore=,$(LIES)) $(ALONE)
+	$(PYTEST) -m slow $(ALONE)
 
 # Two hundred lies of clients and of a server, told to real sites. They take more minutes than all others have.
 LIES := tests/deploy/test_evil_clients.py tests/deploy/test_evil_server.py
 
 lies: $(VENV)/.installed  ## the lies of clients and of a server over gRPC
-	$(PYTEST) -m slow $(LIES)
+	$(PYTEST) -m "slow or nightly" $(LIES)
 
 # The tests start a hundred processes. Where this variable is set, each compiles anew all that it imports.
 suite slow lies: export PYTHONDONTWRITEBYTECODE :=
