@@ -114,11 +114,16 @@ def test_each_flag_of_a_number_has_its_ends() -> None:
 def test_a_number_is_taken_within_its_ends_and_refused_beyond(name: str) -> None:
     below, first, last, above = ENDS[name]
     for value in (first, last):
-        assert getattr(Experiment(**{name: value}), name) == value
+        assert getattr(made(name, value), name) == value
     for value in (below, above, -inf, nan) if NUMBERS[name].form == "FLOAT" else (below, above):
         if value is not None:
             with pytest.raises(BadInput, match=name.replace("_", "[_-]")):
-                Experiment(**{name: value})
+                made(name, value)
+
+
+def made(name: str, value: Any) -> Experiment:
+    given: dict[str, Any] = {name: value}
+    return Experiment(**given)
 
 
 CHOSEN = [flag for flag in flags().values() if flag.choices]

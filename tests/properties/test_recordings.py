@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from tests.properties.changes import (
     resealed,
     unsealed,
 )
-from tests.properties.reading import Folder, Reader, are_counts
+from tests.properties.reading import Folder, Reader, are_counts, require_refused_or_valid
 
 
 def everything(place: Path) -> object:
@@ -94,3 +95,19 @@ def readers(finished_run: Path, scratch: Path) -> dict[str, Reader]:
 @given(data=st.data())
 def test_a_changed_recording_is_noticed_or_valid(data: DataObject, readers: dict[str, Reader], name: str) -> None:
     readers[name].require_refused_or_valid(data)
+
+
+@given(data=st.data())
+def test_another_number_in_a_line_of_a_manifest_is_noticed(data: DataObject, readers: dict[str, Reader]) -> None:
+    """The line's seal is left as it was, and the line describes another exchange that there might be."""
+    reader = readers["manifest"]
+    lines = reader.folder.files["manifest.jsonl"].splitlines()
+    at = data.draw(st.integers(1, len(lines) - 1))
+    row = json.loads(lines[at])
+    key = data.draw(st.sampled_from([key for key, value in row.items() if type(value) is int and key != "line"]))
+    row[key] += data.draw(st.integers(1, 3))
+    lines[at] = json.dumps(row).encode()
+    files = {"manifest.jsonl": b"".join(line + b"\n" for line in lines)}
+    require_refused_or_valid(
+        lambda: everything(reader.folder.lay(files)), reader.folder.path, intact=reader.intact, breaks_a_seal=True
+    )
