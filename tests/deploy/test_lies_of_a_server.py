@@ -116,7 +116,9 @@ class Told:
         except Exception:
             site.dead.extend(started)
             return
-        config = get_fused_config_from_fab(self.app, site.state.get_run(self.run))  # the one that the guard checked
+        checked = site.state.get_run(self.run)
+        assert checked is not None
+        config = get_fused_config_from_fab(self.app, checked)
         context = Context(self.run, 5, self.node, RecordDict(), config)
         try:
             reply = apps.client(message, context)
