@@ -62,8 +62,8 @@ class LyingLink:
         return message
 
 
-class Told:
-    """A site that is told one lie after the other.
+class LyingServer:
+    """Server that tells one site one lie after the other.
 
     Args:
         number: number of the site.
@@ -138,10 +138,10 @@ def app() -> bytes:
 def test_a_site_gives_nothing_for_a_lie(
     site: int, lies: tuple[Lie, ...], app: bytes, tmp_path: Path, subtests: pytest.Subtests
 ) -> None:
-    told = Told(site, tmp_path, app)
+    liar = LyingServer(site, tmp_path, app)
     if site == RICH:  # else no lie below would prove anything
-        told.tell(Lie("", "", lambda question: None, 1))
+        liar.tell(Lie("", "", lambda question: None, 1))
     for lie in lies:
         if lie.words != NOTHING and lie.name != BY_VERSION:  # these show in a SuperLink or in an app's installation
             with subtests.test(lie.name):
-                told.tell(lie)
+                liar.tell(lie)
