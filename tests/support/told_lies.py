@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
 import math
@@ -44,8 +45,9 @@ class Told:
 
     @cached_property
     def training(self) -> dict[str, Any]:
-        """What the server wrote of its rounds."""
-        return json.loads((self.out / "training.json").read_text())
+        """What the server wrote of its rounds; a run that is over has it in its results."""
+        path = self.out / "training.json"
+        return json.loads(path.read_text()) if path.exists() else sites.result(self.out)
 
     def failed(self, server_round: int) -> list[dict[str, Any]]:
         """List the failures of a round."""
@@ -53,7 +55,12 @@ class Told:
 
     def clients(self, server_round: int) -> list[int]:
         """List the clients whose updates counted in a round."""
-        return [row["client"] for row in self.training["clients"] if row["round"] == server_round]
+        if "clients" in self.training:
+            rows = self.training["clients"]
+        else:
+            with (self.out / "clients.csv").open(newline="") as table:
+                rows = list(csv.DictReader(table))
+        return [int(row["client"]) for row in rows if int(row["round"]) == server_round]
 
     def model(self) -> dict[str, torch.Tensor]:
         """Return the last model."""
