@@ -18,7 +18,11 @@ from tests.properties.message_changes import changed_array
 from tests.properties.reading import require_refused_or_valid
 
 TYPES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16")
-SHAPES = st.one_of(npst.array_shapes(min_dims=0, min_side=0, max_side=4), st.just((1,) * 32), st.just((2, 0, 4)))
+SHAPES = st.one_of(
+    npst.array_shapes(min_dims=2, max_dims=3, min_side=2, max_side=4),
+    npst.array_shapes(min_dims=0, min_side=0, max_side=4),
+    st.sampled_from(((1,) * 32, (2, 0, 4))),
+)
 
 
 @st.composite
