@@ -1,4 +1,4 @@
-"""What the properties share: a folder in memory, a finished run, and a limit on what a reader may take."""
+"""What the properties share: a folder in memory and a finished run."""
 
 from __future__ import annotations
 
@@ -14,15 +14,8 @@ import pytest
 
 from flfw.experiment import Experiment
 from flfw.runs.run import run
-from tests.properties.reading import limited_memory
 
 _MEMORY = Path("/dev/shm")  # thousands of small files, each forced to disk, would take minutes
-
-
-@pytest.fixture(autouse=True)
-def _no_gigabyte() -> Iterator[None]:
-    with limited_memory():
-        yield
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ def require_refused_or_valid(
         breaks_a_seal: whether the reader must notice the change, or read the same as before.
     """
     try:
-        with _watched(folder):
+        with _watched(folder), _limited_memory():
             value = read()
     except refusals as refusal:
         line = str(refusal)
@@ -232,7 +232,7 @@ def _watched(folder: Path | None) -> Iterator[None]:
 
 
 @contextmanager
-def limited_memory() -> Iterator[None]:
+def _limited_memory() -> Iterator[None]:
     """Let an allocation of a gigabyte beyond what is taken now be an error."""
     soft, hard = getrlimit(RLIMIT_DATA)
     used = int(Path("/proc/self/status").read_text().partition("VmData:")[2].split()[0]) * 1024
