@@ -66,9 +66,8 @@ def require_refused_or_valid(
         return None
     if (got := plain(value)) == intact:
         return value
-    note(f"read: {got[:_SHOWN]}")
-    assert not breaks_a_seal, "a broken seal was not noticed"
-    assert is_valid(value), "a value was read that is none"
+    assert not breaks_a_seal, f"a broken seal was not noticed, and this was read: {got[:_SHOWN]}"
+    assert is_valid(value), f"a value was read that is none: {got[:_SHOWN]}"
     return value
 
 
