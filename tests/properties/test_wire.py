@@ -114,6 +114,14 @@ def test_factors_as_they_are_sent_are_read() -> None:
     assert is_update(FactorReader(FACTORS, ("*",), pack(TENSORS))(reply))
 
 
+def test_two_metrics_whose_sum_is_no_number_are_none() -> None:
+    asked = Message(RecordDict(), dst_node_id=1, message_type="evaluate")
+    reply = Message(RecordDict({"metrics": MetricRecord({**METRICS, "acc_global": 1e308})}), reply_to=asked)
+    rows = [{"client": i, "round": 1, "upload_bytes": 8, **read_metrics(reply)} for i in (0, 1)]
+    final = final_accuracies(rows, [], None)
+    assert final["acc_global"] is None and final["acc_local"] == 0.5
+
+
 @given(data=st.data())
 def test_changed_metrics_are_refused_or_counted(data: DataObject) -> None:
     records = [RecordDict({"metrics": data.draw(changed_record(MetricRecord, METRICS))}) for _ in range(2)]
