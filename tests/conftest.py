@@ -15,9 +15,18 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
 
 from flfw.experiment import Experiment
 from flfw.resolve import without_auto
+
+# No test says how many examples it wants: `--hypothesis-profile nightly` tries a hundred times as many, at random.
+_EXAMPLES = 30
+settings.register_profile(
+    "quick", derandomize=True, deadline=None, database=None, print_blob=True, max_examples=_EXAMPLES
+)
+settings.register_profile("nightly", deadline=None, print_blob=True, max_examples=100 * _EXAMPLES)
+settings.load_profile("quick")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

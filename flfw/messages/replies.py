@@ -25,6 +25,7 @@ _HEADER_BYTES = 4096  # two versions of NumPy may differ by so many bytes for th
 
 
 _METRICS = 100  # of a reply
+_LARGEST = 1e150  # of a metric: the sum of the squares of a million such is a number
 _NAME = 80  # characters of a name that a client chose, as shown
 _METRIC = re.compile(r"[A-Za-z_][\w .:/()\[\]%+-]{0,63}", re.ASCII)  # no formula of a spreadsheet, no escape sequence
 _MOST = 2**31  # examples of a client
@@ -74,7 +75,7 @@ def read_update(
 
 
 def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
-    """Read the metrics of a reply; a value that is not finite becomes None, which JSON can hold.
+    """Read the metrics of a reply; a value that is not finite, or too large to be summed, becomes None.
 
     Args:
         reply: the reply of a client.
@@ -93,7 +94,7 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
     for name, value in sent.items():
         if name in _THE_SERVERS_OWN or not isinstance(value, int | float) or not _METRIC.fullmatch(name):
             raise Unusable(f"sent a metric {printable(f'{name}={value}')[:_NAME]}, which is not its to send")
-        metrics[name] = value if isfinite(value) else None
+        metrics[name] = value if isfinite(value) and abs(value) <= _LARGEST else None
     for name in needed:
         if metrics.get(name) is None:
             raise Unusable(f"sent no {name}")

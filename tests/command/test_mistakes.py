@@ -1,4 +1,6 @@
-"""Mistakes that are made at the prompt: each ends within a second, with a line that helps and exit code 2."""
+"""Mistakes that are made at the prompt: each ends within a second, with a line that helps and exit code 2.
+
+One of each kind is made in a process of its own, which shows that its answer imports nothing large."""
 
 from __future__ import annotations
 
@@ -6,20 +8,40 @@ import os
 import shlex
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import torch
 
+import sim
 from flfw.command import early
 from flfw.command.record import parse
 from flfw.engines import machine
 from flfw.errors import BadInput
+from flfw.rehearse import __main__ as rehearse
 from tests.support.paths import ROOT
 
 MOST_S = 1.0
 GENEROUS = 2.0
 """Factor for a machine that others use as well: its caches are theirs."""
+
+ALONE = (
+    "--method hyperlf",
+    "--dataset csv:{table}@targt",
+    "--table hyperf.1",
+    "--list hyperlf",
+    "--matrix defences=none,soteria+prun attacks=ig",
+    "--attak ig",
+    "--clients ten",
+    "--gpus-per-client 0.5 --engine inproc",
+    "--resume {here}",
+    "--set ig.iterations=many",
+    "--track tensorbord",
+    "--compare {here} {here}/nobody",
+    "--policy {here}/nobody.toml",
+)
+"""Lines of which each imports what others do not."""
 
 MISTAKES = [
     ("--method hyperlf", "got method=hyperlf; did you mean hyperfl?"),
@@ -96,29 +118,67 @@ IN_A_REHEARSAL = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("program", "line", "words"),
-    [
-        *(pytest.param(["sim.py"], *one, id=one[0]) for one in MISTAKES),
-        *(pytest.param(["-m", "flfw.rehearse"], *one, id=f"rehearse {one[0]}") for one in IN_A_REHEARSAL),
-    ],
-)
-def test_a_mistake_is_answered_within_a_second(program: list[str], line: str, words: str, tmp_path: Path) -> None:
-    if "gpus" in line and machine.may_have_gpu():
-        pytest.skip("this machine may have a GPU, of which PyTorch is asked")
+@dataclass(frozen=True)
+class Prompt:
+    """Folder where the mistakes are made, with a table beside it."""
+
+    here: Path
+    table: Path
+
+    def filled(self, text: str) -> str:
+        return text.format(here=self.here, table=self.table)
+
+
+@pytest.fixture
+def prompt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Prompt:
     table = tmp_path.with_name(f"{tmp_path.name}.csv")
     table.write_text("age,target\n41,0\n")
-    given = [str(ROOT / word) if word == "sim.py" else word for word in program]
-    command = [sys.executable, *given, *shlex.split(line.format(here=tmp_path, table=table))]
+    monkeypatch.chdir(tmp_path)
+    return Prompt(tmp_path, table)
+
+
+def skip_on_a_gpu(line: str) -> None:
+    if "gpus" in line and machine.may_have_gpu():
+        pytest.skip("this machine may have a GPU, of which PyTorch is asked")
+
+
+ROWS = [*(("sim.py", *one) for one in MISTAKES), *(("flfw.rehearse", *one) for one in IN_A_REHEARSAL)]
+
+
+@pytest.mark.parametrize(
+    ("program", "line", "words"), [row for row in ROWS if row[1] in ALONE], ids=lambda one: one[:40]
+)
+def test_a_mistake_is_answered_within_a_second(program: str, line: str, words: str, prompt: Prompt) -> None:
+    skip_on_a_gpu(line)
+    given = [str(ROOT / program)] if program == "sim.py" else ["-m", program]
+    command = [sys.executable, *given, *shlex.split(prompt.filled(line))]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     before = os.times()
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     after = os.times()
     seconds = after.children_user + after.children_system - before.children_user - before.children_system
     assert done.returncode == 2 and done.stdout == ""
-    assert words.format(here=tmp_path, table=table) in done.stderr and done.stderr.count("\n") == 1
+    assert prompt.filled(words) in done.stderr and done.stderr.count("\n") == 1
     assert seconds < MOST_S * GENEROUS
-    assert list(tmp_path.iterdir()) == []
+    assert list(prompt.here.iterdir()) == []
+
+
+def test_other_mistakes_are_answered_before_anything_is_loaded(
+    prompt: Prompt, subtests: pytest.Subtests, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*given: object) -> None:
+        raise AssertionError("the run was begun")
+
+    monkeypatch.setattr("flfw.command.simulation._perform", load)
+    for program, line, words in ROWS:
+        with subtests.test(f"{program} {line}"):
+            skip_on_a_gpu(line)
+            main = sim.main if program == "sim.py" else rehearse.main
+            code, printed = main(shlex.split(prompt.filled(line))), capsys.readouterr()
+            assert (code, printed.out) == (2, "")
+            assert prompt.filled(words) in printed.err and printed.err.count("\n") == 1
+    assert len({row[1] for row in ROWS if row[1] in ALONE}) == len(ALONE)
+    assert list(prompt.here.iterdir()) == []
 
 
 def test_assignments_beside_a_stored_run_are_not_taken_for_those_of_the_default_method(tmp_path: Path) -> None:

@@ -1,61 +1,42 @@
 """Evil server: real sites under policies with pins and budgets; a SuperLink over gRPC with TLS sends any message.
 
 The lies are the rows of `tests.support.server_lies`. Everything that a site sends in answer is read here.
+`tests/deploy/test_lies_of_a_server.py` tells them in one process.
 """
 
 from __future__ import annotations
 
-import hashlib
-import re
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import cache
-from math import inf
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-from flwr.app import ArrayRecord, RecordDict
 from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry
 
 from flfw.deploy import processes
 from flfw.deploy.layout import Layout, environment
-from flfw.deploy.pins import pins_of
-from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle
 from flfw.dp import site_ledger
-from flfw.experiment import Experiment
-from flfw.messages.wire import broadcast
-from flfw.pipeline import build_net
-from flfw.privacy.filter import spent
-from flfw.privacy.mechanism import Mechanism
-from flfw.resolve import resolve, without_auto
-from flfw.storage.provenance import code_hash
-from flfw.task import input_space
 from tests.support import sites_at_work as sites
+from tests.support.agreed_runs import (
+    AGREED,
+    POOR,
+    PRIVATE,
+    REASON,
+    RICH,
+    honest_question,
+    policy_of,
+    require_agreed,
+)
 from tests.support.asking import Question
 from tests.support.lying_superlink import LyingSuperLink, serving
-from tests.support.server_lies import LIES, NOTHING, SPENDING, VERSIONS, Lie
+from tests.support.server_lies import LIES, NOTHING, OVER_GRPC, SPENDING, VERSIONS, Lie
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.timeout(300),
     pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning"),
 ]
-
-RICH, POOR, PRIVATE = 0, 1, 2  # sites: two by their budgets, and one with private tensors
-COUNTED = without_auto(Experiment(
-    method="fed_cdp", net="linear", clients=sites.SITES, rounds=3, local_epochs=1, split="sampled", metrics="none",
-    set=("sampled.train=50", "noise_source=secure"), attack=("none",), on_client_failure="drop",
-))  # fmt: skip
-KEPT = replace(COUNTED, method="hyperfl", net="lenet", metrics="all", set=("sampled.train=50", "hidden=16"))
-AGREED = {RICH: COUNTED, POOR: COUNTED, PRIVATE: without_auto(KEPT)}
-REASON = re.compile(
-    r"its process died|this site's policy [^\n]{1,2000}"
-    r"|<class 'flfw\.dp\.budget\.OverBudget'>:<'this site's budget: [^\n]{1,500}'>"
-    r"|<class 'flfw\.messages\.(reasons\.Declined|sharing\.SharingViolation)'>:<'[^\n]{1,900}'>"
-)
 
 
 @dataclass
@@ -81,9 +62,7 @@ class Federation:
     def question(self, site: int) -> Question:
         """Return an honest question to a site, in a run of its own."""
         self.run += 1
-        config = {"round": 1, "client": site, "version": 0, "experiment": "aaaa", "code": code_hash(), "deadline": 60.0}
-        settings, arrays = asked_of(AGREED[site])
-        return Question(self.run, dict(arrays), config, dict(settings), self.app, hash_of(self.app))
+        return honest_question(self.run, site, self.app)
 
     def lines(self, site: int) -> int:
         """Count the lines of a site's ledger."""
@@ -93,29 +72,6 @@ class Federation:
     def pid(self, site: int) -> int | None:
         """Return the process of a site."""
         return processes.alive(self.layout.site(site), "supernode")
-
-
-def hash_of(app: bytes) -> str:
-    return hashlib.sha256(app).hexdigest()
-
-
-@cache
-def asked_of(experiment: Experiment) -> tuple[dict[str, Any], ArrayRecord]:
-    """Return the settings of an honest run, and its first broadcast."""
-    resolved = resolve(experiment)
-    net = build_net(resolved.experiment, *input_space(resolved.experiment))
-    model = resolved.method.build_model(net, resolved.settings)
-    downloads = resolved.method.shared(model, resolved.settings).downloads
-    return resolved.experiment.to_run_config(), broadcast(model, downloads)
-
-
-def policy_of(site: int, app: bytes) -> Policy:
-    agreed = AGREED[site]
-    three = 1.001 * spent([(Mechanism(6.0, 3), 1)], 100.0, 1e-5)
-    budget = {RICH: 60.0, POOR: three}.get(site, inf)
-    numbers, uploads = ("all", ("hypernet.*",)) if site == PRIVATE else ("none", ("classifier.*",))
-    pins = pins_of(agreed, agreed.dataset)
-    return Policy((hash_of(app),), uploads, 1.0, epsilon=budget, metrics=numbers, run=pins)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -158,17 +114,6 @@ def tell(federation: Federation, site: int, lie: Lie) -> None:
     assert federation.lines(site) - lines == lie.counts
 
 
-def require_agreed(content: RecordDict, kind: str, site: int) -> None:
-    """Require that an answer holds the agreed tensors alone, and no number where none was agreed on."""
-    if kind == "query":
-        assert list(content) == ["about"]
-        return
-    names = {name for record in content.array_records.values() for name in record}
-    assert names == (set() if kind == "evaluate" else set(asked_of(AGREED[site])[1]))
-    assert not content.config_records
-    assert site == PRIVATE or not any(content.metric_records.values())
-
-
 def require_nothing_else(federation: Federation, received: list[bytes], upload: bool, site: int) -> None:
     """Require that nothing left a site but one message, without content if it is a refusal, and no path."""
     kinds = [kind for one in received if (kind := one.split(b" ", 1)[0].decode("latin-1")) in inflatable_class_registry]
@@ -177,33 +122,44 @@ def require_nothing_else(federation: Federation, received: list[bytes], upload: 
     assert not any(here in one for one in received)
 
 
+@pytest.mark.slow
 def test_an_honest_question_is_answered(federation: Federation) -> None:
     """Else no lie below would prove anything."""
     tell(federation, RICH, Lie("", "", lambda question: None, 1))
     tell(federation, RICH, Lie("", "", lambda question: setattr(question, "kind", "query")))
 
 
-@pytest.mark.parametrize("lie", LIES, ids=[lie.name for lie in LIES])
+MARKED = [
+    pytest.param(lie, id=lie.name, marks=pytest.mark.slow if lie.name in OVER_GRPC else pytest.mark.nightly)
+    for lie in LIES
+]
+
+
+@pytest.mark.parametrize("lie", MARKED)
 def test_a_site_gives_nothing_for_a_lie(federation: Federation, lie: Lie) -> None:
     tell(federation, RICH, lie)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lie", SPENDING, ids=[lie.name for lie in SPENDING])
 def test_a_budget_is_spent_once(federation: Federation, lie: Lie) -> None:
     tell(federation, POOR, lie)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("lie", VERSIONS, ids=[lie.name for lie in VERSIONS])
 def test_private_tensors_go_on_from_the_last_two_steps_alone(federation: Federation, lie: Lie) -> None:
     tell(federation, PRIVATE, lie)
 
 
+@pytest.mark.slow
 def test_nothing_that_the_server_wrote_moves_a_cursor_in_a_sites_log(federation: Federation) -> None:
     for site in AGREED:
         log = (federation.layout.site(site) / "supernode.log").read_bytes()
         assert b"\x1b[2J" not in log and b"\x1b]" not in log and b"\x07" not in log
 
 
+@pytest.mark.nightly
 def test_an_honest_run_afterwards_ends_well(federation: Federation, tmp_path: Path) -> None:
     """On a SuperLink of Flower's own, with the sites' ledgers as they are: who has spent all is left out by name."""
     federation.lying.close()

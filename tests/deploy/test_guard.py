@@ -24,11 +24,9 @@ from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.fab import Fab
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
-from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supercore.run import Run, RunNotRunningException
 from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode import start_client_internal as supernode
-from flwr.supernode.nodestate import NodeStateFactory
 from grpc import RpcError
 
 from flfw.client.site import Site as Folders
@@ -42,6 +40,8 @@ from flfw.dp.budget import EpsilonBudget, budgeted
 from flfw.engines.bundle import toml_lines
 from flfw.experiment import Experiment
 from tests.support.app_bundle import fab
+from tests.support.guarded_site import GuardedSite as Site
+from tests.support.guarded_site import nodes
 
 RUN = 7
 PYPROJECT = """
@@ -101,52 +101,6 @@ class SuperLink:
         result = inflate_object_from_contents(envelope.metadata.message_id, dict(self.objects))
         assert isinstance(result, Message) and result.metadata.reply_to_message_id == self.message.metadata.message_id
         return result
-
-
-def nodes(tree: ObjectTree) -> list[ObjectTree]:
-    return [*(inner for child in tree.children for inner in nodes(child)), tree]
-
-
-class Site:
-    """A SuperNode's state, and the two functions as the guard stands in for them."""
-
-    def __init__(self, policy: Policy, link: SuperLink, *, lively: float = 0.0, **more: Any) -> None:
-        stores = ObjectStoreFactory()
-        self.link, self.store = link, stores.store()
-        self.state = NodeStateFactory(stores).state()
-        self.state.set_node_id(5)
-        chosen = supernode._pull_and_store_message, supernode._push_messages
-        self.dead: list[int] = []
-        deaths = lambda: [self.dead.pop() for _ in self.dead]  # noqa: E731
-        self.guard = Guard(policy, *chosen, lively=lively, deaths=deaths, **more)
-
-    def pull(self, **other: Any) -> int | None:
-        calls = {
-            "receive": self.link.receive,
-            "get_run": self.link.get_run,
-            "get_fab": self.link.get_fab,
-            "pull_object": lambda run_id, object_id: self.link.parts[object_id],
-            "confirm_message_received": lambda run_id, message_id: None,
-            **other,
-        }
-        return self.guard.pull(
-            state=self.state, object_store=self.store, node_config={}, trusted_entities=None, **calls
-        )
-
-    def push(self) -> None:
-        self.guard.push(
-            state=self.state, object_store=self.store, send=self.link.send, push_object=self.link.push_object
-        )
-
-    def answered(self, answer: Message, tree: ObjectTree | None = None, **objects: bytes) -> None:
-        """What the app's process hands over through Flower's Runtime API."""
-        answer.metadata.__dict__["_message_id"] = answer.object_id
-        self.state.store_message(answer)
-        self.store.preregister(RUN, tree or get_object_tree(answer))
-        for name, part in get_all_nested_objects(answer).items():
-            self.store.put(name, part.deflate())
-        for name, content in objects.items():
-            self.store.put(name, content)
 
 
 def site(policy: Policy = POLICY, counted: Callable[[Message], str | None] = lambda _: None, **link: Any) -> Site:

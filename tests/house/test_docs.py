@@ -42,7 +42,7 @@ OTHERS_FLAGS = {
     "systemd": "--now --offline --shell --system",
     "chromium": "--headless --print-to-pdf",
     "trackers": "--append --logdir",
-    "pytest": "--durations",
+    "pytest": "--hypothesis-profile --durations",
 }
 """Flags of other programs that the pages name."""
 KEY = re.compile(rf"`((?:{'|'.join(get_type_hints(ResultFields))})(?:\[\])?(?:\.\w+(?:\[\])?)+)`")

@@ -30,12 +30,16 @@ def named(row: CommandLine) -> str:
     return f"{row.program} {row.line}"
 
 
-QUICK = [
-    pytest.param(row, id=named(row), marks=[pytest.mark.slow] if "*" in row.marks else []) for row in ALL
-]  # fmt: skip
+def programs(*, slow: bool) -> list[Any]:
+    """The programs with rows that take long, or with others."""
+    names = dict.fromkeys(row.program for row in ALL if ("*" in row.marks) == slow)
+    return [pytest.param(name, slow, id=name, marks=[pytest.mark.slow] if slow else []) for name in names]
+
+
 PROCESSES = [
-    pytest.param(row, id=named(row), marks=[pytest.mark.slow] if "*" in row.marks or n % 12 else [])
-    for n, row in enumerate(row for row in ALL if "p" in row.marks)
+    pytest.param(row, id=named(row), marks=[] if "P" in row.marks else [pytest.mark.slow])
+    for row in ALL
+    if "p" in row.marks.lower()
 ]
 
 
@@ -46,7 +50,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def places(made: dict[str, str]) -> Iterator[dict[str, str]]:
-    """The places, where no row finds the run of another: each test is one that may run alone or in another order."""
+    """The places, where no program finds the run of another: each test may run alone or in another order."""
     yield made
     shutil.rmtree(Path(made["out"]).parent, ignore_errors=True)
 
@@ -79,29 +83,39 @@ def require_end(row: CommandLine, code: object, out: str, err: str, seconds: flo
 
 
 def test_the_table_is_long_and_says_nothing_twice() -> None:
-    assert len({named(row) for row in ALL}) == len(ALL) >= 180
+    assert len({named(row) for row in ALL}) == len(ALL) >= 250
     assert len(PROCESSES) >= 20
-    assert sum(row.code == 2 for row in ALL) >= 160 and all(row.words for row in ALL if row.code == 2)
+    assert sum(row.code == 2 for row in ALL) >= 200 and all(row.words for row in ALL if row.code == 2)
 
 
-@pytest.mark.parametrize("row", QUICK)
-def test_a_command_line_ends_as_it_should(
-    row: CommandLine, places: dict[str, str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(("program", "slow"), [*programs(slow=False), *programs(slow=True)])
+def test_the_command_lines_of_a_program_end_as_they_should(
+    program: str,
+    slow: bool,
+    places: dict[str, str],
+    subtests: pytest.Subtests,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.chdir(places["here"])
-    if "a machine without a GPU" in row.words and torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
-    arguments = row.arguments(places)
-    monkeypatch.setattr(sys, "argv", [row.program, *arguments])
-    program: Any = sim.main if row.program == "sim.py" else main_of(row.program)
-    before, began = files(places), time.process_time()
-    try:
-        code = program() if row.program.startswith("benchmarks.") else program(arguments)
-    except SystemExit as end:  # help, or a benchmark
-        code = end.code or 0
-    seconds, printed = time.process_time() - began, capsys.readouterr()
-    require_end(row, code, printed.out, printed.err, seconds, places)
-    assert row.code == 0 or files(places) == before
+    main: Any = sim.main if program == "sim.py" else main_of(program)
+    before = files(places)
+    for row in (row for row in ALL if row.program == program and ("*" in row.marks) == slow):
+        if "a machine without a GPU" in row.words and torch.cuda.is_available():
+            continue
+        arguments = row.arguments(places)
+        with subtests.test(named(row)), monkeypatch.context() as patch:
+            patch.setattr(sys, "argv", [program, *arguments])
+            began = time.process_time()
+            try:
+                code = main() if program.startswith("benchmarks.") else main(arguments)
+            except SystemExit as end:  # help, or a benchmark
+                code = end.code or 0
+            seconds, printed = time.process_time() - began, capsys.readouterr()
+            require_end(row, code, printed.out, printed.err, seconds, places)
+            after = files(places)
+            assert row.code == 0 or after == before
+        before = files(places) if row.code == 0 else before
 
 
 def main_of(program: str) -> Any:

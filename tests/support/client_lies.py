@@ -184,25 +184,38 @@ ENROLMENT = (
     Lie("introduction that answers another message", "answered another message", of_another),
 )  # fmt: skip
 
-TABLES = {"training": TRAINING, "factors": FACTORS, "enrolment": ENROLMENT}
+ONLY_AMONG_PROCESSES = (
+    "did not answer within", "gave up", "says that it is client 2, and holds another key", "sent a change of norm ",
+)  # fmt: skip
+"""Words of the answers to lies that need a SuperLink, a key, a deadline or a death, or that sites alone are held to."""
+OVER_GRPC = (
+    "header that is code", "pickled objects", "NaN", "60 MB of a tensor", "200,000 metrics", "chunk that is not there",
+    "reason of 20 MB that moves the cursor", "content that answers another message",
+    "answer in another one's name", "two answers, of which the second is poison", "objects that never come",
+    "death of the whole site",
+)  # fmt: skip
+"""Names of lies that are told over gRPC wherever the slow tests run; `make nightly` tells all."""
+DOZEN = tuple(lie for lie in TRAINING if lie.name in OVER_GRPC)
+TABLES = {"training": TRAINING, "factors": FACTORS, "enrolment": ENROLMENT, "dozen": DOZEN}
 
 
-def lie_about(table: str, asked: Message, queries: int) -> Sequence[Sent]:
+def lie_about(lies: Sequence[Lie], asked: Message, queries: int) -> Sequence[Sent]:
     """Return the answers to a message by the lie that is due.
 
     Args:
-        table: name of the table; another name: all is honest.
+        lies: the table; empty: all is honest.
         asked: the message.
         queries: how often this site has been asked to introduce itself, this time counted.
     """
-    kind, lies = asked.metadata.message_type, TABLES.get(table, ())
+    enrols = bool(lies) and lies[0] in ENROLMENT
+    kind = asked.metadata.message_type
     if kind == "query":  # the first one is the run's own, which lets the client in
-        in_turn = table == "enrolment" and 2 <= queries < 2 + len(lies)
+        in_turn = enrols and 2 <= queries < 2 + len(lies)
         made = lies[queries - 2].answer(asked) if in_turn else introduction().to_message(asked)
     else:
         k: Any = asked.content.config_records["config"]["round"]
-        in_turn = kind == "train" and table != "enrolment" and k <= len(lies)
+        in_turn = kind == "train" and not enrols and k <= len(lies)
         made = lies[k - 1].answer(asked) if in_turn else honest(asked)
-    answers = made if isinstance(made, list) else [made]
+    answers: list[Any] = made if isinstance(made, list) else [made]
     whole = [answering(asked, one) if isinstance(one, RecordDict) else one for one in answers]
     return [sealed(one) if isinstance(one, Message) else one for one in whole]

@@ -22,7 +22,7 @@ class CommandLine:
     Attributes:
         program: sim.py or a module.
         code: expected exit code.
-        marks: ``*``: takes long; ``p``: also tried as a process of its own.
+        marks: ``*``: takes long; ``P``: also tried as a process of its own; ``p``: so too, and takes long.
         line: words behind the program, quoted as for a shell, with names of places in braces.
         words: expected in the output: of stderr, or of stdout with code 0.
     """

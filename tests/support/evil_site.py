@@ -18,7 +18,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from flfw.deploy.connection import beat_more_often
-from tests.support.client_lies import lie_about
+from tests.support.client_lies import TABLES, lie_about
 from tests.support.forgery import Sent
 
 _NEXT_S = 0.1
@@ -55,7 +55,7 @@ class Liar:
         TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, run, asked.metadata.dst_node_id
         name = self._table.read_text().strip()
         self._queries += asked.metadata.message_type == "query"
-        self._answers = lie_about(name, asked, self._queries)
+        self._answers = lie_about(TABLES.get(name, ()), asked, self._queries)
         return run
 
     def push(self, *, send: Any, push_object: Any, **_: Any) -> None:

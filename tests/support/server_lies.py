@@ -165,6 +165,15 @@ LIES = (
 )  # fmt: skip
 """Lies that are told to one site, one after the other."""
 
+BY_VERSION = "the accepted app by a version that is a path"
+OVER_GRPC = (
+    BY_VERSION, "method without noise", "evil settings when asked again", "another app by the accepted one's hash",
+    "50 MB of zeros as an app", "tensor of NaN", "tensor whose header is code", "message of no type",
+    "message whose objects do not come", "message that is tensors", "message of an unknown class",
+    "message whose objects have no hashes",
+)  # fmt: skip
+"""Names of lies that are told over gRPC wherever the slow tests run; `make nightly` tells all."""
+
 SPENDING = (
     Lie("first message of three that the budget allows", "", scalar(), 1),
     Lie("the same round again", "", scalar(), 1),
