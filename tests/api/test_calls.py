@@ -59,6 +59,7 @@ def test_a_call_gives_the_numbers_of_the_command(finished: Result, tmp_path: Pat
     assert figures(finished.path) == figures(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_an_experiment_and_fields_ask_for_the_same(finished: Result, tmp_path: Path) -> None:
     asked = Experiment(**SMALL, attack=("none",), engine="inproc", seed=5)
     result = run(asked, seed=0, attack="analytic", out=str(tmp_path / "run"))
@@ -119,6 +120,7 @@ def test_a_folder_without_a_result_is_refused(tmp_path: Path, load) -> None:
         load(tmp_path)
 
 
+@pytest.mark.slow
 def test_an_audit_of_an_audit_names_the_run(finished: Result, tmp_path: Path) -> None:
     again = audit(finished, attack="analytic", out=tmp_path / "again")
     with pytest.raises(BadInput) as caught:

@@ -37,6 +37,7 @@ def test_a_matrix_has_tables_and_a_result_for_each_run(matrix: MatrixResult) -> 
     assert str(matrix.path / "matrix.md") in str(matrix)
 
 
+@pytest.mark.slow
 def test_the_table_has_the_columns_of_the_file_with_their_types(matrix: MatrixResult) -> None:
     one = MatrixResult.load(matrix.path / "digits").table
     assert list(one.columns) == list(MATRIX)

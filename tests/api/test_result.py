@@ -43,6 +43,7 @@ def test_tables_have_a_row_for_each_round_client_attack_image_and_statistic(audi
     assert audited.rounds["acc_local"].tolist() == [pytest.approx(mean)]
 
 
+@pytest.mark.slow
 def test_tables_of_a_run_without_an_audit_are_empty_but_have_their_columns(unaudited: Result, audited: Result) -> None:
     for name in ("audit", "images", "membership"):
         assert getattr(unaudited, name).empty

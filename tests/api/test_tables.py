@@ -18,6 +18,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> TableResult:
     return reproduce_table(TABLE_NAME, engine="inproc", out=tmp_path_factory.mktemp("table"))
 
 
+@pytest.mark.slow
 def test_a_table_has_its_cells_and_the_text_of_the_command(measured: TableResult) -> None:
     assert [file.suffix for file in measured.files] == [".csv", ".md", ".tex"] and str(measured) == measured.text
     written = pd.read_csv(measured.files[0])

@@ -320,6 +320,7 @@ def test_of_two_classes_it_reads_undefended_messages_only() -> None:
         on("mlp", (1,), defended=True, classes=2)
 
 
+@pytest.mark.slow
 def test_five_examples_of_ten_classes_are_too_many() -> None:
     with pytest.raises(NotApplicable, match="5 examples and 5 concealed ones are too many for 10 classes"):
         on("mlp", (0, 1, 2, 3, 4), defended=True)

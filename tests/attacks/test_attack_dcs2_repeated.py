@@ -108,6 +108,7 @@ def test_what_several_answers_have_in_common_is_the_undefended_gradient(
     assert result.error < SOLVED and apart(3 * result.gradient, layer(undefended(net, x, y))) < 1e-4
 
 
+@pytest.mark.slow
 def test_two_answers_give_away_a_wide_layer_below_the_last() -> None:
     net, (x, y) = network("mlp", 0), batch(0, 12)
     first = next(name for name, part in net.named_modules() if isinstance(part, nn.Linear))

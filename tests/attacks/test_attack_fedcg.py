@@ -210,6 +210,7 @@ def test_a_start_is_of_no_use_once_training_has_begun() -> None:
         attacked(FedCGInversion(FedCGInversionSettings(variant="start")), seen, known)
 
 
+@pytest.mark.slow
 def test_a_shared_extractor_needs_no_start() -> None:
     _, x, y = digits()
     seen = seen_by(small(), x[:1], y[:1], 1, shared="")

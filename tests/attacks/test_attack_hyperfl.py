@@ -502,6 +502,7 @@ def test_an_extractor_that_ends_in_a_convolution_is_searched_for_with_its_cotang
     assert federation.db(result)[0] > 30  # with Adam, 11
 
 
+@pytest.mark.slow
 def test_a_dead_hidden_layer_does_not_hinder_the_closed_form() -> None:
     federation = Federation("mlp", digits("mlp", 0), tiny=True)
     with torch.no_grad():

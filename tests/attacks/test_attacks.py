@@ -394,6 +394,7 @@ def test_budget_is_stated(name: str) -> None:
     assert stated, breach(name, f"its `budget` is {budget}", way)
 
 
+@pytest.mark.slow
 @every_attack
 def test_reconstructions_are_finite_raw_inputs_in_the_box(name: str) -> None:
     run = attacked(name)
@@ -529,6 +530,7 @@ def test_a_result_depends_on_what_was_sent(name: str) -> None:
     assert not unmoved, breach(name, "its result is the same when other tensors were sent", way)
 
 
+@pytest.mark.slow
 @every_attack
 def test_a_result_does_not_depend_on_what_else_is_attacked(name: str) -> None:
     run = attacked(name)

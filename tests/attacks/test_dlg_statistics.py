@@ -89,6 +89,7 @@ def test_the_objective_is_the_paper_s() -> None:
     assert float(result) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_without_a_generator_there_is_no_second_term() -> None:
     x, y = images()
     seen = seen_by(small(0), "classifier.", x, y)
@@ -105,6 +106,7 @@ def test_where_all_is_shared_it_is_dlg_and_finds_the_image() -> None:
     assert psnr(x[0].numpy(), result[0].numpy()) > 40
 
 
+@pytest.mark.slow
 def test_with_a_random_extractor_it_finds_little() -> None:
     x, y = images()
     seen = seen_by(small(0, hidden=40), "classifier.", x, y)

@@ -41,6 +41,7 @@ def test_an_image_is_found_by_its_features_through_the_public_body(tmp_path: Pat
     assert "the weights of its frozen body, which are public" in entry["granted"]
 
 
+@pytest.mark.slow
 def test_a_closed_form_for_first_layers_does_not_take_features_for_an_image(tmp_path: Path) -> None:
     asked = tiny(tmp_path / "run", net="tests.support.tiny_backbone:TINY", train="fixed", audit_rounds="0")
     result = json.loads((run.run(asked) / "result.json").read_text())

@@ -306,6 +306,7 @@ class SeesMessages(SeesOneSum):
     of_sums = False
 
 
+@pytest.mark.slow
 def test_an_audit_gives_an_attack_on_sums_no_message_of_a_client(tmp_path: Path) -> None:
     attacks = tuple(f"{__name__}:{cls.__name__}" for cls in (SeesOneSum, SeesMessages))
     out = whole.run(tiny(tmp_path / "run", attack=attacks, audit_rounds="0", side=8))

@@ -70,6 +70,7 @@ def share(values: Tensor) -> float:
     return float((values[:20, None] > values[None, 20:]).double().mean())
 
 
+@pytest.mark.slow
 def test_an_overfitted_client_is_told_by_both_forms() -> None:
     scored = scores(view(part(0, 20), rounds=3))
     assert share(scored["lira"]) > 0.9

@@ -446,6 +446,7 @@ def test_an_audit_has_a_static_and_an_adaptive_entry_at_each_place(tmp_path: Pat
     assert "told of none" not in page and "fed_cdp with" not in page
 
 
+@pytest.mark.slow
 def test_a_closed_form_reads_on_through_the_clipping_and_is_static(tmp_path: Path) -> None:
     given = asked("dp_fedavg", "unit=client", net="linear", attack=("analytic",), out=tmp_path / "run", rounds=1)
     (entry,) = json.loads((whole.run(given) / "result.json").read_text())["audit"]

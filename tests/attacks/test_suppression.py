@@ -254,6 +254,7 @@ def test_an_audit_reads_the_target_off_every_sum_that_it_is_in(folder: Path) -> 
     assert sorted(row["group"] for row in rows) == ["1"] * 4 + ["5"] * 8
 
 
+@pytest.mark.slow
 def test_a_run_says_what_was_done_and_who_would_have_noticed(folder: Path) -> None:
     notes = json.loads((folder / "result.json").read_text())["notes"]
     assert notes[0].startswith("A malicious server sent clients different numbers (suppression)")

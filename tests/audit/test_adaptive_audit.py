@@ -277,6 +277,7 @@ def test_labels_of_a_reconstruction_survive_the_queue(tmp_path: Path) -> None:
     assert solution.reconstructions[1].labels is None
 
 
+@pytest.mark.slow
 def test_no_two_probes_bear_the_same_noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[torch.Tensor] = []
 

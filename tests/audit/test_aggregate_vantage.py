@@ -44,6 +44,7 @@ def test_a_sum_is_a_batch_of_all_its_clients_examples(folder: Path) -> None:
     assert "one local step on 4 examples" in words
 
 
+@pytest.mark.slow
 def test_what_a_batch_of_eight_gives_a_sum_of_four_clients_with_two_gives(folder: Path, tmp_path: Path) -> None:
     audited = entries(folder)
     assert [audited["spear", group]["share_recovered"] for group in (None, 1, 2, 4)] == [1.0] * 4

@@ -209,6 +209,7 @@ def test_a_server_bears_what_attacks_do(job_of: JobOf, tmp_path: Path, monkeypat
     assert time.monotonic() - started < 3  # and `serving` sees that nothing is left behind, in the middle of an attack
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_live_is_given_up(job_of: JobOf, tmp_path: Path) -> None:
     queue = Queue(tmp_path / "queue")
     with serving(queue, beside=True) as server:

@@ -67,6 +67,7 @@ def test_p_is_the_binomial_tail_and_messages_without_candidates_or_values_are_le
     assert pointed([0, 0], explain) is None and pointed([3], lambda message: None) is None
 
 
+@pytest.mark.slow
 def test_without_knowledge_the_false_alarms_stay_below_the_level() -> None:
     draw = numpy_generator(0, "chance")
     p = [result.p for _ in range(2000) if (result := pointed([19] * 8, lambda m: draw.random(20).tolist()))]

@@ -196,6 +196,7 @@ def leaking(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return recorded(tmp_path_factory.mktemp("leaking") / "recordings", client_app(dense, 1), dense, rounds=2)
 
 
+@pytest.mark.slow
 def test_an_app_that_sends_one_step_on_one_example_leaks(leaking: Path, tmp_path: Path) -> None:
     result = ask(leaking, tmp_path / "audit")
     first, second = result["audit"]
@@ -258,6 +259,7 @@ class Raising(Attack):
         raise ZeroDivisionError("nothing\nto divide by")
 
 
+@pytest.mark.slow
 def test_an_attack_that_raises_is_a_failure_and_the_others_go_on(leaking: Path, tmp_path: Path) -> None:
     attacks = {"raising": Raising(), "analytic": Analytic()}
     result = ask(leaking, tmp_path / "audit", attacks=attacks, rounds=[2])
@@ -288,6 +290,7 @@ def test_a_network_with_batch_normalisation_survives_averaging_and_audit(tmp_pat
         assert result["stopped"].startswith("not applicable: analytic needs") and result["verdict"] == "inconclusive"
 
 
+@pytest.mark.slow
 def test_only_so_many_clients_and_only_those_of_whom_something_is_known_are_audited(
     leaking: Path, tmp_path: Path
 ) -> None:

@@ -197,6 +197,7 @@ def test_the_mode_of_batch_normalisation_is_seen_but_not_a_normalisation_that_it
     assert rung(unseen)["passed"] is True  # the limit that docs/recording.md states
 
 
+@pytest.mark.slow
 def test_weights_sent_in_half_precision_cannot_be_checked(tmp_path: Path) -> None:
     def local(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         Local(steps=1, optimiser=lambda p: torch.optim.SGD(p, 1e-4))(net, x, y)
@@ -308,6 +309,7 @@ def test_a_known_order_is_checked_exactly(tmp_path: Path) -> None:
     assert wrong["consistency"][0]["outcome"] == "failed"
 
 
+@pytest.mark.slow
 def test_the_truth_of_some_updates_only_is_checked_for_these(tmp_path: Path) -> None:
     given = truth_of(COUNT)
 

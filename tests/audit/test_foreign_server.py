@@ -188,6 +188,7 @@ def imprinted() -> nn.Module:
     return net
 
 
+@pytest.mark.slow
 def test_an_attack_that_changes_the_network_is_audited_as_such_or_not_at_all(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recordings", client_app(lambda: fresh(imprinted), 2), imprinted)
     case: dict[str, Any] = {"count": 2, "net": imprinted}

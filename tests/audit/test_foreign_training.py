@@ -164,6 +164,7 @@ def test_steps_of_an_unknown_order_are_searched_through_but_count_as_static(tmp_
     assert not any("mean gradient" in words for words in result["granted"])
 
 
+@pytest.mark.slow
 def test_a_description_may_depend_on_the_update(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recordings", client_app(dense, 3, steps=2), dense)
     training = TrainingDescription(LR, epochs=2)

@@ -173,6 +173,7 @@ def audits(count: int, batch: int, number: int) -> Iterator[tuple[Public, np.nda
         yield classless(images[: -2 * batch]), images[-2 * batch :].reshape(2, batch, 5, 5), draw
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_guesses_that_know_nothing_are_significant_as_rarely_as_they_may(kind: str) -> None:
     significant, identified, expected = 0, 0.0, 0.0

@@ -207,6 +207,7 @@ def test_more_statistics_make_every_interval_wider() -> None:
     assert eight["worst_client"]["right"]["low"] < one["worst_client"]["right"]["low"]
 
 
+@pytest.mark.slow
 def test_the_worst_of_many_clients_has_a_wider_interval_than_one_alone() -> None:
     alone, chosen = clients(1.0), clients(1.0, *(0.0,) * 29)
     assert np.array_equal(alone[0].members, chosen[0].members)

@@ -173,6 +173,7 @@ def test_the_requests_name_all_uploads_and_nothing_of_the_coin(run: Path, tmp_pa
     assert list(target.game.steps) == batches  # one local epoch
 
 
+@pytest.mark.slow
 def test_the_requests_are_of_as_many_clients_as_images(run: Path, tmp_path: Path) -> None:
     resolved, task = checked(run, images=1)
     *_, (target, _) = Auditor(resolved, task, run, tmp_path).membership_jobs()

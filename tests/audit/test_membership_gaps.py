@@ -82,6 +82,7 @@ def test_clients_that_sent_nothing_or_are_beyond_the_images_are_said(tmp_path: P
     assert {(item["clients"], item["pairs"]) for item in result["membership"]} == {(2, 10)}
 
 
+@pytest.mark.slow
 def test_a_method_that_sends_nothing_leaves_nothing_to_attack(tmp_path: Path) -> None:
     result = result_of(tmp_path / "run", f"--method local_only --clients 2 --attack membership {SMALL}")
     assert result["membership"] == []
@@ -115,6 +116,7 @@ def test_an_attack_that_does_not_apply_gives_no_item_and_a_sentence(tmp_path: Pa
     assert result["membership"] == [] and result["recordings"]["refused"] == []
 
 
+@pytest.mark.slow
 def test_one_client_whose_message_does_not_fit_does_not_silence_the_others(tmp_path: Path) -> None:
     result = result_of(tmp_path / "run", f"--method fedavg --clients 3 --attack {plug_in(Choosy)}")
     (item,) = result["membership"]

@@ -124,6 +124,7 @@ def of_null_control(request: MembershipRequest, scores: Scores) -> float:
     return weigh(request.scored(scores)["null"]["it"], 1).guessed.p
 
 
+@pytest.mark.slow
 def test_the_order_of_candidates_tells_nothing_unless_it_is_broken(
     one_run: tuple[Task, MembershipRequest, Scores], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +196,7 @@ def test_controls_tell_nothing_of_the_coins(one_run: tuple[Task, MembershipReque
     assert all(torch.equal(one[name][key], other[name][key]) for name in one for key in one[name])
 
 
+@pytest.mark.slow
 def test_a_control_learns_its_members_and_not_their_partners(one_run: tuple[Task, MembershipRequest, Scores]) -> None:
     task, request, _ = one_run
     labels = np.array(task.dataset.train_y)

@@ -137,6 +137,7 @@ def test_a_peer_of_one_other_client_tells_its_members_as_the_server_does(items: 
     assert (peer["colluding"], peer["hidden_among"], server["hidden_among"]) == (1, 1, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("statistic", ["cosine", "whitened", "loss_drop", "trajectory"])
 def test_a_sum_over_one_client_tells_its_members_as_its_message_does(items: Any, statistic: str) -> None:
     server, alone = items["server", None, statistic], items["aggregate", 1, statistic]

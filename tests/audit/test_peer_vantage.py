@@ -109,6 +109,7 @@ def test_what_the_rounding_of_the_model_swallows_leaks_to_no_peer(tmp_path: Path
     assert (entry["share_recovered"], entry["verdict"], entry["cause"]) == (0.0, "inconclusive", "rounding")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("robust", ["none", "median"])
 def test_a_client_that_is_not_sent_the_mean_of_all_has_nothing_to_attack(tmp_path: Path, robust: str) -> None:
     changes = {"robust": robust} if robust != "none" else {"method": "fednova"}

@@ -152,11 +152,13 @@ def test_the_file_is_named_by_its_digest(metric: Perceptual, weights: Path) -> N
     assert metric.official is False
 
 
+@pytest.mark.slow
 def test_the_official_file_is_known_by_its_digest(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(perceptual, "_OFFICIAL", hashlib.sha256(weights.read_bytes()).hexdigest()[:8])
     assert load(weights).official is True
 
 
+@pytest.mark.slow
 def test_safetensors_give_the_same_values(metric: Perceptual, tmp_path: Path) -> None:
     safetensors.torch.save_file(backbone(), tmp_path / "alexnet.safetensors")
     other = load(tmp_path / "alexnet.safetensors")
@@ -164,6 +166,7 @@ def test_safetensors_give_the_same_values(metric: Perceptual, tmp_path: Path) ->
     assert other.official is None and other.sha256 != metric.sha256
 
 
+@pytest.mark.slow
 def test_the_classifier_may_be_there(metric: Perceptual, tmp_path: Path) -> None:
     torch.save(backbone() | {"classifier.1.weight": torch.zeros(2, 2)}, tmp_path / "whole.pth")
     assert load(tmp_path / "whole.pth")(*pair(3, 32, 32)) == metric(*pair(3, 32, 32))
@@ -178,6 +181,7 @@ def test_loading_disturbs_no_global_random_state_and_prints_nothing(weights: Pat
     assert capfd.readouterr() == ("", "") and not heard
 
 
+@pytest.mark.slow
 def test_nothing_is_downloaded(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("the network was asked")

@@ -115,6 +115,7 @@ def test_an_interval_takes_milliseconds() -> None:
 # --- messages ---
 
 
+@pytest.mark.slow
 def test_messages_are_drawn_whole_within_seeds_as_in_a_loop() -> None:
     seeds = {3: [[10.0, 14.0], [20.0]], 5: [[1.0], [2.0, 3.0], [7.0, 8.0, 9.0]]}
     draw = rng(11)

@@ -73,6 +73,7 @@ def test_theory_is_about_probes_of_one_step_alone(tmp_path: Path) -> None:
     assert upload["share_expected"] is None and upload["verdict"] in (MALICIOUS, "inconclusive")
 
 
+@pytest.mark.slow
 def test_results_and_provenance_name_the_attack(result: dict[str, Any]) -> None:
     assert result["config"]["tampered_by"] == result["provenance"]["tampered_by"] == "imprint"
     assert result["notes"][0].startswith("A malicious server changed the network of this run (imprint)")
@@ -105,6 +106,7 @@ def test_the_page_and_the_terminal_say_who_broke_the_rules(folder: Path, result:
     assert not any(": leaks" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_an_attack_of_an_honest_server_gets_no_honest_verdict_there(tmp_path: Path) -> None:
     chosen = {**SETTINGS, "attack": ("analytic",), "victim_batch": 1, "set": ("imprint.bins=8",)}
     out = whole.run(tiny(tmp_path / "run", **chosen, audit_rounds="0"))
@@ -112,6 +114,7 @@ def test_an_attack_of_an_honest_server_gets_no_honest_verdict_there(tmp_path: Pa
     assert entry["verdict"] == MALICIOUS and entry["tampered_by"] == "imprint" and entry["share_expected"] is None
 
 
+@pytest.mark.slow
 def test_an_honest_run_is_what_it_was(tmp_path: Path) -> None:
     out = whole.run(tiny(tmp_path / "run", audit_rounds="0"))
     result = json.loads((out / "result.json").read_text())

@@ -37,6 +37,7 @@ def test_only_a_verdict_that_nothing_leaks_changes() -> None:
     assert (turned.verdict, turned.cause) == ("inconclusive", "unread")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("net", "method", "cause"), [(NORMED, "fedavg", "unread"), ("mlp", "fedavg", "nothing")])
 def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: str, method: str, cause: str

@@ -100,6 +100,7 @@ def test_probes_and_uploads_have_entries_of_their_own(audited: tuple[Path, Exper
     assert probes["analytic"]["verdict"] == "leaks"
 
 
+@pytest.mark.slow
 def test_a_search_goes_through_the_steps_and_the_description_explains_the_upload(
     audited: tuple[Path, Experiment],
 ) -> None:
@@ -123,6 +124,7 @@ def test_clients_write_what_they_trained_on_and_where_each_step_used_it(audited:
         assert steps[:2] == ((0, 1), (2,)) and sorted(steps[2] + steps[3]) == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_an_upload_of_one_step_on_one_example_gives_it_away(tmp_path: Path) -> None:
     one = {**FEW, "local_epochs": 1, "set": ("sampled.train=1",)}
     out = whole.run(tiny(tmp_path / "run", attack=("analytic",), audit_source="update", **one))
@@ -145,6 +147,7 @@ def _searches_uploads(job: Job) -> bool:
     return job.ticket.source == "update" and job.attack == "ig"
 
 
+@pytest.mark.slow
 def test_the_command_audits_uploads_and_audits_them_again(
     audited: tuple[Path, Experiment], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -163,6 +166,7 @@ def test_the_command_audits_uploads_and_audits_them_again(
     assert (entry["source"], entry["attack"]) == ("update", "analytic")
 
 
+@pytest.mark.slow
 def test_uploads_that_were_not_recorded_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     whole.run(tiny(tmp_path / "run", attack=("analytic",), **FEW, set=("sampled.train=1",)))
     again = ["--from", str(tmp_path / "run"), "--audit-source", "update", "--out", str(tmp_path / "a")]

@@ -148,6 +148,7 @@ def test_one_example_read_on_the_client_leaks(watched: Watched) -> None:
     assert len(rows(watched.folder, vantage=EXAMPLE)) == 6
 
 
+@pytest.mark.slow
 def test_it_is_the_first_example_of_the_targets_probe_and_its_gradient(watched: Watched) -> None:
     digits = data.load("digits", None, None)
     inputs = Inputs.from_constants(digits.shape, digits.mean, digits.std)

@@ -203,6 +203,7 @@ def leaking(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Experiment]
     return audited(tmp_path_factory.mktemp("leaking") / "run")
 
 
+@pytest.mark.slow
 def test_softmax_regression_leaks_before_and_after_training(leaking: tuple[Path, Experiment]) -> None:
     before, after = entries(leaking[0])
     assert (before["round"], after["round"]) == (0, 1)
@@ -233,6 +234,7 @@ def test_the_rows_of_an_audit_are_measured_against_the_truth(leaking: tuple[Path
     assert torch.equal(first, again)  # the same victims in every round
 
 
+@pytest.mark.slow
 def test_a_defence_that_sends_nothing_is_static_only_and_no_proof(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", defence=NOTHING, audit_rounds="0")
     (entry,) = entries(folder)
@@ -244,6 +246,7 @@ def test_a_defence_that_sends_nothing_is_static_only_and_no_proof(tmp_path: Path
     assert {row["recovered"] for row in rows(folder, "easy")} == {"True"}
 
 
+@pytest.mark.slow
 def test_one_undefended_client_is_enough_to_leak(tmp_path: Path) -> None:
     folder, _ = audited(tmp_path / "run", defence=BLANKS, defended="1", audit_rounds="0")
     defended, other = entries(folder)

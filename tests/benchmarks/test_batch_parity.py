@@ -85,6 +85,7 @@ def test_the_revealed_statistics_are_those_of_the_batch() -> None:
     assert not bool(attacked.net.get_buffer("extractor.1.running_mean").any()), "the network keeps its own"
 
 
+@pytest.mark.slow
 def test_a_trained_network_has_the_running_statistics_of_its_images() -> None:
     small = replace(victims("cnn2", 1).inputs, shape=(3, 4, 4))
     with initialising(0, "net"):

@@ -23,6 +23,7 @@ def test_most_of_what_clipping_hides_is_undone_by_the_chosen_ridge() -> None:
     assert aucs["not_told"]["mean"] > aucs["static"]["mean"] + 0.1 > aucs["static"]["mean"] + aucs["gain"]["mean"]
 
 
+@pytest.mark.slow
 def test_nobody_is_told_of_a_defence_for_which_nothing_is_written() -> None:
     assert adapted_membership.measured("dcs2", draws=1, public=200).keys() == {"static", "not_told"}
 

@@ -43,6 +43,7 @@ def test_a_ratio_is_the_median_of_the_turns_own(monkeypatch: pytest.MonkeyPatch)
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Cancer", "EMNIST"])
 def test_every_method_runs(name: str) -> None:
     result = local_steps.measure(name, 1, 4)

@@ -37,6 +37,7 @@ def test_without_mnist_the_digits_are_used_and_named(monkeypatch, tmp_path) -> N
     assert membership.source(quick=True) == "digits"
 
 
+@pytest.mark.slow
 def test_the_whole_attack_tells_eight_members_of_one_step() -> None:
     row = membership.attacked("digits", membership.network, ClientTraining(8, 1), draws=1, public=200)
     assert row["whitened"]["auc"] > 0.9
@@ -61,6 +62,7 @@ def test_a_view_grants_what_the_client_did_and_marks_no_member() -> None:
         torch.testing.assert_close((one.received[name] - one.sent[0][name]) / 0.1, value, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_seconds_of_all_parts_are_those_of_the_attack() -> None:
     draw = membership.some("digits", 60, 0)
     views = [membership_attack.view(membership.network, draw, ClientTraining(4, 1), seed, 2) for seed in range(2)]

@@ -62,6 +62,7 @@ def test_numbers_that_are_too_far_are_computed_without_cudnn_too(
     assert gpu_parts.agreement(on_processor(tmp_path))["without_cudnn"] == {}
 
 
+@pytest.mark.slow
 def test_finished_parts_are_kept_and_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -215,6 +216,7 @@ def test_float64_is_computed_in_float64() -> None:
     assert 0 < rounding["gradient"] < 1e-5 and 0 < rounding["slope"] < 1e-3
 
 
+@pytest.mark.slow
 def test_without_breaching_ours_is_measured_and_the_reason_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -223,6 +225,7 @@ def test_without_breaching_ours_is_measured_and_the_reason_said(
     assert figures["ours"] > 0 and figures["batch"] == 2 and "no environment of breaching" in figures["without"]
 
 
+@pytest.mark.slow
 def test_the_peak_is_that_of_the_work() -> None:
     """In a process of its own: one that ran other tests may have pages to spare, and then the peak is a lower bound."""
     code = "import torch; from benchmarks.gpu_parts import peak; "
@@ -261,6 +264,7 @@ def test_rounds_go_on_from_a_file_of_the_same_work(tmp_path: Path) -> None:
     assert all(torch.equal(resumed.tensors[name], value) for name, value in whole.tensors.items())
 
 
+@pytest.mark.slow
 def test_the_cell_stops_in_time_and_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     task = quickstart.task(4)
     monkeypatch.setattr(gpu_parts, "DirectRounds", lambda experiment, _, size: DirectRounds(experiment, task, size))
@@ -283,6 +287,7 @@ def test_nothing_is_timed_unless_the_plain_loop_takes_the_same_step(
         gpu_parts.client_rounds(on_processor(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, and it would not be pretended")
 def test_rounds_on_a_pretended_gpu_are_those_of_the_processor(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(gpu_parts, "wait", lambda device: None)
@@ -295,6 +300,7 @@ def test_rounds_on_a_pretended_gpu_are_those_of_the_processor(monkeypatch: pytes
         assert gpu_parts.cell(amount)["value"] == here["value"]
 
 
+@pytest.mark.slow
 def test_residual_is_the_networks_own_resnet() -> None:
     made = []
     for name in ("resnet18", gpu_parts._RESNET):
@@ -306,6 +312,7 @@ def test_residual_is_the_networks_own_resnet() -> None:
     assert torch.equal(*(net(x) for net in made))
 
 
+@pytest.mark.slow
 def test_a_pack_is_limited_and_works_with_torch_and_numpy_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

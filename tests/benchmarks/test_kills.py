@@ -90,6 +90,7 @@ def test_a_run_that_fails_before_the_kill_is_no_run_that_was_over(
         runs.killed(tmp_path / "out", 0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
 def test_nothing_is_killed_where_the_federation_is_not_at_work(tmp_path: Path) -> None:
     """The descendants of no process are all of this machine."""

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pytest
 
 from benchmarks.scale import apart
 from benchmarks.scale_apps import MARKS, dense
@@ -27,6 +28,7 @@ def test_networks_are_of_the_sizes_that_are_said() -> None:
     assert abs(nets.numel(dense((1, 28, 28), 10, 14_900_000).state_dict()) - 14_900_000) < 800
 
 
+@pytest.mark.slow
 def test_the_processors_seconds_of_other_processes_are_counted() -> None:
     work = (
         "import time\nend = time.process_time() + .3\nwhile time.process_time() < end: pass\nprint(flush=True)\ninput()"

@@ -89,6 +89,7 @@ def test_a_hypernetwork_and_adapters_give_no_alarm(monkeypatch: pytest.MonkeyPat
     assert broadcast_alarms(arrays(dict(tuned.named_parameters())), zeros_at_first(tuned)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", ["attention", "all"])
 def test_low_rank_products_beside_control_variates_give_no_alarm(
     monkeypatch: pytest.MonkeyPatch, layers: LoraLayers

@@ -97,6 +97,7 @@ def test_probes_on_a_gpu_are_answered_as_on_the_processor(method: str, tmp_path:
         assert_same(here, probed(on_gpu(experiment), tmp_path / "there"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("defence", [name for name in plugins.names(plugins.DEFENCE) if name not in NOT_TRACED])
 def test_a_defence_on_a_gpu_is_the_one_on_the_processor(defence: str, tmp_path: Path) -> None:
     few = {"net": "lenet", "clients": 50}  # of about 30 examples each
@@ -110,6 +111,7 @@ def test_a_defence_on_a_gpu_is_the_one_on_the_processor(defence: str, tmp_path: 
         assert_same(probes, probed(on_gpu(experiment), tmp_path / "there"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["fedprox", "dp_fedavg", "hyperfl"])
 def test_clients_take_joint_steps_on_a_gpu(method: str, tmp_path: Path) -> None:
     few = {"net": "lenet", "set": ("hidden=8", "embedding=4")} if method == "hyperfl" else {}

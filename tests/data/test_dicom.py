@@ -188,6 +188,7 @@ def test_files_without_an_identifier_are_refused_and_no_other_is_shown(tmp_path)
     assert "Smith" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_a_run_says_nothing_of_the_headers(tmp_path, monkeypatch):
     name = patients_of(tmp_path / "own")
     monkeypatch.chdir(tmp_path)

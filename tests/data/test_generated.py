@@ -179,6 +179,7 @@ def test_opening_a_million_clients_takes_no_memory() -> None:
     assert x.shape == (50, 60) and len(y) == 50 and most < 2_000_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("dataset", "net"), [("synthetic", "linear"), (SMALL, "mlp")])
 def test_clients_of_generated_data_learn(tmp_path: Path, dataset: str, net: str) -> None:
     asked = Experiment(

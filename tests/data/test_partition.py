@@ -247,6 +247,7 @@ def test_same_arguments_same_split_whether_kept_or_not(tmp_path, monkeypatch):
     assert split(data, IID(), 4, 3).train[0].tolist() != split(data, IID(), 4, 4).train[0].tolist()
 
 
+@pytest.mark.slow
 def test_what_is_kept_depends_on_everything_it_should():
     data = toy(train=50)
     variants = [

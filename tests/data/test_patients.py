@@ -110,6 +110,7 @@ def test_every_fifth_patient_of_its_rarest_class_is_for_testing() -> None:
     assert patients.tested(labels, whose).tolist() == [False, False, True, False, False, True, False, False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [IID(), Dirichlet(0.5), Pathological(2)], ids=["iid", "dirichlet", "pathological"])
 @pytest.mark.parametrize("test", ["own", "shared"])
 def test_over_many_seeds_no_patient_is_separated(scheme: object, test: str) -> None:

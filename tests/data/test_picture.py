@@ -100,6 +100,7 @@ def test_pictures_of_any_shape_are_of_a_size_to_look_at(tmp_path, classes, clien
         assert 600 < image.width < 2400 and 400 < image.height < 1700
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "scheme", "held"),
     [

@@ -92,6 +92,7 @@ def test_what_is_denied_is_not_asked_for_again(status: StatusCode) -> None:
     assert waits == []
 
 
+@pytest.mark.slow
 def test_heartbeats_go_on_after_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heartbeat.HeartbeatSender, "_heartbeat", heartbeat.HeartbeatSender._heartbeat)
     monkeypatch.setattr(start_client_internal, "_make_fleet_connection_retry_invoker", Once)

@@ -138,6 +138,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_private_keys_are_their_owners_alone(made: Path) -> None:
     keys = [made / "ca" / "ca.key", made / "superlink" / "server.key", *made.glob("site-*/node-key")]
     assert len(keys) == 4
@@ -147,6 +148,7 @@ def test_private_keys_are_their_owners_alone(made: Path) -> None:
     assert b"PRIVATE" not in b"".join(p.read_bytes() for p in made.rglob("*") if p.is_file() and p not in keys)
 
 
+@pytest.mark.slow
 def test_a_site_knows_its_own_key_and_the_authority_and_has_its_own_policy(made: Path) -> None:
     for number in (0, 1):
         site = Layout.read(made).site(number)
@@ -310,6 +312,7 @@ def test_status_says_that_a_policy_written_after_the_start_does_not_hold_yet(
     assert printed == [[], [later]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["an older file", "a link", "none"])
 def test_status_says_that_a_policy_which_was_put_in_place_of_the_one_of_the_start_does_not_hold_yet(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], how: str
@@ -344,6 +347,7 @@ def test_status_says_that_a_policy_which_was_put_in_place_of_the_one_of_the_star
     assert (before, after) == ([], [later])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flags", "metrics"),
     [("", "all"), ("--metrics none", "none"), ("--epsilon 2", "none"), ("--epsilon 2 --metrics private", "private")],
@@ -353,6 +357,7 @@ def test_init_writes_what_may_leave_beside_the_tensors(tmp_path: Path, flags: st
     assert Policy.read(Layout.read(tmp_path / "fed").site(0) / "policy.toml").metrics == metrics
 
 
+@pytest.mark.slow
 def test_init_says_whose_uploads_may_leave(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", str(tmp_path / "fed"), "--clients", "1", "--methods", "hyperfl,fedavg"]) == 0
     assert "policies          let the uploads of hyperfl, fedavg leave;" in capsys.readouterr().out
@@ -408,6 +413,7 @@ def test_status_says_that_nothing_is_at_work(made: Path, capsys: pytest.CaptureF
     assert "ended 0 processes" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_up_says_why_a_server_does_not_start(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -501,6 +507,7 @@ def test_a_process_that_got_an_old_id_is_nobodys(part: Path) -> None:
         assert processes.alive(part, "part") is None
 
 
+@pytest.mark.slow
 def test_a_program_that_has_ended_is_not_alive_though_nobody_looked(part: Path) -> None:
     begin(part, "echo 'no luck' >&2; exit 3")
     wait_for(lambda: processes.alive(part, "part") is None)

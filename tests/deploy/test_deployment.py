@@ -323,6 +323,7 @@ def test_the_port_for_sites_speaks_http_2_over_tls(federation: Layout) -> None:
         assert plain.recv(9)[3:4] != b"\x04"  # nothing is said in the clear
 
 
+@pytest.mark.slow
 def test_the_server_is_known_by_its_own_authority_alone(federation: Layout, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(certificates.authority().public)
     with pytest.raises(ssl.SSLCertVerificationError):
@@ -345,6 +346,7 @@ def as_site_0(layout: Layout, folder: Path, changed: dict[str, Path]) -> tuple[i
     return pid, (folder / "supernode.log").read_text(errors="replace")
 
 
+@pytest.mark.slow
 def test_a_key_that_is_not_registered_is_refused(federation: Layout, tmp_path: Path) -> None:
     key = tmp_path / "node-key"
     key.touch(0o600)

@@ -148,6 +148,7 @@ def ends(pid: int, seconds: float = 120) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.slow
 def test_only_who_knows_the_secret_is_given_messages(tmp_path: Path) -> None:
     file = tmp_path / "executor.secret"
     file.write_bytes(b"of an earlier start")
@@ -168,6 +169,7 @@ def test_only_who_knows_the_secret_is_given_messages(tmp_path: Path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600 and len(file.read_bytes()) == 32
 
 
+@pytest.mark.slow
 def test_a_site_whose_executor_dies_ends_too(tmp_path: Path) -> None:
     with site(tmp_path, "--port", "29") as running:
         try:

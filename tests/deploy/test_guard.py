@@ -491,6 +491,7 @@ def test_an_answer_to_nothing_stays_and_its_message_is_answered_by_the_site() ->
     assert refused(one) == "its process died"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(30)
 def test_an_answer_to_nothing_keeps_no_other_back() -> None:
     one = site()
@@ -541,6 +542,7 @@ def test_a_run_that_ends_while_its_message_comes_leaves_nothing_to_do(where: str
     assert not one.state.get_messages(run_ids=[RUN])
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("before", [True, False])
 def test_an_answer_to_an_ended_run_keeps_no_other_back(before: bool) -> None:
@@ -564,6 +566,7 @@ def test_an_answer_to_an_ended_run_keeps_no_other_back(before: bool) -> None:
     assert sent.metadata.reply_to_message_id == one.link.message.metadata.message_id and not sent.has_error()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("where", ["get_run", "confirm_message_received"])
 def test_of_runs_that_end_one_after_the_other_only_the_last_one_that_lives_is_answered(where: str) -> None:
@@ -588,6 +591,7 @@ def test_of_runs_that_end_one_after_the_other_only_the_last_one_that_lives_is_an
     assert [m.metadata.run_id for m in one.link.sent] == [RUN, RUN + 4] and not one.link.sent[1].has_error()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(30)
 def test_a_message_that_comes_again_after_its_run_seemed_over_is_answered_once() -> None:
     """Two processes may have worked on it; the answer of the second one keeps no later answer back."""

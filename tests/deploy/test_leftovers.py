@@ -145,6 +145,7 @@ def left(folder: Path, tmp_path: Path, place: str = "state") -> set[str]:
     return {name for name, one in names.items() if one in there[0]}
 
 
+@pytest.mark.slow
 def test_private_tensors_go_where_the_run_is_over_alone(
     fed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

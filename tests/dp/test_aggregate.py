@@ -477,6 +477,7 @@ def entries(folder: Path, adversary: str = "aggregate", unit: str = "client") ->
     return entry
 
 
+@pytest.mark.slow
 def test_result_and_report_have_both_claims(running: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run.run(running)
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3, 2), rel=1e-9)
@@ -566,6 +567,7 @@ def test_the_least_that_any_attempt_allowed_is_counted(running: Experiment) -> N
     assert any("A sum has the noise of 2 clients or more" in one for one in entries(folder)["assumptions"])
 
 
+@pytest.mark.slow
 def test_rounds_of_which_nobody_noted_the_least_count_as_of_single_updates(running: Experiment) -> None:
     """As of a run that older code began: its rounds may have allowed for any number."""
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
@@ -577,6 +579,7 @@ def test_rounds_of_which_nobody_noted_the_least_count_as_of_single_updates(runni
     assert entries(folder)["epsilon"] == entries(folder, "server")["epsilon"] == gaussian(3, 3)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment) -> None:
     strict = dataclasses.replace(running, set=(*running.set, "noise_shares=1"))
     killed(strict, 2, resumed=False)
@@ -584,6 +587,7 @@ def test_a_resumed_run_that_allows_fewer_claims_less(running: Experiment) -> Non
     assert entries(folder)["epsilon"] == pytest.approx(gaussian(3 * sqrt(3), 3), rel=1e-9)
 
 
+@pytest.mark.slow
 def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(running: Experiment) -> None:
     """Five rounds of sums of four fit, and fewer of sums of two."""
     budget = (gaussian(3 * sqrt(2), 5) + gaussian(3 * sqrt(2), 6)) / 2

@@ -213,6 +213,7 @@ def test_an_unknown_rule_and_an_infinite_bound_are_refused() -> None:
         PerExample(model, clipping="automatic").clipped_sum(lambda: model(torch.zeros(1, 2))[:, 0], inf)
 
 
+@pytest.mark.slow
 def test_both_rules_cost_the_same_epsilon(tiny: Experiment) -> None:
     each = [of(tiny, "dp_fedavg", "batches=poisson", f"clipping={rule}") for rule in ("abadi", "automatic")]
     claims = [Ledger(resolve(one), Task.load(one, None).split).claims() for one in each]

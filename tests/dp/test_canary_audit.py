@@ -392,6 +392,7 @@ def scores(folder: Path) -> Tensor:
     return load_file(last)["canaries/scores"]
 
 
+@pytest.mark.slow
 def test_a_result_has_the_lower_bound_beside_the_upper(whole: Path) -> None:
     (with_bound,) = (entry for entry in privacy(whole) if "lower" in entry)
     assert (with_bound["unit"], with_bound["adversary"]) == ("example", "server")

@@ -143,6 +143,7 @@ def test_poisson_batches_count_all_steps_at_the_rate_of_the_smallest_client() ->
         assert against(experiment, "example", apart(25, 9)) == epsilon(6 / sqrt(3), 1, 30)
 
 
+@pytest.mark.slow
 def test_noise_drawn_for_each_example_counts_as_often_as_a_batch_surely_has_it() -> None:
     for batches, steps, rate in (("shuffled", 10, 1.0), ("poisson", 30, 0.5)):
         experiment = asked("fed_cdp", "noise_multiplier=2", "draws=example", f"batches={batches}")
@@ -151,6 +152,7 @@ def test_noise_drawn_for_each_example_counts_as_often_as_a_batch_surely_has_it()
     assert against(wide, "example") == epsilon(2 * sqrt(25) / sqrt(3), 1, 10)
 
 
+@pytest.mark.slow
 def test_copies_in_other_clients_are_further_runs_for_an_example_and_none_for_a_client() -> None:
     copies = held(range(25), range(5, 25))
     experiment = asked("fed_cdp", "noise_multiplier=6")
@@ -364,6 +366,7 @@ PROTECTED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "chosen", "unit", "adversary", "changes"), PROTECTED)
 def test_a_target_is_reached_from_below_and_settling_again_changes_nothing(
     method: str, chosen: tuple[str, ...], unit: str, adversary: str, changes: dict[str, Any]

@@ -352,6 +352,7 @@ def test_the_claim_is_of_the_methods_steps_and_the_answers_in_turn() -> None:
     assert "ignores" not in sentences and "not shown" not in sentences and "to an L2 norm of 1." not in sentences
 
 
+@pytest.mark.slow
 def test_answers_get_no_credit_for_sampling() -> None:
     """Poisson batches of 10 of at least 20: the method's steps are sampled, the answers hold all examples."""
     private = claims(asked("fed_cdp", "noise_source=secure", "batches=poisson", metrics="private"))
@@ -455,6 +456,7 @@ def epsilon_of_clients(folder: Path) -> float:
     return entry["epsilon"]
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_is_asked_for_again_counts(small: Experiment) -> None:
     folder = killed_in_evaluation(private_run(small))
     assert sim.main(["--resume", str(folder)]) == 0
@@ -463,6 +465,7 @@ def test_an_evaluation_that_is_asked_for_again_counts(small: Experiment) -> None
     assert epsilon_of_clients(folder) == counted > gaussian(Phase(6.0, 1.0, 2), Phase(10.0, 1.0, 4))
 
 
+@pytest.mark.slow
 def test_a_budget_does_not_allow_for_another_evaluation(small: Experiment) -> None:
     two, three = (gaussian(Phase(6.0, 1.0, t), Phase(10.0, 1.0, t + 1)) for t in (2, 3))
     folder = killed_in_evaluation(private_run(small, epsilon_budget=(two + three) / 2))

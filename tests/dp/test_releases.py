@@ -219,6 +219,7 @@ def test_nobody_with_the_seed_knows_the_cohorts_of_secure_noise(small: Experimen
     assert not list((tmp_path / "seed" / "checkpoint").glob("cohort-key-*"))
 
 
+@pytest.mark.slow
 def test_cohorts_are_drawn_from_the_seed_where_no_claim_rests_on_them(small: Experiment, tmp_path: Path) -> None:
     """Then the rounds of one client are known beforehand, and the claim counts these."""
     changes = {"method": "fed_cdp", "net": "mlp", "split": "sampled", "rounds": 8, "attack": ("none",), "clients": 6}

@@ -143,6 +143,7 @@ def test_a_run_goes_on_with_its_own_cohort_alone(tmp_path: Path) -> None:
         run.resume(dataclasses.replace(run.stored(tmp_path / "cut"), cohort="3"))
 
 
+@pytest.mark.slow
 def test_auto_becomes_a_number_and_a_1_is_noted_with_its_reason(tmp_path: Path) -> None:
     run.run(dataclasses.replace(small(cohort="auto", rounds=1), out=tmp_path / "dense"))
     result = json.loads((tmp_path / "dense" / "result.json").read_text())

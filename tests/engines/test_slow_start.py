@@ -55,6 +55,7 @@ def test_a_start_that_timed_out_is_tried_once_more(
     assert capsys.readouterr().err == (LINE if tried == 2 else "")
 
 
+@pytest.mark.slow
 def test_the_second_try_looks_longer_for_its_node(small: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ray's own limit is fixed in its code: a look-up that fails when it is over ends the start."""
     lookups: list[int] = []

@@ -81,6 +81,7 @@ def test_a_plugin_named_in_the_core() -> None:
     assert found(plugins_named_in_the_core, flfw__command__a='x = "peek"\n') == []
 
 
+@pytest.mark.slow
 def test_words_that_the_core_uses_for_something_else_may_name_a_plugin() -> None:
     plugins = [Source(f"clients/defences/{name}.py", "") for name in ("sign", "clip", "noise", "median", "topk")]
     assert list(plugins_named_in_the_core([*read(ROOT), *plugins])) == []
@@ -122,6 +123,7 @@ WRONG_IMPORTS = {
 }
 
 
+@pytest.mark.slow
 def test_wrong_imports_break_the_contracts(tmp_path: Path) -> None:
     """Each contract of pyproject.toml is kept by the sources, and names each import that breaks it."""
     for name in ("flfw", "strategies", "clients", "attacks", "papers", "benchmarks"):
@@ -145,6 +147,7 @@ def lint_imports(folder: Path) -> str:
     return subprocess.run([program, "--no-cache"], cwd=folder, capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.slow
 def test_a_client_process_imports_nothing_heavy() -> None:
     heavy = ("torchvision", "sklearn", "flwr_datasets", "pandas", "scipy", "matplotlib", "torch._dynamo", "ray")
     modules = [

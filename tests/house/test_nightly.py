@@ -108,6 +108,7 @@ def test_a_failure_is_recorded_and_a_changed_tree_is_refused(project: Path) -> N
     assert run(project, "engine").returncode == 2
 
 
+@pytest.mark.slow
 def test_limits_name_only_what_is_measured() -> None:
     """Every limit but those of tests and seconds is measured from the files themselves."""
     import tomllib

@@ -41,6 +41,7 @@ def test_a_run_takes_a_data_set_and_a_split_of_a_users_own(tmp_path: Path) -> No
     assert result["final"]["acc_global"] > 0.5
 
 
+@pytest.mark.slow
 def test_a_result_names_the_weights_of_a_pretrained_network(tmp_path: Path) -> None:
     for net in (tiny_backbone.NAME, "linear"):
         experiment = asked(net=net, train="auto", out=tmp_path / net.rpartition(":")[2])

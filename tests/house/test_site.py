@@ -119,6 +119,7 @@ def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
     assert styles == []
 
 
+@pytest.mark.slow
 def test_the_site_has_the_docstrings_and_what_pages_link_outside_docs(site: Path) -> None:
     experiment = (site / "api" / "experiment.html").read_text()
     assert "local_epochs" in experiment and "Passes over a client's own data in each round." in experiment

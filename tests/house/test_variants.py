@@ -101,6 +101,7 @@ def test_glorots_start_has_its_bounds_and_no_biases() -> None:
             assert 0.95 * bound < largest <= bound and module.bias is not None and not module.bias.any()
 
 
+@pytest.mark.slow
 def test_all_who_take_part_begin_with_glorots_weights(tmp_path: Path) -> None:
     """The first broadcast as it was recorded, the client's model, the server's, and the resolved one."""
     given = without_auto(

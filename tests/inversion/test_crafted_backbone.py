@@ -79,6 +79,7 @@ def crafted_for(net: nn.Module, places: tuple[int, ...] = PLACES) -> CraftedAdap
 # --- the crafted network ---
 
 
+@pytest.mark.slow
 def test_tokens_pass_and_units_measure_one_place(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = built(monkeypatch, file), images(3, "batch")
     crafted = crafted_for(net)
@@ -129,6 +130,7 @@ def test_patches_of_a_batch_are_read_off_and_grouped(file: Path, monkeypatch: py
     assert len(pairs) == len({label for label, _ in pairs}) == len(set(true)) == 4
 
 
+@pytest.mark.slow
 def test_one_gradient_holds_a_whole_image(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     net, x = built(monkeypatch, file), images(1, "batch")
     crafted = crafted_for(net, tuple(range(64)))
@@ -297,6 +299,7 @@ def test_crafted_rows_are_repeated_and_others_are_not(file: Path, monkeypatch: p
     assert repeated_rows(crafted_for(net, tuple(range(64)) * 2).tensors[f"{DOWN}.weight"]) == 0  # a unit for each place
 
 
+@pytest.mark.slow
 def test_a_server_can_hide_repeated_rows(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the rule is blind: numbers that sum to 0 in coordinates that are equal in all tokens change no unit."""
     net, x, y = built(monkeypatch, file), images(4, "batch"), torch.arange(4)

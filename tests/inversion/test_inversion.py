@@ -464,6 +464,7 @@ def signed(iterations: int, lr: float, drops: tuple[float, ...] = (3 / 8, 5 / 8,
     return AdamDescent(iterations, lr, signed=True, drops=drops)
 
 
+@pytest.mark.slow
 def test_steps_fall_to_a_tenth_at_three_five_and_seven_eighths() -> None:
     slope = torch.tensor([-1.0, 1.0, -5.0, 1e-3, -1e-3])
     # Adam on a constant sign steps by the learning rate: of 8 steps 3 of 0.1, 2 of 0.01, 2 of 0.001, 1 of 0.0001.
@@ -607,6 +608,7 @@ def test_of_several_starts_the_one_with_the_lowest_distance_counts() -> None:
         assert_found_alike(result, b if later else a)
 
 
+@pytest.mark.slow
 def test_what_is_solved_is_not_searched_for_again() -> None:
     victim, starts = linear_victim(), []
     (x, easy), (_, hard) = (linear_target(victim, given) for given in range(2))
@@ -639,6 +641,7 @@ def test_a_search_that_ends_too_far_off_found_nothing(lost: float, result: bool)
     assert (one.matched < inf) is result
 
 
+@pytest.mark.slow
 def test_stages_go_on_from_where_the_last_one_ended_and_the_last_alone_is_reported() -> None:
     victim = linear_victim()
     x, target = linear_target(victim)

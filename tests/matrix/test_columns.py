@@ -146,6 +146,7 @@ def silent(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return matrix.run(Matrix(methods=("dp_fedavg", "local_only"), seeds=(0, 1)), experiment, folder)
 
 
+@pytest.mark.slow
 def test_runs_without_reported_accuracies_are_complete(silent: Path) -> None:
     record = json.loads((silent / "matrix.json").read_text())
     assert [cell["state"] for cell in record["cells"]] == ["complete"] * 4

@@ -171,6 +171,7 @@ def test_each_cell_is_a_run_of_its_own(whole: Path) -> None:
     assert json.loads((whole / NAMES[3] / "result.json").read_text())["config"]["seed"] == 1
 
 
+@pytest.mark.slow
 def test_the_seeds_of_a_combination_are_pooled(whole: Path) -> None:
     plain, halved = about(whole)["combinations"]
     assert (plain["defence"], halved["defence"]) == ("none", HALVES)
@@ -373,6 +374,7 @@ def test_matrices_go_on_where_they_were_and_keep_the_runs_of_a_matrix_alone(both
     assert [path.name for path in sorted(copy.iterdir())] == ["cancer", "digits", "matrix.md", "matrix.tex"]
 
 
+@pytest.mark.slow
 def test_the_command_prints_each_data_set(both: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     copy = shutil.copytree(both, tmp_path / "copy")
     assert matrix.main(["datasets=digits,cancer", "seeds=0"], (), replace(IID, out=copy)) == 0
@@ -597,6 +599,7 @@ def headline(page: str) -> str:
     return " ".join(re.sub(r"<[^>]+>", "", result[1]).split())
 
 
+@pytest.mark.slow
 def test_the_first_sentence_names_the_most_and_the_least(tmp_path: Path) -> None:
     eight = [entry(verdict="leaks", images=8)], [row(n, 26.0 + n) for n in range(8)]
     plain = written(tmp_path / "plain", *eight)
@@ -673,6 +676,7 @@ def test_an_unaudited_matrix_still_compares_accuracy(tmp_path: Path) -> None:
     assert render(about(folder), [], [], ranked({})).count("<h1>Nothing has been measured yet") == 1
 
 
+@pytest.mark.slow
 def test_a_plain_run_can_be_read(tmp_path: Path) -> None:
     run = read(run_one(replace(SMALL, out=tmp_path / "run")))
     assert len(run.rows) == 2 and run.seed == 0 and all(row.recovered for row in run.rows)

@@ -31,6 +31,7 @@ def test_a_sketch_is_linear():
     torch.testing.assert_close(sketch.of(both), 2 * sketch.of(TENSORS) - sketch.of(other))
 
 
+@pytest.mark.slow
 def test_inner_products_are_right_on_average_and_their_spread_is_that_of_the_width():
     rng = torch_generator(0, "vectors")
     a, b = torch.randn(2, 400, generator=rng) + 1  # without signs, what meets in a sum would not cancel

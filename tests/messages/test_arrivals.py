@@ -131,6 +131,7 @@ def test_what_cannot_be_read_costs_its_sender_alone(node: int, reason: str, lie:
     assert replies(Stored(**{f"node{node}": lie})) == expected
 
 
+@pytest.mark.slow
 def test_objects_that_never_come_hold_the_others_up_to_the_deadline() -> None:
     def incomplete(asked: Message) -> Sent:
         whole = sealed(answering(asked, honest(asked)))
@@ -141,6 +142,7 @@ def test_objects_that_never_come_hold_the_others_up_to_the_deadline() -> None:
     assert 0.9 < time.monotonic() - began < 4
 
 
+@pytest.mark.slow
 def test_an_answer_that_has_not_come_is_waited_for_and_the_others_are_fetched_after_it() -> None:
     began = time.monotonic()
 

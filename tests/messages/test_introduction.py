@@ -177,6 +177,7 @@ def test_without_tolerance_a_lie_ends_the_run_in_one_line(change: dict[str, Any]
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_who_stays_away_is_left_out_where_failures_are_tolerated(small: Experiment) -> None:
     roster, began = Roster(Tolerance("drop")), time.monotonic()
     answers = Enrolment(InProcessGrid(apps.client, 2, small.to_run_config()), roster, 3, WAIT).begin()

@@ -38,6 +38,7 @@ def taken_by(module: ModuleType) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.slow
 def test_what_is_late_is_asked_for_again_soon() -> None:
     module = ModuleType("grid")
     module.pull_objects = inflatable_utils.pull_objects  # type: ignore[attr-defined]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
+import pytest
 import torch
 from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -149,6 +150,7 @@ def test_error_replies_keep_their_place() -> None:
     assert [reply.has_error() for reply in replies] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_the_timeout_ends_the_replies() -> None:
     late = LateGrid(3, arrival=[0, 1])
     replies = StreamingGrid(late).send_and_receive([message(p) for p in range(3)], timeout=0.3)

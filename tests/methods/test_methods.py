@@ -209,6 +209,7 @@ def test_sends_what_it_declares_and_keeps_the_rest(small: Experiment, tmp_path: 
         assert torch.equal(kept[name], value)
 
 
+@pytest.mark.slow
 def test_hyperfl_sends_the_hypernetwork_and_nothing_else(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(small, method="hyperfl")
     client = make_client(experiment, 2, tmp_path)
@@ -218,6 +219,7 @@ def test_hyperfl_sends_the_hypernetwork_and_nothing_else(small: Experiment, tmp_
     assert set(probe) == set(sent)
 
 
+@pytest.mark.slow
 def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(small, method="hyperfl")
     honest = resolve(experiment).client
@@ -377,6 +379,7 @@ def test_a_seed_repeats_and_another_differs(small: Experiment, tmp_path: Path, m
     assert all(row["loss"] is not None for training in (one, other) for row in training["clients"])  # None: not finite
 
 
+@pytest.mark.slow
 def test_a_client_goes_on_from_its_own_last_round(small: Experiment, tmp_path: Path) -> None:
     """With two of four clients a round, private tensors skip the rounds their client sat out."""
     experiment = dataclasses.replace(small, method="fedper", clients=4, sample=1, rounds=4)

@@ -467,6 +467,7 @@ def test_clients_rounds_steps_and_layers_have_independent_noise(tiny: Experiment
 LAYERS = ("extractor.1", "extractor.3")
 
 
+@pytest.mark.slow
 def test_noise_that_is_secure_is_another_one_each_time(tiny: Experiment, tmp_path: Path) -> None:
     for method, owner in (("fed_cdp", "client"), ("fed_sdp", "client"), ("dp_fedavg", "server"), ("fed_sdp", "server")):
         unit = {"dp_fedavg": "unit=client", "fed_sdp": f"noised_by={owner}"}.get(method, "clip=1")

@@ -144,6 +144,7 @@ def test_a_run_ends_when_patience_does_and_says_so(ended: Path) -> None:
     assert kept.name.startswith("round-00004-")
 
 
+@pytest.mark.slow
 def test_the_last_audited_round_is_the_one_in_which_it_ended(ended: Path) -> None:
     results = result(ended)
     assert [(entry["round"], entry["verdict"]) for entry in results["audit"]] == [
@@ -184,6 +185,7 @@ def test_a_run_that_was_cut_short_comes_to_the_same_end(ended: Path, tmp_path: P
     assert_same(ended, folder)
 
 
+@pytest.mark.slow
 def test_a_patience_that_outlasts_the_rounds_changes_nothing(tmp_path: Path) -> None:
     flags = "--rounds 3 --patience 3 --audit-rounds last"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0
@@ -209,6 +211,7 @@ def test_a_run_of_whose_audited_rounds_none_came_has_an_empty_audit(tmp_path: Pa
     assert (tmp_path / "run" / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_recordings_of_a_run_that_ended_early_are_audited_again(
     ended: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -232,6 +235,7 @@ class AsksForUploads(ByGuess):
         return torch.zeros(known.model.inputs.shape)
 
 
+@pytest.mark.slow
 def test_uploads_are_recorded_of_a_round_that_turns_out_to_be_the_last(tmp_path: Path) -> None:
     flags = "--rounds 9 --patience 2 --audit-rounds last --attack tests.methods.test_patience:AsksForUploads"
     assert sim.main([*STILL.split(), *flags.split(), "--out", str(tmp_path / "run")]) == 0

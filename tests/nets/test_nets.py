@@ -247,6 +247,7 @@ def test_torchvisions_networks_extract_maps_in_0_to_1_from_images_of_many_sizes(
         assert net.classifier(f).shape == (1, 10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TORCHVISIONS)
 def test_torchvisions_networks_are_theirs_but_for_a_sigmoid_and_dropout(name: str) -> None:
     """The same weights from the same generator, and the same scores with a sigmoid where the network is cut."""

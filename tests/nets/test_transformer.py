@@ -130,6 +130,7 @@ def test_an_attackers_model_of_the_client_has_the_same_loss() -> None:
             torch.testing.assert_close(computed[name], value, atol=1e-6, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_labels_are_read_off_raw_inputs_however_they_are_normalised() -> None:
     net, x, y = language_model(), raw(texts(2)), torch.tensor([7, 250])
     known, inputs = tensors(net), Inputs.from_constants((8,), (0.25,) * 8, (0.5,) * 8)

@@ -41,6 +41,7 @@ def cell(path: str = CELL) -> Cell:
 # --- the list ---
 
 
+@pytest.mark.slow
 def test_all_that_is_wanted_is_there_once_and_at_full_scale() -> None:
     listed = list(items())
     assert len({item.name for item in listed}) == len(listed) > 300
@@ -113,6 +114,7 @@ SUPERSEDED: frozenset[str] = frozenset()
 """File names of records that are kept although their cell is to be measured again."""
 
 
+@pytest.mark.slow
 def test_the_committed_records_are_of_full_runs_and_found_by_the_list() -> None:
     kept = read(FOLDER)
     assert len(kept) >= LEAST_RECORDS

@@ -73,6 +73,7 @@ def test_the_features_are_the_client_s_own_and_the_server_s_last(finished: Path)
                 assert np.array_equal(value.numpy(), last.arrays[name].numpy())
 
 
+@pytest.mark.slow
 def test_features_are_of_own_examples_and_generated_ones_of_their_labels(finished: Path) -> None:
     run = restored(finished)
     task, model = run.task, run.model(1)

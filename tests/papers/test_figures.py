@@ -58,6 +58,7 @@ def texts(svg: Path) -> set[str]:
 # --- numbers ---
 
 
+@pytest.mark.slow
 def test_the_csv_holds_what_result_json_says(tmp_path: Path) -> None:
     other = [{"round": 1, "loss": 1, "acc_global": 0.25, "acc_local": 0.5, "extra": {}}]
     one, two = written(tmp_path / "one"), written(tmp_path / "two", other, method="fedavg", defence="prune")
@@ -168,6 +169,7 @@ def test_the_same_run_gives_the_same_bytes(finished: Path, tmp_path: Path) -> No
     assert [path.read_bytes() for path in once] == [path.read_bytes() for path in again]
 
 
+@pytest.mark.slow
 def test_an_embedding_is_the_one_that_the_server_went_on_from(copied: Path) -> None:
     stored = stored_experiment(copied)
 
@@ -185,6 +187,7 @@ def test_an_embedding_is_the_one_that_the_server_went_on_from(copied: Path) -> N
     assert sorted(result) == [0, 1, 2, 4, 5] and result[0].tolist() == kept(0, 1) != kept(0, 2)
 
 
+@pytest.mark.slow
 def test_state_is_kept_if_asked_and_purged_all_the_same(copied: Path, capsys: pytest.CaptureFixture[str]) -> None:
     experiment = replace(stored_experiment(copied).experiment, out=copied)
     assert experiment.keep_state and not Experiment().keep_state and "keep-state" not in experiment.decisive
@@ -213,6 +216,7 @@ def test_state_that_is_not_whole_is_refused(copied: Path) -> None:
         embeddings.embeddings(copied)
 
 
+@pytest.mark.slow
 def test_a_method_without_private_embeddings_is_named(small: Experiment, capsys: pytest.CaptureFixture[str]) -> None:
     folder = run(replace(small, net="linear", keep_state=True))
     capsys.readouterr()
@@ -485,6 +489,7 @@ def test_lines_go_through_the_rows_and_bear_their_names() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_names_keep_apart_however_near_the_lines_end() -> None:
     figure = drawing.training(course(*"abcdefgh"), "title")
     figure.canvas.draw()
@@ -539,6 +544,7 @@ def test_inks_are_apart_in_grey() -> None:
     assert min(np.diff(greys)) > 0.08
 
 
+@pytest.mark.slow
 def test_norms_of_a_model_that_has_diverged_are_drawn_as_far_as_they_are_numbers() -> None:
     rows: list[dict[str, Any]] = [
         {"state": state, "iteration": i, "clients": 2, "mean": mean, "low": mean / 2, "high": 2 * mean}

@@ -69,6 +69,7 @@ def signalled_after(number: int, done: int, monkeypatch: pytest.MonkeyPatch) -> 
 # --- one run ---
 
 
+@pytest.mark.slow
 def test_at_the_end_of_the_time_a_run_stops_and_the_next_call_goes_on_with_it(
     limits: Gathering, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -102,6 +103,7 @@ def test_the_alarm_comes_at_the_end_of_the_time_and_leaves_others_timers() -> No
     assert 100 < signal.setitimer(signal.ITIMER_REAL, 0.0)[0] <= 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code", "word"), [("SIGINT", 130, "interrupted"), ("SIGTERM", 143, "terminated")])
 def test_a_signal_ends_the_command_in_one_line(
     number: str, code: int, word: str, limits: Gathering, monkeypatch: pytest.MonkeyPatch,
@@ -120,6 +122,7 @@ def test_a_slow_machine_ends_no_run(limits: Gathering, monkeypatch: pytest.Monke
     assert gather(replace(limits, minutes=1)) == 1
 
 
+@pytest.mark.slow
 def test_a_cut_run_of_other_settings_names_is_begun_anew(
     limits: Gathering, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -131,7 +134,7 @@ def test_a_cut_run_of_other_settings_names_is_begun_anew(
     stored["experiment"]["rounds-of-old"] = stored["experiment"].pop("rounds")
     path.unlink()
     seal(path.parent, "experiment", ".json", json.dumps(stored).encode())
-    assert gather(limits) == 1 and "begun anew: Expected an experiment of this version" in capsys.readouterr().err
+    assert gather(limits) == 1 and "begun anew: Expected the settings of this version" in capsys.readouterr().err
 
 
 # --- several ---

@@ -116,6 +116,7 @@ def test_other_data_are_none_of_the_clients_own(finished: Path) -> None:
     assert f"{inversions.OTHER}, {TRUE} features" in {row["row"] for row in rows}
 
 
+@pytest.mark.slow
 def test_a_run_that_did_not_end_is_refused(finished: Path, tmp_path: Path) -> None:
     begun = shutil.copytree(finished, tmp_path / "begun")
     (begun / "result.json").unlink()
@@ -123,6 +124,7 @@ def test_a_run_that_did_not_end_is_refused(finished: Path, tmp_path: Path) -> No
         restored(begun)
 
 
+@pytest.mark.slow
 def test_of_several_weights_the_best_is_shown(finished: Path) -> None:
     run, both = restored(finished), replace(FEW, tv=(0.0, 5.0))
     rows = [

@@ -80,6 +80,7 @@ def test_the_folder_of_a_matrix_stands_for_its_complete_runs(tmp_path: Path) -> 
     assert figures.write([tmp_path / "m"], only=["leakage"])[0] == tmp_path / "m" / "figures" / "leakage.svg"
 
 
+@pytest.mark.slow
 def test_points_of_a_curve_stand_at_their_sizes(tmp_path: Path) -> None:
     sizes: list[tuple[str, int, int, int | None]] = [("batch", 4, 1, None), ("ladder", 4, 5, None), ("group", 8, 1, 2)]
     psnr = {"mean": 12.0, "low": 11.0, "high": 14.0}
@@ -153,6 +154,7 @@ def test_colours_differ_in_grey_and_for_the_colour_blind() -> None:
 # --- files ---
 
 
+@pytest.mark.slow
 def test_a_pdf_has_fonts_as_truetype_and_the_width_of_a_column(tmp_path: Path) -> None:
     run = attacked(tmp_path / "run", close(30.0))
     files = figures.write([run], tmp_path / "out", ["pdf", "svg", "png"], ["leakage"], columns="one")

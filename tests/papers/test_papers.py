@@ -444,6 +444,7 @@ def test_a_cell_is_the_mean_over_its_seeds(done: Path) -> None:
         assert (row.status, row.scale, row.code, row.published) == ("measured", "quick", code_hash(), 50)
 
 
+@pytest.mark.slow
 def test_what_was_measured_is_not_run_again(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before, table_before = results_in(copy), rows(copy)
     assert len(before) == 4
@@ -618,6 +619,7 @@ def test_a_table_whose_numbers_are_lost_says_so_and_is_measured_all_the_same(
     assert all(reason.startswith("Expected a data root") for reason in result.reason)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["dcs2.1", "dcs2.2"])
 @pytest.mark.parametrize("scale", ["quick", "full"])
 def test_every_row_of_the_lost_tables_is_an_experiment_that_can_be_resolved(name: str, scale: Any) -> None:

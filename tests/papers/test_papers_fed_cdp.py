@@ -183,6 +183,7 @@ def test_table_6_is_the_paper_s_count_with_the_true_figure_beside_it(cell: Cell)
     assert true[unit, "server"] > 1  # always more than the paper prints
 
 
+@pytest.mark.slow
 def test_table_6_needs_no_training(tmp_path: Path) -> None:
     """The embedded data, through the command."""
     subject = replace(published.table("fed_cdp.6"), cells=tuple(CELLS_OF_TABLE_6))
@@ -226,6 +227,7 @@ def test_table_1_is_what_the_data_and_the_split_really_have(tmp_path: Path) -> N
     ]
 
 
+@pytest.mark.slow
 def test_an_iteration_s_time_is_that_of_training_and_its_ratio_that_of_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     run = without_auto(preset_of("fed_cdp.3/Fed-CDP/Cancer", "quick").experiments[0])
     assert timing.plain(run) == replace(

@@ -266,6 +266,7 @@ def test_so_are_those_of_a_single_step(call: Callable[[], float], message: str) 
 # --- the command ---
 
 
+@pytest.mark.slow
 def test_the_command_prints_every_bound(capsys: pytest.CaptureFixture[str]) -> None:
     """Columns of epsilons; the moments accountant's are Fed-CDP's Table VI, but for its one step more."""
     assert compositions.main(["--steps", "10000", "300"]) == 0

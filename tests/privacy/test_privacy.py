@@ -206,6 +206,7 @@ def composed_delta(q: float, sigma: float, steps: int, eps: float, removed: bool
     return float((total * -np.expm1(np.minimum(eps - losses, 0.0))).sum())
 
 
+@pytest.mark.slow
 def test_prv_bounds_the_convolved_losses_in_both_directions() -> None:
     q, sigma, steps = 0.1, 2.0, 10
     eps = found(sigma, q, steps, "prv")
@@ -214,6 +215,7 @@ def test_prv_bounds_the_convolved_losses_in_both_directions() -> None:
     assert composed_delta(q, sigma, steps, eps - 0.025, removed=True) > DELTA  # and is no looser than it says
 
 
+@pytest.mark.slow
 def test_phases_add_up_whatever_their_order_and_cut() -> None:
     a, b = sampled(6, 0.01, 500), sampled(3, 0.02, 100)
     for accountant in ACCOUNTANTS:
@@ -640,6 +642,7 @@ def test_a_true_claim_is_hardly_ever_contradicted() -> None:
     assert max(bound_of(seed, 1 / MU, 1 / MU, CANARIES, GUESSES, CLAIMED_DELTA) for seed in range(3)) < 0
 
 
+@pytest.mark.slow
 def test_noise_at_two_thirds_of_what_is_claimed_is_caught() -> None:
     assert min(bound_of(seed, 1 / MU, 2 / 3 / MU, CANARIES, GUESSES, CLAIMED_DELTA) for seed in range(3)) > 0
 

@@ -46,7 +46,7 @@ def snapshot(number: int, model: dict[str, torch.Tensor] = MODEL) -> Snapshot:
 
 def begun(folder: Path) -> Checkpoints:
     """Checkpoints of a run whose id is not random."""
-    first = {"format": 1, "id": "0" * 32, "code": "abc", "experiment": EXPERIMENT.to_run_config()}
+    first = {"format": 2, "id": "0" * 32, "code": "abc", "experiment": EXPERIMENT.to_run_config()}
     (folder / "checkpoint").mkdir(parents=True, exist_ok=True)
     seal(folder / "checkpoint", "experiment", ".json", json.dumps(first, indent=1).encode())
     return Checkpoints(folder, EXPERIMENT)

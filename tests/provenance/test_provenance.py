@@ -213,6 +213,7 @@ def test_a_result_of_an_earlier_version_has_a_report_without_sittings(tmp_path: 
         assert ("it was cut short" in page) == bool(sitting)
 
 
+@pytest.mark.slow
 def test_licence_and_citation_are_as_the_card_says_or_unknown(tmp_path: Path) -> None:
     outside = {"dataset": outside_parts.CARD_NAME, "split": outside_parts.SPLIT_NAME}
     for name, changes in {"digits": {}, "own": outside}.items():
@@ -226,6 +227,7 @@ def test_licence_and_citation_are_as_the_card_says_or_unknown(tmp_path: Path) ->
 # --- packages, machine and words ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_another_list_of_packages_gets_another_name(tmp_path: Path) -> None:
     first = write_packages(tmp_path)
     assert first == write_packages(tmp_path) and first["file"] == "environment.txt"

@@ -19,6 +19,7 @@ RUN = (
 )
 
 
+@pytest.mark.slow
 def test_a_package_of_today_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE / "package"))  # as PYTHONPATH does
     simulation(*RUN.split(), "--out", tmp_path / "run").require_done()

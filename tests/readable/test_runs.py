@@ -48,6 +48,7 @@ def test_keys_that_a_result_lacks_are_named() -> None:
 KEYS = (HERE / "result_keys.txt").read_text().split()
 
 
+@pytest.mark.slow
 def test_an_audit_made_of_todays_recordings(tmp_path: Path) -> None:
     """`--from` reads the run, and writes a result with every key that scripts rely on, and a report."""
     run, out = copied(FINISHED, tmp_path / "run"), tmp_path / "again"
@@ -91,6 +92,7 @@ def test_a_run_of_today_is_purged(tmp_path: Path) -> None:
     assert content(run)["audit"] == STORED["audit"]
 
 
+@pytest.mark.slow
 def test_a_run_of_today_is_repeated(tmp_path: Path) -> None:
     """Every figure is compared: it may differ, on another machine or with another torch, but it is there."""
     run = copied(FINISHED, tmp_path / "run")
@@ -102,6 +104,7 @@ def test_a_run_of_today_is_repeated(tmp_path: Path) -> None:
     assert (run / "verify-1" / "verify.json").is_file()
 
 
+@pytest.mark.slow
 def test_a_run_of_today_that_was_cut_short_is_resumed(tmp_path: Path) -> None:
     """Round 1 is the stored one, and round 2 follows with the clients' own tensors."""
     run = copied(CUT, tmp_path / "run")
@@ -118,6 +121,7 @@ def test_a_run_of_today_that_was_cut_short_is_resumed(tmp_path: Path) -> None:
     assert (run / "report.html").is_file()
 
 
+@pytest.mark.slow
 def test_a_run_of_today_that_was_killed_before_its_audit_is_audited(tmp_path: Path) -> None:
     run = copied(TRAINED, tmp_path / "run")
     simulation("--resume", run).require_done()

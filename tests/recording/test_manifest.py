@@ -63,6 +63,7 @@ def test_what_was_written_is_read_and_has_no_seal_then(tmp_path: Path) -> None:
     assert len(set(seals)) == 4 and all(len(seal) == 64 for seal in seals)
 
 
+@pytest.mark.slow
 def test_each_byte_of_each_line_is_sealed(tmp_path: Path) -> None:
     data = written(tmp_path).read_bytes()
     for place, byte in enumerate(data):

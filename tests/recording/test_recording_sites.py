@@ -98,6 +98,7 @@ def test_where_one_gives_too_little_away_nobody_is_probed(
     assert not list(tmp_path.glob("truth-*"))
 
 
+@pytest.mark.slow
 def test_without_record_nothing_is_written_down(recorded: Experiment, tmp_path: Path) -> None:
     silent = dataclasses.replace(recorded, record=False)
     federation.federate(sites(silent, tmp_path, ["3 1", "0 2", "5 4"]), resolve(silent))

@@ -274,6 +274,7 @@ def test_leakage_stops_where_the_attack_does(done: Path) -> None:
         assert (rungs[0].best_psnr or 0) > 40 > (rungs[1].best_psnr or 0)
 
 
+@pytest.mark.slow
 def test_what_was_found_is_written_down(done: Path) -> None:
     message = about(done)
     assert message["real"] == {"batch": 8, "steps": 12}

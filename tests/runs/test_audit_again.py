@@ -66,6 +66,7 @@ def test_a_curve_has_its_points_in_every_audited_round(recorded: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_one_example_is_read_off_softmax_regression_after_several_steps_too(recorded: Path) -> None:
     """Without momentum and decay the change of W is the sum over steps of (p - y) x', which is of rank one."""
     for entry in entries(recorded):
@@ -299,6 +300,7 @@ def test_a_run_killed_after_its_results_only_tidies_up(
     assert not any((tmp_path / "run" / name).exists() for name in ("tidying.json", "training.json", "queue", "state"))
 
 
+@pytest.mark.slow
 def test_defended_and_undefended_clients_are_told_apart(tmp_path: Path) -> None:
     flags = f"{RUN} --defence prune --defended 1 --audit-rounds 0 --curve".replace("--curve batch=1,2 steps=3 ", " ")
     result = started(tmp_path / "run", f"{flags} steps=1 --set prune.ratio=0.995 weight_decay=0 momentum=0")

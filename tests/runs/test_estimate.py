@@ -306,6 +306,7 @@ def test_the_measurements_are_foretold_from_the_own_imports_the_attacks_and_the_
     assert measuring.measuring_s(more, 2, 4.0) == one + (2 * 3 - 2) * 2 * 1.0
 
 
+@pytest.mark.slow
 def test_a_process_knows_how_old_it_is() -> None:
     code = (
         "import time; time.sleep(1); from flfw.runs.timing import since_start_s as s; print(s(), time.process_time())"

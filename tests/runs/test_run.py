@@ -111,6 +111,7 @@ def test_the_same_seed_gives_the_same_result(tmp_path: Path) -> None:
     assert any("classifier.weight" in sentence for sentence in one["audit"][0]["granted"])
 
 
+@pytest.mark.slow
 def test_a_method_that_sends_nothing_is_said_to_have_nothing_to_attack(tmp_path: Path) -> None:
     result = run(tmp_path / "run", "--method local_only --engine inproc --clients 2 --rounds 1 --local-epochs 1")
     assert result["audit"] == []
@@ -127,6 +128,7 @@ def test_tabular_data_are_audited_by_distance(tmp_path: Path) -> None:
     assert entry["distance"]["rmsd"] < 1e-4
 
 
+@pytest.mark.slow
 def test_a_defended_audit_by_who_is_not_told_is_static_only(tmp_path: Path) -> None:
     flags = "--method fedavg --net linear --engine inproc --clients 2 --rounds 1 --local-epochs 1 --attack analytic"
     result = run(tmp_path / "run", f"{flags} --images 2 --audit-rounds 0 --defence prune --set prune.ratio=0.999")
@@ -185,6 +187,7 @@ def test_validation_data_choose_the_round_of_each_client(tmp_path: Path) -> None
     assert result["rounds"][0]["extra"]["acc_validation"] > 0
 
 
+@pytest.mark.slow
 def test_a_default_name_that_another_process_takes_first_is_left_to_it(
     small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_virtual_clients_have_a_folder_only_where_ray_is(home: Path, monkeypatch
         site.Site.from_config({}, "../../etc")
 
 
+@pytest.mark.slow
 def test_what_virtual_clients_let_an_observer_read_is_audited(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They run in this process, as they would in one of Ray's."""
     for variable in ("FLFW_STATE", "FLFW_TRUTH", "FLFW_EXAMPLES"):

@@ -423,6 +423,7 @@ def test_a_message_of_another_version_is_refused_by_the_client(small: Experiment
 # --- deadlines in process -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_in_process_a_late_answer_is_a_failure_and_the_next_clients_are_not_asked(
     faulty: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def results(experiment: Experiment, folder: Path) -> dict[str, Any]:
     return json.loads((made / "result.json").read_text())
 
 
+@pytest.mark.slow
 def test_some_clients_give_the_numbers_that_they_give_among_all(given: Experiment, tmp_path: Path) -> None:
     # A deadline for a round's clients and a least number of them are no reason against fewer in the end.
     asked = dataclasses.replace(given, final="2", min_clients=3)

@@ -160,6 +160,7 @@ def test_a_line_without_its_head_counts_each_time(tmp_path: Path) -> None:
     assert numbers(first) == [0, 1]
 
 
+@pytest.mark.slow
 def test_processes_append_one_after_the_other(tmp_path: Path) -> None:
     path, started = tmp_path / "lines.jsonl", multiprocessing.get_context("spawn")
     both = [started.Process(target=_append_many, args=(path, first)) for first in (0, 100)]

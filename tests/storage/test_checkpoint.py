@@ -186,6 +186,7 @@ def test_a_run_on_ray_resumes_in_process_bit_equal(
         assert without_times(result[name]) == without_times(whole[name])
 
 
+@pytest.mark.slow
 def test_a_complete_run_is_left_alone(uninterrupted: tuple[Path, float], capsys: pytest.CaptureFixture[str]) -> None:
     before = (uninterrupted[0] / "result.json").stat().st_mtime_ns
     for further, warning in (([], ""), (["--pictures", "no"], "flags that were given anew change nothing of it")):
@@ -494,6 +495,7 @@ def test_a_mutation_under_a_matching_name_does_not_crash_either(tmp_path: Path) 
     assert refused > 400
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_ends_the_command_in_one_line(
     small: Experiment, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -525,6 +527,7 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
         require_same_data(tmp_path, "abd")
 
 
+@pytest.mark.slow
 def test_a_changed_folder_of_images_stops_a_resumed_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for number in range(6):
         for name in ("a", "b"):

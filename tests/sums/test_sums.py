@@ -130,6 +130,7 @@ def test_of_two_clients_one_s_update_follows_from_two_broadcasts(two: Path) -> N
     assert not figures["participation"]["recorded_only"]
 
 
+@pytest.mark.slow
 def test_a_peer_of_a_server_that_sends_no_mean_has_no_verdict(two: Path) -> None:
     figures = peers(Recordings(two / "observations"), {1: {0, 1}}, sends_mean=False)
     assert (figures["verdict"], figures["check"]) == ("inconclusive", None)

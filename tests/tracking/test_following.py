@@ -55,6 +55,7 @@ def test_no_pictures_are_handed_over_unless_they_were_asked_for(tmp_path: Path) 
         assert names == ["result.json", "report.html"] and shown == [False, handed]
 
 
+@pytest.mark.slow
 def test_rounds_are_handed_over_while_the_run_goes_on(tmp_path: Path) -> None:
     journal = tmp_path / "history.jsonl"
     follower = Follower(NOTING, Experiment(), tmp_path, "live", journal, TrackerNotes(tmp_path))
@@ -86,6 +87,7 @@ def test_a_resumed_run_goes_on_with_its_record_after_the_rounds_it_has(tmp_path:
     assert json.loads((folder / NOTES).read_text()) == {NOTING: {"record": "record-7", "round": 3}}
 
 
+@pytest.mark.slow
 def test_a_tracker_that_fails_is_said_once_and_ends_no_run(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     folder = run.run(tiny(tmp_path / "run", rounds=3, track=(FAILING, NOTING)))
     lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("warning:")]
@@ -95,6 +97,7 @@ def test_a_tracker_that_fails_is_said_once_and_ends_no_run(tmp_path: Path, capfd
     assert json.loads((folder / NOTES).read_text())[FAILING]["round"] == 1  # so a resumed run hands over round 2
 
 
+@pytest.mark.slow
 def test_a_tracker_that_does_not_come_to_its_end_costs_no_other_one_its_figures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -154,6 +154,7 @@ def test_wandb_without_a_key_is_refused_before_the_run(places: Path, monkeypatch
     WeightsAndBiases.check("wandb")
 
 
+@pytest.mark.slow
 def test_wandb_with_a_key_is_not_refused_where_its_server_does_not_answer(
     places: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

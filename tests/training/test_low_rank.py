@@ -199,6 +199,7 @@ def test_without_momentum_one_factor_s_room_serves_any_number_of_steps(room: int
     assert factored.room == room
 
 
+@pytest.mark.slow
 def test_the_room_stays_as_it_is_when_the_momentum_forgets_in_time() -> None:
     factored, hidden, out = FactoredHeads(heads()), torch.tensor([1.0, 1.0, 1.0, 1.0]), torch.empty(1)
     for momentum, room in ((0.5, 64), (0.9, 256)):
@@ -273,6 +274,7 @@ def client(
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "assignments",
     [

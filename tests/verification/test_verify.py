@@ -301,6 +301,7 @@ def test_other_instructions_are_said_and_move_numbers(copied: Path) -> None:
     assert done.returncode == int(any(one["outcome"] == "different" for one in moved))
 
 
+@pytest.mark.slow
 def test_what_cannot_be_repeated_is_refused_in_one_line(
     copied: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

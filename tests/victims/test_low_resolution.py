@@ -66,6 +66,7 @@ def _closeness(x: Tensor, images: Tensor) -> list[float]:
     return [psnr(a.numpy(), b.numpy()) for a, b in zip(x, images, strict=True)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("boxed", [True, False])
 def test_whoever_searches_with_the_truth_does_not_come_nearer(boxed: bool) -> None:
     x, _ = digits(0, 6)
