@@ -37,7 +37,7 @@ def programs(*, slow: bool) -> list[Any]:
 
 
 PROCESSES = [
-    pytest.param(row, id=named(row), marks=[] if "P" in row.marks else [pytest.mark.slow])
+    pytest.param(row, id=named(row), marks=[] if "P" in row.marks else [pytest.mark.nightly])
     for row in ALL
     if "p" in row.marks.lower()
 ]
@@ -140,7 +140,7 @@ def run(words: list[str], folder: str, *before: str) -> subprocess.CompletedProc
     return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("options", "words", "code", "line"),
     [
