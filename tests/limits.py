@@ -15,6 +15,9 @@ from xml.etree import ElementTree
 
 from flfw.command.flags import flags
 
+BUSY = 1.5
+"""Factor by which seconds may pass their limit before CI fails: machines differ, and others may be at work on one."""
+
 ROOT = Path(__file__).resolve().parents[1]
 PRODUCT = ("flfw", "strategies", "clients", "attacks", "papers")
 
@@ -68,20 +71,29 @@ def left_by_runs(build: Path) -> dict[str, dict[str, float]]:
 def lines(limits: Mapping[str, Mapping[str, float]], measured: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
     """Yield a line for each limit.
 
-    >>> print(*lines({"words": {"docs": 9, "readme": 3, "news": 1}}, {"words": {"docs": 10, "readme": 2}}), sep="\\n")
+    >>> limits = {"words": {"docs": 9, "readme": 3, "news": 1}, "seconds": {"test": 10, "slow": 10}}
+    >>> print(*lines(limits, {"words": {"docs": 10, "readme": 2}, "seconds": {"test": 14, "slow": 16}}), sep="\\n")
     words docs: 10 of at most 9: PASSED
     words readme: 2 of at most 3: lower it
     words news: not measured, at most 1
+    seconds test: 14 of at most 10: slow, or a busy machine
+    seconds slow: 16 of at most 10: PASSED
     """
     for group, names in limits.items():
         for name, limit in names.items():
             value = measured.get(group, {}).get(name)
             if value is None:
                 yield f"{group} {name}: not measured, at most {limit:,}"
-                continue
-            # One run's seconds are no reason to lower a limit.
-            below = "" if value == limit or group == "seconds" else ": lower it"
-            yield f"{group} {name}: {value:,.0f} of at most {limit:,}{': PASSED' if value > limit else below}"
+            else:
+                yield f"{group} {name}: {value:,.0f} of at most {limit:,}{_remark(group, value, limit)}"
+
+
+def _remark(group: str, value: float, limit: float) -> str:
+    if value > limit * (BUSY if group == "seconds" else 1):
+        return ": PASSED"
+    if group == "seconds":  # one run's seconds are no reason to lower a limit
+        return ": slow, or a busy machine" if value > limit else ""
+    return ": lower it" if value < limit else ""
 
 
 def main() -> int:

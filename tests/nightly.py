@@ -185,21 +185,20 @@ def collected() -> Counter[str]:
     counts: Counter[str] = Counter()
     for words in (["-m", "nightly"], ["-m", "not slow and not nightly", *PARTS["properties"]]):
         listing = _Listing()
-        pytest.main(["--collect-only", "-q", "--no-header", *words], plugins=[listing])
+        pytest.main(["--collect-only", "-p", "no:terminal", *words], plugins=[listing])
         counts.update(part for part in map(part_of, listing.tests) if words[1] == "nightly" or part in NOT_NIGHTLY)
     return counts
 
 
 @final
 class _Listing:
-    """Plug-in of pytest that keeps the names of the tests and prints none."""
+    """Plug-in of pytest that keeps the names of the tests."""
 
     def __init__(self) -> None:
         self.tests: list[str] = []
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.tests = [item.nodeid for item in session.items]
-        session.items.clear()
 
 
 def lines(parts: Mapping[str, Part], today: date) -> Iterator[str]:
