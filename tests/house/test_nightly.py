@@ -122,6 +122,10 @@ def test_limits_name_only_what_is_measured() -> None:
 
 
 def test_sizes_of_a_small_project(tmp_path: Path) -> None:
+    """Links within it are not followed; that it lies below a link itself makes no difference."""
+    (tmp_path / "checkout").mkdir()
+    (tmp_path / "link").symlink_to("checkout")
+    tmp_path = tmp_path / "link"
     for folder in ("flfw", "strategies", "docs", "tests"):
         (tmp_path / folder).mkdir()
     (tmp_path / "flfw" / "a.py").write_text('"""A docstring."""\n\n# why\nx = 1\n')
