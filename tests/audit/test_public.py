@@ -114,13 +114,13 @@ def test_a_black_truth_and_equal_public_images_have_a_floor() -> None:
     assert public.floors(np.zeros((1, 4, 4)), 0, numpy_generator(0, "floors"))["nearest_public"] == 200.0
 
 
-def test_fifty_victims_against_ten_thousand_images_take_under_a_second() -> None:
+def test_fifty_victims_against_ten_thousand_images_take_under_five_seconds() -> None:
     rng, public = numpy_generator(0, "floors"), Public.from_arrays(noise(10_000, 1, 28, 28), np.arange(10_000) % 10)
     truths = noise(50, 1, 28, 28, seed=1)
     started = time.process_time()
     for i, truth in enumerate(truths):
         public.floors(truth, i % 10, rng)
-    assert time.process_time() - started < 1.0
+    assert time.process_time() - started < 5.0  # a loop over the images takes minutes
 
 
 # --- look-alikes ---

@@ -129,7 +129,7 @@ def test_an_engine_that_fails_ends_the_run_and_its_threads(
     monkeypatch.setattr(machine, "client_resources", lambda *_: {"num_cpus": 1000, "num_gpus": 0})
     with pytest.raises(RunFailed, match=r"^Flower's simulation engine failed: .*ActorPool is empty"):
         train_by_engine(dataclasses.replace(small, engine="flwr-sim"), tmp_path / "run")
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 120
     while left := [t for t in set(threading.enumerate()) - before if not t.daemon]:
         assert time.monotonic() < deadline, f"still there: {left}"
         time.sleep(0.1)

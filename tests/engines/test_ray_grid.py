@@ -186,9 +186,9 @@ def test_an_actor_that_hangs_with_one_message_alone_is_named_and_ended_once_othe
 @pytest.mark.nightly
 def test_nobody_waits_for_what_has_expired(grid: Any) -> None:
     began = time.monotonic()
-    replies = list(StreamingGrid(grid).send_and_receive(asked(range(4), "sleeps", [0, 1, 2, 3], ttl=0.5), timeout=60))
+    replies = list(StreamingGrid(grid).send_and_receive(asked(range(4), "sleeps", [0, 1, 2, 3], ttl=0.5), timeout=240))
     assert replies == []
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - began < 120
     assert partitions(grid.send_and_receive(asked([5, 6]))) == [5, 6]
 
 

@@ -156,7 +156,7 @@ def test_the_timeout_ends_the_replies() -> None:
     replies = StreamingGrid(late).send_and_receive([message(p) for p in range(3)], timeout=0.3)
     started = time.monotonic()
     assert partitions(replies) == [0, 1]
-    assert 0.2 < time.monotonic() - started < 5
+    assert 0.2 < time.monotonic() - started < 60
 
 
 def test_replies_that_are_there_already_need_no_time() -> None:

@@ -65,7 +65,7 @@ def test_rounds_are_handed_over_while_the_run_goes_on(tmp_path: Path) -> None:
     assert [call[0] for call in calls(tmp_path)] == ["start"]
     with journal.open("a") as file:
         file.write("\n")
-    for _ in range(100):
+    for _ in range(1200):
         if len(calls(tmp_path)) > 1:
             break
         time.sleep(0.1)
