@@ -16,7 +16,7 @@ from typing import ClassVar, final
 
 import torch
 
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.inversion.closed_form.linear import FirstLayer, linear_inputs
@@ -40,10 +40,10 @@ def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
     gradient = mean_gradient(observation, knowledge)
     weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))
     if not first.dense or weight is None or bias is None:
-        raise NotApplicable(f"analytic needs a shared fully connected first layer, got {first.kind}")
+        raise NotApplicableError(f"analytic needs a shared fully connected first layer, got {first.kind}")
     if len(bias) < knowledge.batch:
         wanted = f"a first layer with {knowledge.batch} units or more, one for each example"
-        raise NotApplicable(f"analytic needs {wanted}, got {first.kind} with {len(bias)}")
+        raise NotApplicableError(f"analytic needs {wanted}, got {first.kind} with {len(bias)}")
     inputs = linear_inputs(weight, bias, knowledge.batch).view(-1, *victim.inputs.shape)
     raw = inputs * victim.inputs.std + victim.inputs.mean
     return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box))

@@ -32,16 +32,16 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import Budget, Models, NotApplicable
+from flfw.adversary.attack import AttackCost, Models, NotApplicableError
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
-from flfw.inversion.automatic import Automatic
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.fit import Fit
 from flfw.inversion.matching import Distance, cosine_distance, gaussian_likelihood
 from flfw.inversion.priors import neighbour_differences, total_variation, weighted
-from flfw.inversion.search import Closing, Recipe, Stage
+from flfw.inversion.search import Closing, SearchConfig, Stage
 from flfw.nets.net import Tensors
 from flfw.nets.transformer import VisionTransformer, joined, patches
 from flfw.victims.operator import Operator
@@ -85,12 +85,12 @@ class APRIL(GradientMatching):
     tuned_on = "digits 10, 12 and 40-47 of scikit-learn at 8 x 8 pixels (the search's weights)"
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings; the closed form has no iterations."""
         if self._closed:
-            return Budget(0, 1, "closed form, given where the linear system holds")
+            return AttackCost(0, 1, "closed form, given where the linear system holds")
         searches = 1 + (self.settings.searches == "both")
-        return Budget(self.settings.iterations, searches * self.settings.restarts, "lowest distance")
+        return AttackCost(self.settings.iterations, searches * self.settings.restarts, "lowest distance")
 
     @property
     def labels(self) -> str:
@@ -113,34 +113,36 @@ class APRIL(GradientMatching):
         if any(
             not _of_positions(mean_gradient(seen, known)) for seen, known in zip(observations, knowledge, strict=True)
         ):
-            raise NotApplicable("april needs the gradient of a transformer's learnt positions")
+            raise NotApplicableError("april needs the gradient of a transformer's learnt positions")
         return super().run(observations, knowledge, rngs)
 
-    def recipes(self, known: Knowledge, mechanism: Operator | Automatic | None) -> Sequence[Recipe]:
+    def recipes(self, known: Knowledge, mechanism: Operator | DifferentiableDefence | None) -> Sequence[SearchConfig]:
         """Add the search by the gradient's sign, or that by the gradient itself, if both are wanted."""
         usual = mechanism is None
         signs = (usual, not usual) if self.settings.searches == "both" else (usual,)
         return [self._searched(mechanism, signed) for signed in signs]
 
-    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use two searches, the second under a weaker prior; known noise calls for a likelihood and its own prior."""
         return self._searched(mechanism, signed=mechanism is None)
 
-    def _searched(self, mechanism: Operator | Automatic | None, signed: bool) -> Recipe:
+    def _searched(self, mechanism: Operator | DifferentiableDefence | None, signed: bool) -> SearchConfig:
         chosen, noise = self.settings, None if mechanism is None else mechanism.noise
         if noise is not None:
             adam, near = (
-                AdamDescent(chosen.iterations, chosen.lr, signed, "cosine"),
+                AdamSearch(chosen.iterations, chosen.lr, signed, "cosine"),
                 neighbour_differences(_NEIGHBOURS),
             )
-            return Recipe(gaussian_likelihood(noise), adam, near, restarts=chosen.restarts)
+            return SearchConfig(gaussian_likelihood(noise), adam, near, restarts=chosen.restarts)
         distance, smooth = weighing_positions(chosen.position), weighted((chosen.tv, total_variation))
         first, second = (
-            AdamDescent(count, chosen.lr, signed, "cosine")
+            AdamSearch(count, chosen.lr, signed, "cosine")
             for count in (chosen.iterations - chosen.iterations // 2, chosen.iterations // 2)
         )
         weaker = Closing((Stage(distance, second, smooth, _WEAKER),), _NEARER)
-        return Recipe(distance, first, smooth, restarts=chosen.restarts, closing=(weaker,) * bool(second.iterations))
+        return SearchConfig(
+            distance, first, smooth, restarts=chosen.restarts, closing=(weaker,) * bool(second.iterations)
+        )
 
     def objective(
         self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
@@ -209,14 +211,14 @@ def _system(seen: Observation, known: Knowledge) -> tuple[Tensor, Tensor]:
     shared = len(parts) == len(_NEEDED) and {_POSITION, _PROJECTION} <= gradient.keys()
     if not isinstance(network, VisionTransformer) or not network.block(0).plain or not shared:
         wanted = "a shared first attention that reads the tokens directly, as in vit_plain, without normalisation"
-        raise NotApplicable(f"april's closed form needs {wanted}; otherwise set april.way=search")
+        raise NotApplicableError(f"april's closed form needs {wanted}; otherwise set april.way=search")
     if known.batch != 1 or known.steps != 1:
         got = f"batch={known.batch}, steps={known.steps}"
-        raise NotApplicable(
+        raise NotApplicableError(
             f"april's closed form needs one example and one local step, got {got}; set april.way=search"
         )
     (tokens, width), numbers = parts[_POSITION].shape, parts[_PATCH].shape[1]
     if tokens >= width or numbers > width:
         wanted = f"fewer patches than {width}, the width, and at most so many numbers in each"
-        raise NotApplicable(f"april's closed form needs {wanted}, got {tokens} of {numbers}; set april.way=search")
+        raise NotApplicableError(f"april's closed form needs {wanted}, got {tokens} of {numbers}; set april.way=search")
     return gradient[_POSITION].mT, parts[_PROJECTION].mT @ gradient[_PROJECTION]

@@ -28,7 +28,7 @@ from sklearn.decomposition import FastICA
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
+from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.closed_form.linear import FirstLayer
@@ -53,9 +53,9 @@ class Cocktail(Attack):
     Settings = CocktailSettings
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """Budget of FastICA's steps, from one start."""
-        return Budget(iterations=self.settings.iterations, restarts=1, selection="one search")
+        return AttackCost(iterations=self.settings.iterations, restarts=1, selection="one search")
 
     @property
     def labels(self) -> str:
@@ -134,7 +134,7 @@ def _first_layer(observation: Observation, known: Knowledge) -> tuple[Tensor, Te
     weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))
     if not first.dense or weight is None or bias is None or len(bias) < known.batch:
         wanted = f"a shared fully connected first layer with {known.batch} units"
-        raise NotApplicable(f"cocktail needs {wanted}, got {first.kind}")
+        raise NotApplicableError(f"cocktail needs {wanted}, got {first.kind}")
     if len(shape) != 3 or min(shape[1:]) < 2:
-        raise NotApplicable(f"cocktail needs images, got inputs of shape {tuple(shape)}")
+        raise NotApplicableError(f"cocktail needs images, got inputs of shape {tuple(shape)}")
     return weight, bias

@@ -35,7 +35,7 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
@@ -98,11 +98,11 @@ class DAGER(ClosedFormAttack):
         network, gradient = getattr(known.model.model, "extractor", None), mean_gradient(seen, known)
         names, parts = [_PROJECTION.format(block) for block in range(_BLOCKS)], known.model.known
         if not isinstance(network, Transformer) or any(name not in gradient or name not in parts for name in names):
-            raise NotApplicable("dager needs a transformer on tokens, with its first two blocks shared")
+            raise NotApplicableError("dager needs a transformer on tokens, with its first two blocks shared")
         length, most = known.model.inputs.shape[0], network.token.embedding_dim - self.settings.spare
         if known.batch * length > most:
             wanted = f"batch x length <= {most}, the width less {self.settings.spare}"
-            raise NotApplicable(f"dager needs {wanted}, got {known.batch} x {length}")
+            raise NotApplicableError(f"dager needs {wanted}, got {known.batch} x {length}")
         model = deepcopy(known.model.model)
         model.load_state_dict(parts, strict=False)
         opened = model.double().eval().extractor
@@ -160,7 +160,7 @@ class DAGER(ClosedFormAttack):
         count = prod(len(place) for place in places)
         if count > self.settings.most:
             within = f"at most {self.settings.most} texts within the span of block 1 of a network that is not causal"
-            raise NotApplicable(f"dager needs {within}, got {count:.3g}: too many examples share their bytes")
+            raise NotApplicableError(f"dager needs {within}, got {count:.3g}: too many examples share their bytes")
         return torch.cartesian_prod(*places)
 
 

@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from flfw.adversary.attack import Attack, Budget, NotApplicable, Private, Uses
+from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private, Uses
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.data.sensitive import SensitiveSamples
 from flfw.errors import require
@@ -84,9 +84,9 @@ class DCS2Inversion(Attack):
     tuned_on = "MNIST training images 0-3 (the weight of the total variation)"
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget of the search for the image; the separation is not one of its iterations."""
-        return Budget(self.settings.search_iterations, 1, "least error of the equations")
+        return AttackCost(self.settings.search_iterations, 1, "least error of the equations")
 
     def private(self, model: nn.Module, batch: int) -> Private:
         """Return ``searched for``: a private tensor would have to be known."""
@@ -121,7 +121,9 @@ class DCS2Inversion(Attack):
             limits = {"iterations": self.settings.search_iterations, "tv": self.settings.tv}
             box, rows = knowledge[members[0]].box, [rngs[i] for i in members]
             images = by_features(victim, wanted, rows, box, compute=self.compute, **limits)
-            results |= {i: Reconstruction(one.samples, one.matched) for i, one in zip(members, images, strict=True)}
+            results |= {
+                i: Reconstruction(one.samples, one.matching_loss) for i, one in zip(members, images, strict=True)
+            }
         return [results[i] for i in range(len(observations))]
 
     def _of_earlier_rounds(self, known: Knowledge, rng: torch.Generator) -> list[tuple[Tensor, Knowledge]]:
@@ -142,11 +144,11 @@ class DCS2Inversion(Attack):
             NotApplicable: no message is; the reason is the first one's.
         """
         features: list[Tensor | None] = []
-        refused: list[NotApplicable] = []
+        refused: list[NotApplicableError] = []
         for case in zip(observations, knowledge, rngs, strict=True):
             try:
                 features.append(self._features(*case))
-            except NotApplicable as reason:
+            except NotApplicableError as reason:
                 refused.append(reason)
                 features.append(None)
         if refused and len(refused) == len(features):
@@ -156,7 +158,7 @@ class DCS2Inversion(Attack):
     def _or_none(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor | None:
         try:
             return self._features(seen, known, rng)
-        except NotApplicable:
+        except NotApplicableError:
             return None
 
     def _features(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor | None:
@@ -177,7 +179,9 @@ class DCS2Inversion(Attack):
         masks = [undefended] if joint == count > 1 else self._masks(labels, joint - count)
         hidden = int(masks[0].sum()) if masks else 0
         if not solvable(count, hidden, len(bias)):
-            raise NotApplicable(f"{count} examples and {hidden} concealed ones are too many for {len(bias)} classes")
+            raise NotApplicableError(
+                f"{count} examples and {hidden} concealed ones are too many for {len(bias)} classes"
+            )
         if not masks or joint != count + hidden:
             return None
         return self._separated((g, slope, weight, bias, labels), masks, rng, shape)
@@ -215,7 +219,9 @@ class DCS2Inversion(Attack):
         if not 0 < hidden <= count:
             return []
         if (number := comb(count, hidden)) > _MOST:
-            raise NotApplicable(f"{number} choices of {hidden} sensitive examples of {count}; it tries up to {_MOST}")
+            raise NotApplicableError(
+                f"{number} choices of {hidden} sensitive examples of {count}; it tries up to {_MOST}"
+            )
         return choices(labels, hidden)
 
 
@@ -231,11 +237,11 @@ def _last_layer(known: Knowledge) -> tuple[Tensor, Tensor]:
     model, held = known.model.model, known.model.known
     parts = dict(model.named_children())
     if not isinstance(parts.get(CLASSIFIER), nn.Linear) or EXTRACTOR not in parts:
-        raise NotApplicable("it needs a network that ends in one fully connected layer")
+        raise NotApplicableError("it needs a network that ends in one fully connected layer")
     names = [f"{EXTRACTOR}.{name}" for name, _ in parts[EXTRACTOR].named_parameters()]
     needed = [*names, f"{CLASSIFIER}.weight", f"{CLASSIFIER}.bias"]
     if any(name not in held for name in needed) or any(name not in known.model.shared for name in needed[-2:]):
-        raise NotApplicable("it needs a known extractor, and the gradient of a classifier with a bias")
+        raise NotApplicableError("it needs a known extractor, and the gradient of a classifier with a bias")
     return held[f"{CLASSIFIER}.weight"], held[f"{CLASSIFIER}.bias"]
 
 

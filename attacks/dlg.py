@@ -24,14 +24,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import Budget
+from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.errors import require
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.descent import LBFGS
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.outliers import AsOutliers
-from flfw.inversion.search import Recipe, Stage, normal
+from flfw.inversion.search import SearchConfig, Stage, normal
 from flfw.victims.operator import Operator
 
 
@@ -57,9 +57,9 @@ class LeastSquares(GradientMatching, ABC):
     Settings = DLGSettings
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings."""
-        return Budget(self.settings.iterations, self.settings.restarts, "lowest squared distance")
+        return AttackCost(self.settings.iterations, self.settings.restarts, "lowest squared distance")
 
     @property
     @abstractmethod
@@ -70,7 +70,7 @@ class LeastSquares(GradientMatching, ABC):
         """Draw a first guess (B, ...), in normalised units."""
         return normal(shape, rng)
 
-    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use L-BFGS on the relative squared distance, or on a likelihood for known noise; no prior.
 
         Against replaced entries, half of the steps come first, on the squared distance from the plausible entries.
@@ -79,7 +79,7 @@ class LeastSquares(GradientMatching, ABC):
         if isinstance(mechanism, AsOutliers) and steps > 1:
             first = LBFGS(steps // 2, self.settings.lr)
             steps, opening = steps - first.iterations, (Stage(relative_distance, first, through=False),)
-        return Recipe(
+        return SearchConfig(
             distance=relative_distance if noise is None else gaussian_likelihood(noise),
             descent=LBFGS(steps, self.settings.lr),
             opening=opening,

@@ -27,13 +27,13 @@ from typing import final
 import torch
 from torch import nn
 
-from flfw.adversary.attack import Attack, Budget, NotApplicable, Private, Uses
+from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private, Uses
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
-from flfw.inversion.descent import LBFGS, AdamDescent, Descent
+from flfw.inversion.descent import LBFGS, AdamSearch, SearchOptimiser
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
-from flfw.inversion.search import Recipe, SearchResult, Target, invert
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
@@ -72,11 +72,11 @@ class DLGStatistics(Attack):
         return frozenset({"uploads"})
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """Iterations of both searches."""
         chosen = self.settings
         searches = [chosen.adam_iterations, chosen.lbfgs_iterations]
-        return Budget(sum(searches), sum(map(bool, searches)), "lowest squared distance")
+        return AttackCost(sum(searches), sum(map(bool, searches)), "lowest squared distance")
 
     def private(self, model: nn.Module, batch: int) -> Private:
         """Return ``stood in for``: private tensors are drawn at random."""
@@ -87,32 +87,34 @@ class DLGStatistics(Attack):
     ) -> list[Reconstruction]:
         """Search for all victims of one model at once."""
         victims: dict[int, StatisticsVictim] = {}
-        groups: dict[int, list[tuple[int, Target]]] = {}
+        groups: dict[int, list[tuple[int, SearchTarget]]] = {}
         for i, (seen, known, rng) in enumerate(zip(observations, knowledge, rngs, strict=True)):
             if known.labels is None:
-                raise NotApplicable("it needs the labels: grant them")
+                raise NotApplicableError("it needs the labels: grant them")
             like = id(known.model)
             victims.setdefault(like, StatisticsVictim(known.model, self.settings.alpha))
             sent = {**mean_gradient(seen, known), **_statistics(known)}
-            groups.setdefault(like, []).append((i, Target(sent, known.labels, rng)))
+            groups.setdefault(like, []).append((i, SearchTarget(sent, known.labels, rng)))
         results: dict[int, Reconstruction] = {}
         for like, members in groups.items():
             searched = self._searched(victims[like], [target for _, target in members], knowledge[members[0][0]].box)
-            results |= {i: Reconstruction(f.samples, f.matched) for (i, _), f in zip(members, searched, strict=True)}
+            results |= {
+                i: Reconstruction(f.samples, f.matching_loss) for (i, _), f in zip(members, searched, strict=True)
+            }
         return [results[i] for i in range(len(observations))]
 
     def _searched(
-        self, victim: StatisticsVictim, targets: Sequence[Target], box: tuple[float, float]
+        self, victim: StatisticsVictim, targets: Sequence[SearchTarget], box: tuple[float, float]
     ) -> list[SearchResult]:
-        chosen, descents = self.settings, list[Descent]()
+        chosen, descents = self.settings, list[SearchOptimiser]()
         if chosen.adam_iterations:
-            descents.append(AdamDescent(chosen.adam_iterations, chosen.adam_lr, schedule="constant"))
+            descents.append(AdamSearch(chosen.adam_iterations, chosen.adam_lr, schedule="constant"))
         if chosen.lbfgs_iterations:
             descents.append(LBFGS(chosen.lbfgs_iterations))
         runs = []
         for descent in descents:  # both from one start
             restarted = [replace(target, rng=_same(target.rng)) for target in targets]
-            recipe = Recipe(squared_distance, descent)
+            recipe = SearchConfig(squared_distance, descent)
             runs.append(invert(victim, restarted, recipe, box=box, compute=self.compute))
         return [min(candidates, key=lambda one: one.matched) for candidates in zip(*runs, strict=True)]
 

@@ -39,14 +39,14 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Attack, Budget, Models, NotApplicable, Private, Uses
+from flfw.adversary.attack import Attack, AttackCost, Models, NotApplicableError, Private, Uses
 from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.errors import require
 from flfw.inversion.closed_form.features import CLASSIFIER, EXTRACTOR, ExtractorVictim
 from flfw.inversion.closed_form.presence import classes_held
 from flfw.inversion.private.known_extractor import by_features
-from flfw.inversion.private.surrogate import StandIns, Teaching, learn, restarted
+from flfw.inversion.private.surrogate import SurrogateModels, SurrogateTraining, learn, restarted
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors
 from flfw.rng import initialising, torch_generator
@@ -61,7 +61,7 @@ _GENERATED = 64  # number of features for a class average
 
 
 @dataclass(frozen=True)
-class FedCGInversionSettings(Teaching):
+class FedCGInversionSettings(SurrogateTraining):
     """Settings of the variant, the surrogates and the searches."""
 
     variant: Literal["auto", "decoder", "start", "generator"] = "auto"
@@ -100,9 +100,9 @@ class FedCGInversion(Attack):
         return FeatureSearch(FeatureSearchSettings(self.settings.search_iterations), self.compute)
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings; training on public data is no search."""
-        return Budget(self.settings.search_iterations, 1, "one search, or the decoder's one guess")
+        return AttackCost(self.settings.search_iterations, 1, "one search, or the decoder's one guess")
 
     def private(self, model: nn.Module, batch: int) -> Private:
         """Return ``stood in for``; at round 0 with equal initial tensors it is not called."""
@@ -136,15 +136,15 @@ class FedCGInversion(Attack):
         model, variant = known.model.model, self.settings.variant
         parts = dict(model.named_children())
         if not (EXTRACTOR in parts and CLASSIFIER in parts and _whole(model, CLASSIFIER, known.model.known)):
-            raise NotApplicable("it needs a network whose classifier is shared")
+            raise NotApplicableError("it needs a network whose classifier is shared")
         if variant in ("auto", "start") and _whole(model, EXTRACTOR, _held(seen, known)):
             return "start"
         if variant == "start":
-            raise NotApplicable("the extractor is private, and not as all clients' began")
+            raise NotApplicableError("the extractor is private, and not as all clients' began")
         if known.public is None:
-            raise NotApplicable("it needs public data: grant them")
+            raise NotApplicableError("it needs public data: grant them")
         if variant == "generator" and not isinstance(model, GeneratingNet):
-            raise NotApplicable("no generator is shared")
+            raise NotApplicableError("no generator is shared")
         return "generator" if variant == "generator" else "decoder"
 
     # --- the extractor is known ---
@@ -158,14 +158,14 @@ class FedCGInversion(Attack):
         results = by_features(
             victim, features, rngs, known[0].box, iterations=limits[0], tv=limits[1], compute=self.compute
         )
-        return [Reconstruction(f.samples, f.matched) for f in results]
+        return [Reconstruction(f.samples, f.matching_loss) for f in results]
 
     # --- the extractor is private ---
 
     def _decoded(
         self, seen: list[Observation], known: list[Knowledge], rngs: list[torch.Generator], way: str
     ) -> list[Reconstruction]:
-        common, tuned = self._stand_ins(seen[0], known[0]), dict[int, StandIns]()
+        common, tuned = self._stand_ins(seen[0], known[0]), dict[int, SurrogateModels]()
         if self.settings.own:
             tuned = {o.client: self._tuned(common, k) for o, k in zip(seen, known, strict=True) if k.uploaded}
         features = self._search.features(seen, known, rngs) if way == "decoder" else [None] * len(seen)
@@ -179,7 +179,7 @@ class FedCGInversion(Attack):
                 results.append(Reconstruction(guess.clamp(*k.box), float(apart.mean()), labels=k.labels))
         return results
 
-    def _stand_ins(self, seen: Observation, known: Knowledge) -> StandIns:
+    def _stand_ins(self, seen: Observation, known: Knowledge) -> SurrogateModels:
         """Train surrogates for all clients that received one classifier, with the same randomness."""
         model, tensors = deepcopy(known.model.model), _held(seen, known)
         model.load_state_dict(tensors, strict=False)
@@ -189,7 +189,7 @@ class FedCGInversion(Attack):
             others = [extractor] if is_known else [restarted(extractor) for _ in range(self.settings.surrogates)]
             return self._learn(others, classifier, known, self.settings, is_known)
 
-    def _tuned(self, common: StandIns, known: Knowledge) -> StandIns:
+    def _tuned(self, common: SurrogateModels, known: Knowledge) -> SurrogateModels:
         """Tune the surrogates under the client's uploaded classifier."""
         assert known.uploaded is not None, "asked before"
         model, epochs = deepcopy(known.model.model), self.settings.tuning_epochs
@@ -202,10 +202,10 @@ class FedCGInversion(Attack):
         extractors: Sequence[nn.Module],
         classifier: nn.Module,
         known: Knowledge,
-        teaching: Teaching,
+        teaching: SurrogateTraining,
         frozen: bool,
-        before: StandIns | None = None,
-    ) -> StandIns:
+        before: SurrogateModels | None = None,
+    ) -> SurrogateModels:
         assert known.public is not None, "asked before"
         data, rng = (known.public.samples, known.public.labels), torch_generator(0, "stand-ins")
         decoders = before.decoders if before else None
@@ -222,7 +222,7 @@ def _held(seen: Observation, known: Knowledge) -> Tensors:
     return {**(known.start or {} if seen.round == 0 else {}), **known.model.known}
 
 
-def _imagined(known: Knowledge, rng: torch.Generator, stand_ins: StandIns) -> Tensor:
+def _imagined(known: Knowledge, rng: torch.Generator, stand_ins: SurrogateModels) -> Tensor:
     """Decode generated features and average them for each label (B, ...)."""
     model = deepcopy(known.model.model)
     assert isinstance(model, GeneratingNet) and known.labels is not None, "asked before"

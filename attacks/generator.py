@@ -35,12 +35,12 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Budget, NotApplicable, Preparation, Private, Uses
-from flfw.adversary.gradient_matching import GradientMatching, GrantedMechanism
+from flfw.adversary.attack import AttackCost, NotApplicableError, Preparation, Private, Uses
+from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
 from flfw.adversary.observation import Knowledge, Reconstruction
 from flfw.errors import require
-from flfw.inversion.automatic import Automatic
-from flfw.inversion.descent import AdamDescent, Descent
+from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.descent import AdamSearch, SearchOptimiser
 from flfw.inversion.evolution import CMAES
 from flfw.inversion.generative.image_generator import ImageGenerator, Learning, Lesson, learnt
 from flfw.inversion.generative.spaces import (
@@ -56,7 +56,7 @@ from flfw.inversion.generative.spaces import (
 )
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, mean_squared_distance
 from flfw.inversion.priors import none, total_variation, weighted
-from flfw.inversion.search import Recipe, Target, invert
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.rng import torch_generator
 from flfw.victims.operator import Operator
 
@@ -104,10 +104,10 @@ class GenerativeInversion(GradientMatching):
     tuned_on = "digits 0-299 of scikit-learn (the step size of the generator's training)"
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings: of the search for z, and of the later ones."""
         further = 0 if self.settings.space == "latent" else self.settings.further_iterations
-        return Budget(self.settings.iterations + further, self.settings.restarts, "lowest distance of gradients")
+        return AttackCost(self.settings.iterations + further, self.settings.restarts, "lowest distance of gradients")
 
     @property
     def labels(self) -> str:
@@ -128,25 +128,25 @@ class GenerativeInversion(GradientMatching):
         """Return ``guessed`` with CMA-ES, which searches for z alone."""
         return "guessed" if self.settings.search == "cma" else "searched for"
 
-    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use the chosen distance and the total variation of the images; for known noise the likelihood."""
         noise = None if mechanism is None else mechanism.noise
         distance = cosine_distance if self.settings.distance == "cosine" else mean_squared_distance
         smooth = weighted((self.settings.tv, total_variation))
-        return Recipe(
+        return SearchConfig(
             distance if noise is None else gaussian_likelihood(noise),
-            AdamDescent(self.settings.iterations, self.settings.lr),
+            AdamSearch(self.settings.iterations, self.settings.lr),
             smooth,
         )
 
     def reconstruct(
-        self, known: Knowledge, targets: Sequence[Target], mechanism: GrantedMechanism
+        self, known: Knowledge, targets: Sequence[SearchTarget], mechanism: GrantedOperator
     ) -> list[Reconstruction]:
         """Search for z of each victim, then go on from there; the truth is not used."""
         if len(known.model.inputs.shape) != 3:
-            raise NotApplicable("it needs images")
+            raise NotApplicableError("it needs images")
         if known.public is None:
-            raise NotApplicable("it needs public data, from which it learns a generator: grant them")
+            raise NotApplicableError("it needs public data, from which it learns a generator: grant them")
         learning = Learning(**{part.name: getattr(self.settings, part.name) for part in fields(Learning)})
         generator = learnt(Lesson(known.public.samples, known.public.labels, known.model.classes, learning))
         first, *later = self._spaces(generator)
@@ -176,10 +176,10 @@ class GenerativeInversion(GradientMatching):
     def _searched(
         self,
         known: Knowledge,
-        targets: Sequence[Target],
+        targets: Sequence[SearchTarget],
         space: Space,
-        recipe: Recipe,
-        mechanism: GrantedMechanism,
+        recipe: SearchConfig,
+        mechanism: GrantedOperator,
         box: tuple[float, float],
     ) -> list[_End]:
         """Search in one space; where that fails, the next search goes on from the same start."""
@@ -188,12 +188,12 @@ class GenerativeInversion(GradientMatching):
         results = invert(victim, placed, recipe, mechanism=mechanism, box=box, compute=self.compute)
         ends = []
         for target, result in zip(targets, results, strict=True):
-            failed, start = result.matched == inf, torch.zeros_like(result.samples)
+            failed, start = result.matching_loss == inf, torch.zeros_like(result.samples)
             if target.start is not None:
                 start = target.start * space.unit
             place = start if failed else result.samples
             images = space.images(place, _labels(target))
-            ends.append(_End(place, torch.full_like(images, torch.nan) if failed else images, result.matched))
+            ends.append(_End(place, torch.full_like(images, torch.nan) if failed else images, result.matching_loss))
         return ends
 
     def _spaces(self, generator: ImageGenerator) -> list[Space]:
@@ -209,20 +209,20 @@ class GenerativeInversion(GradientMatching):
         last = min(len(generator.layers) - 1, chosen.further_iterations)
         return [first, *(Maps(generator, layer, drawn, labels) for layer in range(1, last + 1))]
 
-    def _recipes(self, mechanism: GrantedMechanism, later: int) -> tuple[Recipe, Recipe]:
+    def _recipes(self, mechanism: GrantedOperator, later: int) -> tuple[SearchConfig, SearchConfig]:
         """Return the recipe of the search for z, and of each later one."""
         chosen, images = self.settings, self.recipe(mechanism)
         moments = (
             weighted((chosen.kl, unlike_normal)) if mechanism is None or mechanism.noise is None else normal_energy
         )
-        descent: Descent = AdamDescent(chosen.iterations, chosen.lr, schedule="cosine")
+        descent: SearchOptimiser = AdamSearch(chosen.iterations, chosen.lr, schedule="cosine")
         if chosen.search == "cma":
             descent = CMAES(chosen.iterations, chosen.candidates, chosen.deviation)
         smooth = replace(images, prior=none, model_prior=OfImages(images.prior))
         latent = replace(smooth, descent=descent, prior=moments, restarts=chosen.restarts)
         iterations = max(1, chosen.further_iterations // max(1, later))
         ball = chosen.ball if chosen.space == "features" else inf
-        return latent, replace(smooth, descent=AdamDescent(iterations, chosen.further_lr, schedule="cosine", ball=ball))
+        return latent, replace(smooth, descent=AdamSearch(iterations, chosen.further_lr, schedule="cosine", ball=ball))
 
 
 @dataclass(frozen=True)
@@ -234,12 +234,12 @@ class _End:
     matched: float
 
 
-def _going_on(target: Target, space: Space, before: _End) -> Target:
+def _going_on(target: SearchTarget, space: Space, before: _End) -> SearchTarget:
     """Return a target whose search begins where another one ended, in the space after it."""
     return replace(target, start=space.begun(before.place, _labels(target)) / space.unit)
 
 
-def _of_noise(known: Knowledge, target: Target, mechanism: GrantedMechanism) -> float:
+def _of_noise(known: Knowledge, target: SearchTarget, mechanism: GrantedOperator) -> float:
     """Return the nats that known noise alone explains, by three deviations: a nearer guess fits noise. Else -inf."""
     if mechanism is None or mechanism.noise is None:
         return -inf
@@ -254,6 +254,6 @@ def _drawn(generator: ImageGenerator, labels: Tensor) -> Tensor:
     return generator(z, labels.repeat(-(-count // len(labels)))[:count])
 
 
-def _labels(target: Target) -> Tensor:
+def _labels(target: SearchTarget) -> Tensor:
     assert target.labels is not None, "given or recovered"
     return target.labels

@@ -32,17 +32,17 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal, final
 
-from flfw.adversary.attack import Budget
+from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.errors import require
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.consistency import GroupConsistency
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.layer_statistics import LayerStatistics, received_statistics, sent_statistics
 from flfw.inversion.matching import gaussian_likelihood, tensor_distances
 from flfw.inversion.priors import energy, neighbour_differences, total_variation, weighted
-from flfw.inversion.search import Recipe, SearchResult
+from flfw.inversion.search import SearchConfig, SearchResult
 from flfw.nets.net import Tensors
 from flfw.victims.operator import Operator
 
@@ -82,9 +82,9 @@ class GradInversion(GradientMatching):
     Settings = GradInversionSettings
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings."""
-        return Budget(self.settings.iterations, self.settings.restarts, "lowest distance of gradients")
+        return AttackCost(self.settings.iterations, self.settings.restarts, "lowest distance of gradients")
 
     @property
     def labels(self) -> str:
@@ -97,7 +97,7 @@ class GradInversion(GradientMatching):
         received = received_statistics(model, seen.received)
         return {**received, **sent_statistics(model, seen.received, seen.sent)} if self._revealed(known) else received
 
-    def recipes(self, known: Knowledge, mechanism: Operator | Automatic | None) -> Sequence[Recipe]:
+    def recipes(self, known: Knowledge, mechanism: Operator | DifferentiableDefence | None) -> Sequence[SearchConfig]:
         """Leave the statistics out of half of the starts where they may be those of other data."""
         model, held, all_of_them = known.model.model, known.model.known, self.recipe(mechanism)
         received, without = received_statistics(model, held), self.settings.restarts // 2
@@ -117,23 +117,23 @@ class GradInversion(GradientMatching):
         a search without them fits remainders: it is somewhat nearer by losing what they know of the data.
         """
         led, *free = results
-        return next((one for one in free if one.matched < _NEARER * led.matched), led)
+        return next((one for one in free if one.matching_loss < _NEARER * led.matching_loss), led)
 
     def _revealed(self, known: Knowledge) -> bool:
         """Return whether a victim's upload reveals the statistics of its batch.
 
         After several steps, or behind a mechanism, the running statistics are no longer one batch's.
         """
-        one_step = known.weights and known.steps == 1 and known.mechanism is None
+        one_step = known.weights and known.steps == 1 and known.operator is None
         return one_step and self.settings.statistics == "inferred"
 
-    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use Adam with warm-up; known noise calls for a likelihood, and for a prior in the same units."""
         chosen, noise = self.settings, None if mechanism is None else mechanism.noise
         warmup = min(chosen.warmup_iterations, chosen.iterations // 2)
-        descent = AdamDescent(chosen.iterations, chosen.lr, schedule="cosine", warmup=warmup)
+        descent = AdamSearch(chosen.iterations, chosen.lr, schedule="cosine", warmup=warmup)
         smooth = weighted((chosen.tv, total_variation), (chosen.l2, energy))
-        return Recipe(
+        return SearchConfig(
             tensor_distances if noise is None else gaussian_likelihood(noise),
             descent,
             smooth if noise is None else neighbour_differences(_NEIGHBOURS),

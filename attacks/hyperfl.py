@@ -37,11 +37,11 @@ from typing import Literal, final
 import torch
 from torch import nn
 
-from flfw.adversary.attack import Attack, Budget, NotApplicable, Private
+from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.closed_form.shared_gradient import without_decay
-from flfw.inversion.descent import LBFGS, AdamDescent
+from flfw.inversion.descent import LBFGS, AdamSearch
 from flfw.inversion.matching import Distance, cosine_distance, relative_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.private.embedding_search import search
@@ -53,7 +53,7 @@ from flfw.inversion.private.extractor import (
     named,
     read_off,
 )
-from flfw.inversion.search import Recipe, SearchResult, Stage, Target, invert
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, invert
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
 from flfw.victims.generated import GeneratedVictim
@@ -92,13 +92,13 @@ class HyperFLInversion(Attack):
     tuned_on = "MNIST training images 100-103 (the weight of the total variation)"
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings; both stages for ``two_stage``."""
         chosen = self.settings
         if chosen.variant == "closed_form":
-            return Budget(chosen.iterations, len(self._distances) * chosen.restarts, "lowest matching distance")
+            return AttackCost(chosen.iterations, len(self._distances) * chosen.restarts, "lowest matching distance")
         stages = 2 if chosen.variant == "two_stage" else 1
-        return Budget(stages * chosen.iterations, chosen.restarts, "lowest matching distance")
+        return AttackCost(stages * chosen.iterations, chosen.restarts, "lowest matching distance")
 
     @property
     def labels(self) -> str:
@@ -125,7 +125,7 @@ class HyperFLInversion(Attack):
         for known in knowledge:
             require_reading(known.model)
             if self.settings.variant != "closed_form" and known.labels is None:
-                raise NotApplicable("its variants joint and two_stage need the labels: grant them")
+                raise NotApplicableError("its variants joint and two_stage need the labels: grant them")
         behind = [_behind(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
         for i, known in enumerate(knowledge):
             if any(bool(value.any()) for value in behind[i].values()):
@@ -147,30 +147,32 @@ class HyperFLInversion(Attack):
             batch, dtype=torch.int64, device=device
         )  # without labels, a search would look for them too
         both = [(read_off(model, gradient), rng) for gradient, rng in zip(sent, rngs, strict=True)]
-        targets = [Target(victim.sent(reading, rng), unused, rng) for reading, rng in both]
+        targets = [SearchTarget(victim.sent(reading, rng), unused, rng) for reading, rng in both]
         distances = {"cosine": cosine_distance, "relative": relative_distance, "features": victim.features}
         recipes = [self._recipe(distances[name]) if victim.linear else self._smooth() for name in self._distances]
         searched = [invert(victim, targets, one, box=knowledge[0].box, compute=self.compute) for one in recipes]
         best = [min(candidates, key=lambda one: one.matched) for candidates in zip(*searched, strict=True)]
         return [Reconstruction(result.samples, result.matched, result.iterations) for result in best]
 
-    def _recipe(self, distance: Distance) -> Recipe:
+    def _recipe(self, distance: Distance) -> SearchConfig:
         """Use a distance first, and at last the relative squared distance, which compares searches."""
         chosen, prior = self.settings, weighted((self.settings.tv, total_variation))
         last = max(1, chosen.iterations // _LAST)
         if distance is relative_distance or last == chosen.iterations:
-            adam = AdamDescent(chosen.iterations, chosen.lr, chosen.signed)
-            return Recipe(relative_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
-        opening = Stage(distance, AdamDescent(chosen.iterations - last, chosen.lr, chosen.signed), prior)
-        finer = AdamDescent(last, _FINER * chosen.lr, chosen.signed, "cosine")
-        return Recipe(relative_distance, finer, prior, restarts=chosen.restarts, lost=_NOTHING, opening=(opening,))
+            adam = AdamSearch(chosen.iterations, chosen.lr, chosen.signed)
+            return SearchConfig(relative_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
+        opening = Stage(distance, AdamSearch(chosen.iterations - last, chosen.lr, chosen.signed), prior)
+        finer = AdamSearch(last, _FINER * chosen.lr, chosen.signed, "cosine")
+        return SearchConfig(
+            relative_distance, finer, prior, restarts=chosen.restarts, lost=_NOTHING, opening=(opening,)
+        )
 
-    def _smooth(self) -> Recipe:
+    def _smooth(self) -> SearchConfig:
         """Use the cosine distance and L-BFGS; an iteration is one evaluation."""
         inner = min(_INNER, self.settings.iterations)
         descent = LBFGS(self.settings.iterations // inner, inner=inner)
         prior = weighted((_SMOOTH * self.settings.tv, total_variation))
-        return Recipe(cosine_distance, descent, prior, restarts=self.settings.restarts, lost=_NOTHING)
+        return SearchConfig(cosine_distance, descent, prior, restarts=self.settings.restarts, lost=_NOTHING)
 
     def _with_labels(
         self, sent: list[Tensors], knowledge: list[Knowledge], rngs: list[torch.Generator]
@@ -179,11 +181,11 @@ class HyperFLInversion(Attack):
         chosen, victim = self.settings, knowledge[0].model
         if chosen.variant == "two_stage" and isinstance(victim.model, GeneratedNet):
             generated = GeneratedVictim(victim.model, victim.known, victim.inputs)
-            first = AdamDescent(chosen.iterations, chosen.lr, schedule="cosine")
+            first = AdamSearch(chosen.iterations, chosen.lr, schedule="cosine")
             sent = [named(reading) for reading in search(generated, sent, rngs, first, self.compute)]
             victim = HeadlessVictim(victim.model, victim.inputs)
-        adam, prior = AdamDescent(chosen.iterations, chosen.lr, chosen.signed), weighted((chosen.tv, total_variation))
-        recipe = Recipe(cosine_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
+        adam, prior = AdamSearch(chosen.iterations, chosen.lr, chosen.signed), weighted((chosen.tv, total_variation))
+        recipe = SearchConfig(cosine_distance, adam, prior, restarts=chosen.restarts, lost=_NOTHING)
         targets = [_labelled(*case) for case in zip(sent, knowledge, rngs, strict=True)]
         batch = invert(victim, targets, recipe, box=knowledge[0].box, compute=self.compute)
         return [_reconstruction(result) for result in batch]
@@ -201,20 +203,20 @@ def require_reading(victim: VictimModel) -> None:
     """Refuse a victim without an extractor that is shared, or generated from a shared hypernetwork."""
     model = victim.model
     if not isinstance(model, GeneratedNet | Net):
-        raise NotApplicable(f"it needs an extractor, generated or shared, got {type(model).__name__}")
+        raise NotApplicableError(f"it needs an extractor, generated or shared, got {type(model).__name__}")
     if not any(True for _ in extractor_of(model).parameters()):
-        raise NotApplicable("it needs an extractor with weights, got one without")
+        raise NotApplicableError("it needs an extractor with weights, got one without")
     part = "hypernet." if isinstance(model, GeneratedNet) else "extractor."
     needed = [name for name, _ in model.named_parameters() if name.startswith(part)]
     missing = [name for name in needed if name not in victim.known or name not in victim.shared]
     if missing:
-        raise NotApplicable(f"it needs all of {part}* and its gradients, got none of {missing[0]}")
+        raise NotApplicableError(f"it needs all of {part}* and its gradients, got none of {missing[0]}")
 
 
-def _labelled(sent: Tensors, known: Knowledge, rng: torch.Generator) -> Target:
+def _labelled(sent: Tensors, known: Knowledge, rng: torch.Generator) -> SearchTarget:
     assert known.labels is not None, "refused before"
-    return Target(sent, known.labels, rng)
+    return SearchTarget(sent, known.labels, rng)
 
 
 def _reconstruction(result: SearchResult) -> Reconstruction:
-    return Reconstruction(result.samples, result.matched, result.iterations, result.labels)
+    return Reconstruction(result.samples, result.matching_loss, result.iterations, result.labels)

@@ -47,18 +47,18 @@ from typing import ClassVar, Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Budget, NotApplicable, Preparation, Private, Uses
+from flfw.adversary.attack import AttackCost, NotApplicableError, Preparation, Private, Uses
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.adversary.observation import Examples, Knowledge
 from flfw.errors import require
-from flfw.inversion.automatic import Automatic
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.flow.recipes import FlowSettings, flow_recipes
 from flfw.inversion.flow.training import PublicImages, trained_flow
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood
 from flfw.inversion.outliers import AsOutliers, cauchy_likelihood
 from flfw.inversion.priors import Prior, neighbour_differences, total_variation, weighted
-from flfw.inversion.search import Closing, Recipe, Stage
+from flfw.inversion.search import Closing, SearchConfig, Stage
 from flfw.victims.operator import Operator
 
 _NEIGHBOURS = 1.0  # difference of neighbours in deviations of the normalised input, in the prior for known noise
@@ -139,10 +139,10 @@ class IG(GradientMatching):
     )
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings; the flow's Euler steps come on top."""
         searches = (1 + (self.settings.searches == "both")) + 2 * (self.settings.prior == "flow")
-        return Budget(self.settings.iterations, searches * self.settings.restarts, "lowest cosine distance")
+        return AttackCost(self.settings.iterations, searches * self.settings.restarts, "lowest cosine distance")
 
     @property
     def labels(self) -> str:
@@ -170,11 +170,11 @@ class IG(GradientMatching):
             return None
         public = known.public
         if public is None or labels is None or not len(public.labels):
-            raise NotApplicable("start=class_mean needs public data")
+            raise NotApplicableError("start=class_mean needs public data")
         means = [_mean_example(public, int(label)) for label in labels]
         return known.model.inputs.normalise(torch.stack(means))
 
-    def recipes(self, known: Knowledge, mechanism: Operator | Automatic | None) -> Sequence[Recipe]:
+    def recipes(self, known: Knowledge, mechanism: Operator | DifferentiableDefence | None) -> Sequence[SearchConfig]:
         """Add the other search, if both are wanted, and two with the flow, where it is the prior, trained once."""
         plain, inputs, public = self.recipe(mechanism), known.model.inputs, known.public
         other = [self._fitted(self._searched(mechanism, led=mechanism is None))]
@@ -182,49 +182,53 @@ class IG(GradientMatching):
         if self.settings.prior == "tv":
             return wanted
         if public is None or not len(public.labels):
-            raise NotApplicable("prior=flow needs public data")
+            raise NotApplicableError("prior=flow needs public data")
         if len(inputs.shape) != 3:
-            raise NotApplicable("prior=flow needs images, got rows")
+            raise NotApplicableError("prior=flow needs images, got rows")
         images = PublicImages.of(public.samples, public.labels)
         velocity = trained_flow(images, known.model.classes, self.settings.training)
         smooth = IG(replace(self.settings, tv=self.settings.flow_tv)).recipe(mechanism)
         return [*wanted, *flow_recipes(smooth, velocity, inputs, self.settings)]
 
-    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use searches whose prior falls; with a known mechanism less of the gradient is left, so it leads longer."""
         return self._fitted(self._searched(mechanism, led=mechanism is not None))
 
-    def _fitted(self, recipe: Recipe) -> Recipe:
+    def _fitted(self, recipe: SearchConfig) -> SearchConfig:
         return replace(recipe, fit_unknown=self.settings.private == "searched")
 
-    def _searched(self, mechanism: Operator | Automatic | None, led: bool) -> Recipe:
+    def _searched(self, mechanism: Operator | DifferentiableDefence | None, led: bool) -> SearchConfig:
         """Return the search that the gradient itself leads, or the one by its sign; known noise ends either alike."""
         search, chosen = self._led if led else self._signed, self.settings
         if mechanism is None or mechanism.noise is None:
             return search(chosen.iterations)
-        last = AdamDescent(max(1, chosen.iterations // 2), chosen.lr, schedule="cosine")
+        last = AdamSearch(max(1, chosen.iterations // 2), chosen.lr, schedule="cosine")
         before = chosen.iterations - last.iterations
         opening = tuple(replace(stage, through=False) for stage in (search(before).stages if before else ()))
         likely, near = gaussian_likelihood(mechanism.noise), neighbour_differences(_NEIGHBOURS)
         if isinstance(mechanism, AsOutliers) and last.iterations > 1:
-            first = AdamDescent(last.iterations // 2, chosen.lr, schedule="cosine")
-            last = AdamDescent(last.iterations - first.iterations, chosen.lr, schedule="cosine")
+            first = AdamSearch(last.iterations // 2, chosen.lr, schedule="cosine")
+            last = AdamSearch(last.iterations - first.iterations, chosen.lr, schedule="cosine")
             likely, opening = cauchy_likelihood, (*opening, Stage(likely, first, near))
-        return Recipe(likely, last, near, restarts=chosen.restarts, opening=opening)
+        return SearchConfig(likely, last, near, restarts=chosen.restarts, opening=opening)
 
-    def _signed(self, iterations: int) -> Recipe:
+    def _signed(self, iterations: int) -> SearchConfig:
         chosen, smooth = self.settings, weighted((self.settings.tv, total_variation))
         if chosen.schedule == "constant":
-            published = AdamDescent(iterations, chosen.lr, chosen.signed)
-            return Recipe(cosine_distance, published, smooth, restarts=chosen.restarts)
+            published = AdamSearch(iterations, chosen.lr, chosen.signed)
+            return SearchConfig(cosine_distance, published, smooth, restarts=chosen.restarts)
         rest = iterations // 2
-        first = AdamDescent(iterations - rest, chosen.lr, chosen.signed, "cosine")
-        return Recipe(cosine_distance, first, smooth, restarts=chosen.restarts, closing=self._closing(rest, smooth))
+        first = AdamSearch(iterations - rest, chosen.lr, chosen.signed, "cosine")
+        return SearchConfig(
+            cosine_distance, first, smooth, restarts=chosen.restarts, closing=self._closing(rest, smooth)
+        )
 
-    def _led(self, iterations: int) -> Recipe:
+    def _led(self, iterations: int) -> SearchConfig:
         smooth = weighted((self.settings.tv_told / _TOLD.weights[0], total_variation))
         *opening, last = self._stages(_TOLD, iterations, smooth)
-        return Recipe(cosine_distance, last.descent, smooth, restarts=self.settings.restarts, opening=tuple(opening))
+        return SearchConfig(
+            cosine_distance, last.descent, smooth, restarts=self.settings.restarts, opening=tuple(opening)
+        )
 
     def _closing(self, iterations: int, prior: Prior) -> tuple[Closing, ...]:
         """Return the searches under weaker priors, in two groups that count or not."""
@@ -236,7 +240,7 @@ class IG(GradientMatching):
         """Return the searches that get any of the iterations."""
         each = zip(searches.iterations(iterations), searches.weights, searches.steps, strict=True)
         return tuple(
-            Stage(cosine_distance, AdamDescent(n, step * self.settings.lr, signed, "cosine"), prior, strength)
+            Stage(cosine_distance, AdamSearch(n, step * self.settings.lr, signed, "cosine"), prior, strength)
             for n, strength, step in each
             if n
         )

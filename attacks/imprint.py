@@ -34,7 +34,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import NotApplicable, Private
+from flfw.adversary.attack import NotApplicableError, Private
 from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
@@ -49,7 +49,7 @@ from flfw.inversion.closed_form.imprint import (
     thresholds,
 )
 from flfw.nets.net import Net, Tensors
-from flfw.nets.tampered import Tampering, in_front
+from flfw.nets.tampered import ModelModification, in_front
 
 _FIRST = "measure.weight"  # of the module; what stands before it in a name is the module's place
 
@@ -67,7 +67,7 @@ class ImprintSettings(BinSettings):
 
 
 @final
-class Imprint(ClosedFormAttack, Tampering):
+class Imprint(ClosedFormAttack, ModelModification):
     """Closed form for the gradient of an imprint module."""
 
     Settings = ImprintSettings
@@ -116,7 +116,7 @@ def _read_off(seen: Observation, known: Knowledge) -> Reconstruction:
     places = [name for name, part in victim.model.named_modules() if isinstance(part, ImprintModule)]
     names = [f"{places[0]}.measure.{part}" for part in ("weight", "bias")] if places else []
     if not names or any(name not in gradient for name in names):
-        raise NotApplicable("imprint needs its module in a shared part of the network: --tampered-by imprint")
+        raise NotApplicableError("imprint needs its module in a shared part of the network: --tampered-by imprint")
     readings = read_bins(*(gradient[name] for name in names), *(seen.received[name] for name in names))
     inputs = readings.best(known.batch).view(-1, *victim.inputs.shape)
     blank = torch.zeros(known.batch - len(inputs), *victim.inputs.shape, device=inputs.device)

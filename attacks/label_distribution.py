@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from flfw.adversary.attack import NotApplicable, Uses
+from flfw.adversary.attack import NotApplicableError, Uses
 from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction
 from flfw.adversary.upload import Upload
@@ -60,7 +60,9 @@ class LabelDistribution(ClosedFormAttack):
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         """Refuse: it reconstructs nothing."""
-        raise NotApplicable("label_distribution infers shares of classes from uploads, and reconstructs no example")
+        raise NotApplicableError(
+            "label_distribution infers shares of classes from uploads, and reconstructs no example"
+        )
 
     def shares(self, uploads: Sequence[Upload]) -> list[Tensor]:
         """Return for each upload the shares of the classes (K,).
@@ -73,13 +75,13 @@ class LabelDistribution(ClosedFormAttack):
     def _shares(self, upload: Upload) -> Tensor:
         name, local, public = _last_bias(upload.model.model), upload.local, upload.public
         if name not in upload.seen.sent or name not in upload.model.known:
-            raise NotApplicable("it needs the bias of a fully connected last layer, which clients do not share")
+            raise NotApplicableError("it needs the bias of a fully connected last layer, which clients do not share")
         if local is None or local.optimiser != "sgd" or local.loss is not cross_entropy:
-            raise NotApplicable("it needs a known number of plain SGD steps on the cross entropy")
+            raise NotApplicableError("it needs a known number of plain SGD steps on the cross entropy")
         if not matches(name, local.moves):
-            raise NotApplicable("it needs a last bias that local training moves")
+            raise NotApplicableError("it needs a last bias that local training moves")
         if public is None:
-            raise NotApplicable("it needs public data: grant them")
+            raise NotApplicableError("it needs public data: grant them")
         before, after = upload.model.known[name].double(), upload.seen.sent[name].double()
         rate = (after - before) / effective_lr(local.lr, local.steps, local.momentum)
         rate += local.weight_decay * (before + after) / 2
@@ -99,7 +101,7 @@ def _of_each_class(public: Examples, classes: int, most: int) -> tuple[Examples,
     labels = public.labels
     each = [(labels == k).nonzero().flatten()[: max(1, most // classes)] for k in range(classes)]
     if not all(len(places) for places in each):
-        raise NotApplicable("it needs a public example of each class")
+        raise NotApplicableError("it needs a public example of each class")
     places = torch.cat(each)
     return Examples(public.samples[places], labels[places]), labels.bincount(minlength=classes).cpu() / len(labels)
 

@@ -41,7 +41,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import NotApplicable, Private
+from flfw.adversary.attack import NotApplicableError, Private
 from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
@@ -54,7 +54,7 @@ from flfw.inversion.closed_form.client_columns import (
 )
 from flfw.inversion.closed_form.imprint import BinSettings, dct_query, expected_alone, mean_query, thresholds
 from flfw.nets.net import Net, Tensors
-from flfw.nets.tampered import Tampering, in_front
+from flfw.nets.tampered import ModelModification, in_front
 
 _FIRST = "spread.weight"  # of the module; what stands before it in a name is the module's place
 
@@ -71,7 +71,7 @@ class LokiSettings(BinSettings):
 
 
 @final
-class Loki(ClosedFormAttack, Tampering):
+class Loki(ClosedFormAttack, ModelModification):
     """Closed form for the summed gradient of a module with columns for each client."""
 
     Settings = LokiSettings
@@ -144,12 +144,12 @@ def _read_off(seen: Observation, known: Knowledge) -> Reconstruction:
     places = [f"{name}." for name, part in victim.model.named_modules() if isinstance(part, ClientColumns)]
     name = f"{places[0]}measure.weight" if places else ""
     if name not in gradient:
-        raise NotApplicable("loki needs its module in a shared part of the network: --tampered-by loki")
+        raise NotApplicableError("loki needs its module in a shared part of the network: --tampered-by loki")
     sent = {n.removeprefix(places[0]): value for n, value in seen.received.items() if n.startswith(places[0])}
     try:
         readings = read_columns(gradient[name], sent, tuple(victim.inputs.shape))
     except ValueError as error:
-        raise NotApplicable(f"loki needs the convolution that its server sends: {error}") from error
+        raise NotApplicableError(f"loki needs the convolution that its server sends: {error}") from error
     images = readings.best(known.batch)
     blank = torch.zeros(known.batch - len(images), *victim.inputs.shape, device=images.device)
     raw = torch.cat([images, blank]) * victim.inputs.std + victim.inputs.mean

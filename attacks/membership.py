@@ -39,7 +39,7 @@ from flfw.adversary.observation import Examples
 from flfw.adversary.published_model import References, published_scores
 from flfw.adversary.shadow_training import ShadowClients, confidences
 from flfw.errors import require
-from flfw.inversion.compute import Compute
+from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.private.stand_ins import replaceable
 from flfw.membership.gradients import Gradient, compared_gradients, gradient_sketches
 from flfw.membership.shadow_models import excess_ratio
@@ -88,7 +88,7 @@ class Membership(MembershipAttack):
     numbers: ClassVar[bool] = True
     Settings = MembershipSettings
 
-    def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:
+    def __init__(self, settings: Any = None, compute: ComputeLimits | None = None) -> None:
         super().__init__(settings, compute)
         self._whitenings: dict[tuple[int | None, ...], tuple[MembershipView, MembershipRound, Whitening]] = {}
 

@@ -35,19 +35,19 @@ from typing import Literal, final
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Budget, Models, NotApplicable, Preparation, Private, Uses
-from flfw.adversary.gradient_matching import GradientMatching, GrantedMechanism
+from flfw.adversary.attack import AttackCost, Models, NotApplicableError, Preparation, Private, Uses
+from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.attacks.hyperfl import require_reading
 from flfw.errors import require
-from flfw.inversion.automatic import Automatic
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.fit import Fit
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.post_processing.post_processor import LEAST_SIDE, PostProcessor, PostTraining, trained
 from flfw.inversion.post_processing.simulated import simulated_pairs
 from flfw.inversion.private.extractor import SurrogateVictim, ends_fully_connected, extractor_of, read_off
-from flfw.inversion.search import Recipe, SearchResult, Target, invert
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
 from flfw.rng import torch_generator
@@ -88,9 +88,9 @@ class ROG(GradientMatching):
     Settings = ROGSettings
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings; the attacks that train a post-processor are not in it."""
-        return Budget(self.settings.iterations, self.settings.restarts, "least squared distance")
+        return AttackCost(self.settings.iterations, self.settings.restarts, "least squared distance")
 
     @property
     def labels(self) -> str:
@@ -122,12 +122,12 @@ class ROG(GradientMatching):
         """Name the defence where the post-processor has never met it."""
         return _UNMET * (knows_defence and self.settings.post == "unet")
 
-    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use Adam on the relative squared distance; for known noise, on the likelihood."""
         chosen, noise = self.settings, None if mechanism is None else mechanism.noise
-        descent = AdamDescent(chosen.iterations, chosen.lr, schedule="cosine", least=_LAST)
+        descent = AdamSearch(chosen.iterations, chosen.lr, schedule="cosine", least=_LAST)
         distance = relative_distance if noise is None else gaussian_likelihood(noise)
-        return Recipe(distance, descent, start=_uniform, restarts=chosen.restarts, boxed=chosen.boxed)
+        return SearchConfig(distance, descent, start=_uniform, restarts=chosen.restarts, boxed=chosen.boxed)
 
     def ceiling(self, samples: Tensor) -> Tensor | None:
         """Return the best enlarged small images; a post-processor may come nearer."""
@@ -146,7 +146,7 @@ class ROG(GradientMatching):
         """Search for all victims of one model at once; for the closed form, by their extractors' gradients."""
         for known in knowledge:
             if len(known.model.inputs.shape) != 3:
-                raise NotApplicable("it needs images, got rows")
+                raise NotApplicableError("it needs images, got rows")
         if self.settings.private == "searched":
             return super().run(observations, knowledge, rngs)
         pairs = _read(observations, knowledge, rngs)
@@ -154,7 +154,7 @@ class ROG(GradientMatching):
         return [replace(result, labels=None) for result in results]
 
     def reconstruct(
-        self, known: Knowledge, targets: Sequence[Target], mechanism: GrantedMechanism
+        self, known: Knowledge, targets: Sequence[SearchTarget], mechanism: GrantedOperator
     ) -> list[Reconstruction]:
         """Search for small images, and enlarge them; then the post-processor corrects them, if there is one."""
         space = LowResolution(known.model.inputs.shape, self.settings.sf)
@@ -180,23 +180,23 @@ class ROG(GradientMatching):
         return super().objective(seen, known, guesses, rng)
 
     def _searched(
-        self, victim: LowResolutionVictim, targets: Sequence[Target], mechanism: GrantedMechanism
+        self, victim: LowResolutionVictim, targets: Sequence[SearchTarget], mechanism: GrantedOperator
     ) -> list[SearchResult]:
         box = (0.0, 1.0) if self.settings.boxed else _UNBOUNDED
         return invert(victim, targets, self.recipe(mechanism), mechanism=mechanism, box=box, compute=self.compute)
 
-    def _post_processor(self, known: Knowledge, example: Target, space: LowResolution) -> PostProcessor:
+    def _post_processor(self, known: Knowledge, example: SearchTarget, space: LowResolution) -> PostProcessor:
         """Train a post-processor on simulated clients that hold public data."""
         public, chosen = known.public, self.settings
         if public is None or len(public.labels) < known.batch:
-            raise NotApplicable("post=unet needs public data, a batch of them at least: grant them")
+            raise NotApplicableError("post=unet needs public data, a batch of them at least: grant them")
         if min(space.shape[1:]) < LEAST_SIDE:
-            raise NotApplicable(f"post=unet needs images of at least {LEAST_SIDE} pixels a side")
+            raise NotApplicableError(f"post=unet needs images of at least {LEAST_SIDE} pixels a side")
         order = torch.randperm(len(public.labels), generator=torch_generator(0, "rog public"))
         drawn = order[: max(chosen.pairs, known.batch)].to(public.labels.device)
         labels = public.labels[drawn] if self.labels == "given" else torch.zeros_like(drawn)
 
-        def search(targets: Sequence[Target], constants: Tensors) -> list[Tensor]:
+        def search(targets: Sequence[SearchTarget], constants: Tensors) -> list[Tensor]:
             victim = LowResolutionVictim(known.model, space, constants)
             return [space.enlarged(one.samples).clamp(*known.box) for one in self._searched(victim, targets, None)]
 
@@ -218,8 +218,8 @@ def _read(
     pairs = []
     for seen, known, rng in zip(observations, knowledge, rngs, strict=True):
         require_reading(known.model)
-        if known.weights or known.mechanism is not None:
-            raise NotApplicable("private=closed_form needs one gradient that no defence changed")
+        if known.weights or known.operator is not None:
+            raise NotApplicableError("private=closed_form needs one gradient that no defence changed")
         like = id(known.model), known.batch
         if like not in victims:
             victims[like] = SurrogateVictim(extractor_of(known.model.model), known.model.inputs, known.batch)
@@ -229,4 +229,4 @@ def _read(
 
 
 def _reconstruction(image: Tensor, result: SearchResult) -> Reconstruction:
-    return Reconstruction(image, result.matched, result.iterations, result.labels)
+    return Reconstruction(image, result.matching_loss, result.iterations, result.labels)

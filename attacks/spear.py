@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
@@ -98,9 +98,11 @@ def _rectified_first_layer(victim: VictimModel, sent: Tensors) -> str:
     name, kind, dense = FirstLayer.of(victim)
     weight, bias = f"{name}.weight", f"{name}.bias"
     if not dense or not {weight, bias} <= {*victim.shared} & victim.known.keys():
-        raise NotApplicable(f"spear needs a known, shared, fully connected first layer with a bias, got {kind}")
+        raise NotApplicableError(f"spear needs a known, shared, fully connected first layer with a bias, got {kind}")
     if victim.unknown:
-        raise NotApplicable(f"spear needs a network that is known as a whole, got unknown {', '.join(victim.unknown)}")
+        raise NotApplicableError(
+            f"spear needs a network that is known as a whole, got unknown {', '.join(victim.unknown)}"
+        )
     rng = torch_generator(0, "rectified first layer")
     x = torch.rand((_TRIED, *victim.inputs.shape), generator=rng).to(victim.known[weight])
     gradient = _gradient_of_one(victim, sent)(x, torch.arange(_TRIED, device=x.device) % victim.classes)
@@ -111,7 +113,7 @@ def _rectified_first_layer(victim: VictimModel, sent: Tensors) -> str:
     heard = bool((at_outputs[on] != 0).float().mean() > 0.5)
     outer = at_outputs[..., None] * inputs[:, None]
     if not (silent and heard and torch.allclose(gradient[weight], outer, rtol=1e-3, atol=1e-6)):
-        raise NotApplicable(f"spear needs a ReLU right after {kind}, got other gradients at its outputs")
+        raise NotApplicableError(f"spear needs a ReLU right after {kind}, got other gradients at its outputs")
     return name
 
 

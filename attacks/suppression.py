@@ -36,7 +36,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw.adversary.attack import AttackPlugin
 from flfw.errors import require
 from flfw.nets.net import Net, Tensors
-from flfw.nets.tampered import Tampering
+from flfw.nets.tampered import ModelModification
 
 _EXTRACTOR, _CLASSIFIER = "extractor.", "classifier."
 _KEEPS_ZEROS = (nn.Flatten, nn.Dropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Identity)
@@ -56,7 +56,7 @@ class SuppressionSettings:
 
 
 @final
-class Suppression(AttackPlugin, Tampering):
+class Suppression(AttackPlugin, ModelModification):
     """Server that sends dead units to all clients but one; other attacks then read the sum."""
 
     Settings = SuppressionSettings

@@ -29,15 +29,15 @@ import torch
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
-from flfw.adversary.attack import Budget, NotApplicable, Uses
-from flfw.adversary.gradient_matching import GradientMatching, GrantedMechanism
+from flfw.adversary.attack import AttackCost, NotApplicableError, Uses
+from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
 from flfw.adversary.observation import Knowledge, Reconstruction
 from flfw.errors import require
-from flfw.inversion.automatic import Automatic
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.fit import fits
 from flfw.inversion.matching import gaussian_likelihood, tensorwise_cosine_distance
-from flfw.inversion.search import Recipe, SearchResult, Target, invert
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.victims.operator import Operator
 from flfw.victims.relaxed_rows import Categories, RelaxedRows, agreement
 
@@ -69,9 +69,9 @@ class TabLeak(GradientMatching):
     Settings = TabLeakSettings
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings."""
-        return Budget(self.settings.iterations, self.settings.restarts, "median of all, aligned with the nearest")
+        return AttackCost(self.settings.iterations, self.settings.restarts, "median of all, aligned with the nearest")
 
     @property
     def labels(self) -> str:
@@ -83,21 +83,21 @@ class TabLeak(GradientMatching):
         """Public rows, for the categories."""
         return frozenset({"public"})
 
-    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use the distance tensor by tensor, or the likelihood of known noise."""
-        adam = AdamDescent(self.settings.iterations, self.settings.lr, signed=True, schedule="constant")
+        adam = AdamSearch(self.settings.iterations, self.settings.lr, signed=True, schedule="constant")
         noise = None if mechanism is None else mechanism.noise
         distance = tensorwise_cosine_distance if noise is None else gaussian_likelihood(noise)
-        return Recipe(distance, adam, start=lambda shape, rng: torch.rand(shape, generator=rng))
+        return SearchConfig(distance, adam, start=lambda shape, rng: torch.rand(shape, generator=rng))
 
     def reconstruct(
-        self, known: Knowledge, targets: Sequence[Target], mechanism: GrantedMechanism
+        self, known: Knowledge, targets: Sequence[SearchTarget], mechanism: GrantedOperator
     ) -> list[Reconstruction]:
         """Search from several starts for the rows of each victim, and join the results."""
         if len(known.model.inputs.shape) != 1:
-            raise NotApplicable("it needs rows of a table, got images")
+            raise NotApplicableError("it needs rows of a table, got images")
         if known.public is None:
-            raise NotApplicable("it needs public rows, which show what columns form a category")
+            raise NotApplicableError("it needs public rows, which show what columns form a category")
         categories = Categories.of_rows(known.public.samples)
         victim, restarts = RelaxedRows(known.model, categories), self.settings.restarts
         each = [target for target in targets for _ in range(restarts)]
@@ -112,12 +112,12 @@ class TabLeak(GradientMatching):
         self,
         known: Knowledge,
         categories: Categories,
-        target: Target,
+        target: SearchTarget,
         searches: Sequence[SearchResult],
-        mechanism: GrantedMechanism,
+        mechanism: GrantedOperator,
     ) -> Reconstruction:
         """Join the searches for one victim."""
-        ended = sorted((one for one in searches if one.matched < inf), key=lambda one: one.matched)
+        ended = sorted((one for one in searches if one.matching_loss < inf), key=lambda one: one.matching_loss)
         if not ended:
             return Reconstruction(searches[0].samples, inf, labels=target.labels)
         rows = aligned(categories, ended)
@@ -129,7 +129,7 @@ class TabLeak(GradientMatching):
         votes = None  # of one search, which agrees with itself in any case
         if len(rows) > 1:
             votes = agreement(categories, [*categories.rounded(rows)], joint, _TOLERANCE)
-        return Reconstruction(joint.clamp(*known.box), ended[0].matched, labels=target.labels, agreement=votes)
+        return Reconstruction(joint.clamp(*known.box), ended[0].matching_loss, labels=target.labels, agreement=votes)
 
 
 def aligned(categories: Categories, searches: Sequence[SearchResult]) -> Tensor:

@@ -32,8 +32,8 @@ from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
-from flfw.dp.settings import Noise, clipped_change
-from flfw.inversion.automatic import Automatic
+from flfw.dp.settings import DPSettings, clipped_change
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.nets import Tensors
 from flfw.rng import torch_generator
 from flfw.strategies.fed_cdp import FedCDPSettings
@@ -46,7 +46,7 @@ _LR = 0.1  # of the clipped step
 _QUICK = ("prune 0.99", "fed_cdp sigma 0.1 clip 4.0")
 _FIRST = 100  # image: the search of `ig` that knows the defence was tuned on the first six
 
-Informed = Operator | Automatic | None
+Informed = Operator | DifferentiableDefence | None
 Sends = Callable[[Tensors, torch.Generator], Tensors]
 """Map from a client's gradient to the tensors that it sends."""
 
@@ -83,11 +83,12 @@ def rows() -> dict[str, AdaptationRow]:
 
 def _defended(defence: Defence, written: type[Operator]) -> AdaptationRow:
     return AdaptationRow(
-        defence.update, {"static": None, "written": written(asdict(defence.settings)), "automatic": Automatic(defence)}
+        defence.update,
+        {"static": None, "written": written(asdict(defence.settings)), "automatic": DifferentiableDefence(defence)},
     )
 
 
-def _by_method(settings: Noise, written: type[MethodOperator], bound: float, deviation: float) -> AdaptationRow:
+def _by_method(settings: DPSettings, written: type[MethodOperator], bound: float, deviation: float) -> AdaptationRow:
     """Return the row of a method that clips one example's gradient and adds noise, both in units of a gradient."""
 
     def sends(gradient: Tensors, rng: torch.Generator) -> Tensors:
@@ -106,7 +107,7 @@ def attacked(targets: Victims, sends: Sends, informed: Informed, iterations: int
     for i, gradient in enumerate(targets.observed):
         sent = sends({n: v.clone() for n, v in gradient.items()}, torch_generator(0, "defence", i))
         observations.append(Observation(Vantage.SERVER, "probe", "target", 0, i, i, sent, model.known))
-        knowledge.append(Knowledge(model, 1, targets.labels[i], mechanism=informed))
+        knowledge.append(Knowledge(model, 1, targets.labels[i], operator=informed))
     rngs = [torch_generator(0, "attack", i) for i in range(len(targets))]
     results = IG(IGSettings(iterations=iterations)).run(observations, knowledge, rngs)
     images = torch.stack([one.samples.nan_to_num(nan=0.5) for one in results])

@@ -42,11 +42,11 @@ from flfw.clients.defences.low_precision import LowPrecision
 from flfw.clients.defences.prune import Prune
 from flfw.defence import LocalStep
 from flfw.inversion.clipped import clipped
-from flfw.inversion.private.surrogate import Teaching, trained_upon
+from flfw.inversion.private.surrogate import SurrogateTraining, trained_upon
 from flfw.membership.gradients import norm
 from flfw.membership.operating_points import area
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.strategies.fed_cdp import FedCDPSettings
@@ -125,10 +125,10 @@ Client: TypeAlias = Callable[[ClientStep, VictimModel], Hidden]
 
 
 @cache
-def inputs() -> Inputs:
+def inputs() -> InputSpec:
     """Return the input space of the digits."""
     dataset = data.load("digits", None)
-    return Inputs.from_constants(dataset.shape, dataset.mean, dataset.std)
+    return InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
 
 
 def drawn(seed: int, public: int = _PUBLIC) -> ClientStep:
@@ -208,7 +208,9 @@ def generated(draw: ClientStep, victim: VictimModel) -> Hidden:
     x, y = inputs().normalise(draw.members[0]), draw.members[1]
     with torch.no_grad():
         features = held.features(x, held.extractor_weights())
-    held.classifier = trained_upon(features, y, held.classifier, Teaching(), torch_generator(draw.seed, "classifier"))
+    held.classifier = trained_upon(
+        features, y, held.classifier, SurrogateTraining(), torch_generator(draw.seed, "classifier")
+    )
     shared = {name: p for name, p in held.named_parameters() if name.startswith("hypernet.")}
     loss = torch.nn.functional.cross_entropy(held(x), y)
     gradient = dict(zip(shared, torch.autograd.grad(loss, list(shared.values())), strict=True))

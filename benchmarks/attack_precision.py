@@ -25,8 +25,8 @@ from benchmarks.attack_victims import Victims, matched_psnrs, pictures, victims
 from benchmarks.our_search import wait
 from benchmarks.turns import ratio, rounded
 from flfw.attacks.ig import IG, IGSettings
-from flfw.inversion.compute import Compute, Precision
-from flfw.inversion.search import Target, invert
+from flfw.inversion.compute import ComputeLimits, Precision
+from flfw.inversion.search import SearchTarget, invert
 from flfw.rng import torch_generator
 
 _LOWER: tuple[Precision, ...] = ("bf16", "tf32")
@@ -84,11 +84,11 @@ def _searched(attacked: Victims, precision: Precision, iterations: int) -> tuple
     device = attacked.truth.device
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     rng = torch_generator(0, "unused")  # the start is given
-    target = Target(attacked.observed[0], attacked.labels[0], rng, start=attacked.start[0])
+    target = SearchTarget(attacked.observed[0], attacked.labels[0], rng, start=attacked.start[0])
     recipe = IG(IGSettings(iterations=iterations)).recipe(None)
     wait(device)
     started = clock()
-    (result,) = invert(attacked.model(), [target], recipe, compute=Compute(precision=precision))
+    (result,) = invert(attacked.model(), [target], recipe, compute=ComputeLimits(precision=precision))
     wait(device)
     return fmean(matched_psnrs(attacked.truth[0], result.samples)), clock() - started
 

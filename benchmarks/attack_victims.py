@@ -15,9 +15,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw import data, nets
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.recovery import assign
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets import Net, Tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.victims.batch_statistics import normalising_by_batch
 from flfw.victims.victim import PlainVictim
@@ -49,7 +49,7 @@ class Victims:
 
     network: str
     net: Net
-    inputs: Inputs
+    inputs: InputSpec
     truth: Tensor
     labels: Tensor
     start: Tensor
@@ -71,7 +71,7 @@ class Victims:
         return replace(
             self,
             net=deepcopy(self.net).to(device, precision),
-            inputs=Inputs(self.inputs.shape, mean, std),
+            inputs=InputSpec(self.inputs.shape, mean, std),
             truth=_moved(self.truth, device, precision),
             labels=self.labels.to(device),
             start=_moved(self.start, device, precision),
@@ -103,7 +103,7 @@ def pictures(
     title, shape, _, _ = _KINDS[dataset]
     try:
         known = data.load(dataset)
-    except BadInput:
+    except InputError:
         rng = numpy_generator(0, "pictures")
         x = torch.from_numpy(rng.random((count, *shape), dtype=np.float32))
         return averaged(x, side), torch.from_numpy(rng.integers(0, CLASSES, count)), "random images"
@@ -121,7 +121,7 @@ def averaged(x: Tensor, side: int | None) -> Tensor:
     return x if side is None else adaptive_avg_pool2d(x, side)
 
 
-def victim_model(net: Net, inputs: Inputs, training: bool, precision: torch.dtype = torch.float32) -> PlainVictim:
+def victim_model(net: Net, inputs: InputSpec, training: bool, precision: torch.dtype = torch.float32) -> PlainVictim:
     """Return the victim model of a network; ``training``: BatchNorm normalises by the batch, on a copy."""
     model = normalising_by_batch(net) if training else net
     return PlainVictim(model, nets.tensors(model), ("*",), inputs, precision)
@@ -159,7 +159,7 @@ def victims(
     shape = shape if side is None else (shape[0], side, side)
     with initialising(seed, "net"):
         net = nets.build(network, shape, CLASSES)
-    inputs = Inputs.from_constants(shape, mean, std)
+    inputs = InputSpec.from_constants(shape, mean, std)
     if steps:
         trained(net, inputs, dataset, steps, seed)
     x, y, _ = pictures(count * batch, dataset, first, side)
@@ -174,7 +174,7 @@ def victims(
     return Victims(network, net, inputs, truth, labels, start, observed, training, revealed)
 
 
-def trained(net: Net, inputs: Inputs, dataset: str, steps: int, seed: int) -> None:
+def trained(net: Net, inputs: InputSpec, dataset: str, steps: int, seed: int) -> None:
     """Train a network on images from `_TRAINED_FROM` on, and leave it with their running statistics.
 
     Args:

@@ -48,7 +48,7 @@ from benchmarks.attack_victims import Victims, pictures, victims
 from benchmarks.our_search import Ours, errors, objective_of
 from benchmarks.their_search import Theirs
 from benchmarks.turns import in_turns, ratio, rounded, timed
-from flfw.inversion.compute import Compute
+from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import stacked, stacked_given
 from flfw.inversion.graph import LIGHT, Graph
 
@@ -177,16 +177,16 @@ class Bench:
         counts, steps = (1, 2, 8), max(1, round(_STEPS[network] * self._part))
         attacked = self.victims(network, max(counts))
         objective, problems = objective_of(attacked)
-        guesses, given = [problem.guess for problem in problems], [objective.given(problem) for problem in problems]
+        guesses, given = [problem.guess for problem in problems], [objective.constants(problem) for problem in problems]
         function = grad_and_value(objective, has_aux=True)
-        alone = Graph(function, (guesses[0], given[0]), Compute())
+        alone = Graph(function, (guesses[0], given[0]), ComputeLimits())
         chosen, alone.light = alone.light, False
         with FlopCounterMode(display=False) as counter:
             alone(stacked(guesses[:1]), stacked_given(given[:1]))
         gains: dict[str, float] = {}
         for count in counts:
             batch = stacked(guesses[:count]), stacked_given(given[:count])
-            joint = Graph(vmap(function), batch, Compute())  # all of them are one problem to it
+            joint = Graph(vmap(function), batch, ComputeLimits())  # all of them are one problem to it
             as_one = tree_map(lambda value: value.unsqueeze(0), batch)
             sides = {"alone": partial(alone, *batch), "joint": partial(joint, *as_one)}
             times = in_turns({name: partial(timed, work, steps) for name, work in sides.items()}, self.turns)
@@ -199,10 +199,10 @@ class Bench:
         objective, problems = objective_of(self.victims(name.partition("_")[0], count))
         guess, given = (
             stacked([problem.guess for problem in problems]),
-            stacked_given([objective.given(problem) for problem in problems]),
+            stacked_given([objective.constants(problem) for problem in problems]),
         )
-        example = problems[0].guess, objective.given(problems[0])
-        graph = Graph(grad_and_value(objective, has_aux=True), example, Compute())
+        example = problems[0].guess, objective.constants(problems[0])
+        graph = Graph(grad_and_value(objective, has_aux=True), example, ComputeLimits())
         sides = {"whole": partial(graph, guess, given), "kept": partial(graph.given(given), guess)}
         whole, kept = (tree_leaves(side()) for side in sides.values())
         if not all(torch.equal(a, b) for a, b in zip(whole, kept, strict=True)):

@@ -51,7 +51,7 @@ from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.inversion.closed_form.imprint import expected_alone
 from flfw.inversion.layer_statistics import received_statistics
 from flfw.inversion.matching import Distance, squared_distance
-from flfw.inversion.search import Recipe, Target, invert
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.nets.net import Net, Tensors
 from flfw.rng import initialising
 from flfw.victims.victim import PlainVictim
@@ -115,7 +115,7 @@ class BatchCase:
             seen_only_it=self.seen_only_it,
         )
 
-    def recipe(self) -> Recipe:
+    def recipe(self) -> SearchConfig:
         """Return the settings of our search."""
         if self.config == "seethroughgradients":
             ours = GradInversion(GradInversionSettings(self.iterations, restarts=1, labels="given")).recipe(None)
@@ -172,14 +172,14 @@ def halved_squares(scale: float) -> Distance:
     return lambda trial, observed: scale / 2 * squared_distance(trial, observed)
 
 
-def searched(attacked: Victims, recipe: Recipe) -> Tensor:
+def searched(attacked: Victims, recipe: SearchConfig) -> Tensor:
     """Search from the given first guesses; return normalised images (V, B, C, H, W)."""
     starts: Iterator[Tensor] = iter(attacked.start)
     model, unused = attacked.model(), torch.Generator()
     buffers = attacked.revealed or [nets.tensors(attacked.net)] * len(attacked)
     beside = [received_statistics(model.model, known) if recipe.model_prior else {} for known in buffers]
     sent = zip(attacked.observed, attacked.labels, beside, strict=True)
-    targets = [Target(one, labels, unused, beside=statistics) for one, labels, statistics in sent]
+    targets = [SearchTarget(one, labels, unused, beside=statistics) for one, labels, statistics in sent]
     results = invert(model, targets, replace(recipe, start=lambda shape, rng: next(starts)))
     return attacked.inputs.normalise(torch.stack([result.samples for result in results]))
 

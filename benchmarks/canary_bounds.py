@@ -23,11 +23,11 @@ import numpy as np
 import torch
 
 from benchmarks import output
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.data.canaries import Canaries, draw, relabelled, without_left_out
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split
-from flfw.dp.canary_audit import Listener, lower
+from flfw.dp.canary_audit import CanaryScorer, lower
 from flfw.experiment import Experiment
 from flfw.resolve import resolve, without_auto
 from flfw.rng import numpy_generator
@@ -108,13 +108,15 @@ def heard(asked: Experiment, task: Task, noise: float) -> np.ndarray:
     """Train all clients with this share of the noise that is claimed; return the canaries' scores."""
     resolved = resolve(asked)
     settings: Any = resolved.settings
-    listener = Listener(asked, task, resolved.method, settings)
+    listener = CanaryScorer(asked, task, resolved.method, settings)
     added = replace(settings, noise_multiplier=settings.noise_multiplier * noise)
     sent = {name: value.clone() for name, value in listener.model.state_dict().items()}
     for done in range(asked.rounds):
         updates = []
         for partition in range(asked.clients):
-            client = resolved.client(Workplace(asked, task, resolved.method, added, partition, done + 1, None, None))
+            client = resolved.client(
+                ClientContext(asked, task, resolved.method, added, partition, done + 1, None, None)
+            )
             update, _ = client.fit_named({name: value.numpy() for name, value in sent.items()}, 0)
             updates.append({name: value.clone() for name, value in update.items()})
             listener(sent, Update(partition, 1, updates[-1]))

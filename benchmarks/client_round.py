@@ -37,7 +37,7 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.nets import Tensors
 from flfw.resolve import resolve
-from flfw.server.place import ServerPlace
+from flfw.server.place import ServerContext
 
 _METHODS = {"small": "StillMean", "large": "StillHypernetwork"}
 _CLIENTS = {"small": 20, "large": 10}
@@ -89,7 +89,7 @@ def measure(size: str, rounds: int) -> dict[str, float]:
         run_config = resolved.experiment.to_run_config()
         grid = MarkingGrid(cast(ClientApp, WATCH.app("client", apps.client)), clients, run_config)
         federate(grid, resolved)
-        begun = ServerPlace(resolved.experiment, resolved.method, resolved.settings).model().state_dict()
+        begun = ServerContext(resolved.experiment, resolved.method, resolved.settings).model().state_dict()
         _require_still(begun, load_file(next(Path(folder, "run", "checkpoint").glob("round-*"))))
     each = [{name: 1000 * value / clients for name, value in row.items()} for row in map(_parts, grid.rounds[1:])]
     return {name: round(statistics.median(row[name] for row in each), 3) for name in each[0]}

@@ -18,8 +18,8 @@ import torch
 
 from benchmarks.hyperfl import CASES, images, seconds
 from flfw.client.federated_client import FederatedClient
-from flfw.client.phases import LocalPhase, descend_together
-from flfw.client.workplace import Workplace
+from flfw.client.phases import TrainingPhase, descend_together
+from flfw.client.workplace import ClientContext
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
@@ -93,7 +93,8 @@ def clients(case: CohortCase, number: int, method: str = "", exact: bool = False
     split = Split((mine,) * number, (mine,) * number, (nobody,) * number, nobody, nobody, nobody)
     resolved, task = resolve(experiment), Task(dataset, split, case.net)
     places = [
-        Workplace(experiment, task, resolved.method, resolved.settings, place, 1, None, None) for place in range(number)
+        ClientContext(experiment, task, resolved.method, resolved.settings, place, 1, None, None)
+        for place in range(number)
     ]
     made = [resolved.client(place) for place in places]
     for one in made if exact else []:
@@ -101,7 +102,7 @@ def clients(case: CohortCase, number: int, method: str = "", exact: bool = False
     return made
 
 
-def begun(workers: Sequence[FederatedClient]) -> list[LocalPhase]:
+def begun(workers: Sequence[FederatedClient]) -> list[TrainingPhase]:
     """Train clients up to their joint phase; return that of each."""
     return [next(worker.training()) for worker in workers]
 

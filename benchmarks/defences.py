@@ -34,7 +34,7 @@ from benchmarks import output
 from flfw import nets
 from flfw.clients.defences.dcs2 import DCS2Settings, Search
 from flfw.defence import LocalStep
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import entering, row_norms
 from flfw.rng import initialising, torch_generator
 from flfw.training.traced import Traced
@@ -44,7 +44,7 @@ _GOAL = {"D1": 3.0, "D2": 5.0}
 _SEARCHES = {"lenet_1": (1, 200, 20), "lenet_64": (64, 40, 4)}  # samples, steps of a turn, the same with --quick
 _IMAGES = {"lenet_1": 1, "lenet_16": 16}
 _TURNS = 7
-_INPUTS, _CLASSES, _LAYER = Inputs.from_constants((1, 28, 28), (0.1307,), (0.3081,)), 10, "classifier"
+_INPUTS, _CLASSES, _LAYER = InputSpec.from_constants((1, 28, 28), (0.1307,), (0.3081,)), 10, "classifier"
 PARTS = {
     "D1": output.BenchmarkPart("DCS^2's search, the loop written first over ours", 25, 6),
     "D2": output.BenchmarkPart("Soteria's row norms, a backward pass for each unit over ours", 60, 12),

@@ -29,7 +29,7 @@ from typing import Any
 from benchmarks import output
 from benchmarks.local_federation import ROOT, SITES, federation
 from flfw.deploy import processes
-from flfw.deploy.layout import Layout, environment
+from flfw.deploy.layout import FederationLayout, environment
 from flfw.engines.bundle import toml_lines
 
 _GOAL_S = 4.0
@@ -90,7 +90,7 @@ clientapp = "empty:client"
 """
 
 
-def use_flowers_own(layout: Layout) -> None:
+def use_flowers_own(layout: FederationLayout) -> None:
     """Start Flower's own SuperNodes in place of this project's."""
     for number in range(SITES):
         site = layout.site(number)
@@ -106,7 +106,7 @@ def _environment(place: Path) -> dict[str, str]:
     return environment(place / "home")
 
 
-def floor(layout: Layout, rounds: int) -> dict[str, Any]:
+def floor(layout: FederationLayout, rounds: int) -> dict[str, Any]:
     """Measure the seconds of a round of an app that does nothing."""
     folder = layout.folder / "empty"
     folder.mkdir()
@@ -123,7 +123,7 @@ def floor(layout: Layout, rounds: int) -> dict[str, Any]:
     return {"round_s": median(_later([float(line) for line in (folder / "seconds").read_text().split()]))}
 
 
-def measured(layout: Layout, name: str, flags: list[str], rounds: int) -> dict[str, Any]:
+def measured(layout: FederationLayout, name: str, flags: list[str], rounds: int) -> dict[str, Any]:
     """Run an experiment; return the seconds of a round, those besides clients' own work, and bytes up and down."""
     out, before = layout.folder / f"run-{name}", _wire(layout)
     asked = ["--federation", str(layout.folder), "--rounds", str(rounds), "--out", str(out), *_COMMON, *flags]
@@ -147,7 +147,7 @@ def measured(layout: Layout, name: str, flags: list[str], rounds: int) -> dict[s
     }
 
 
-def _wire(layout: Layout) -> tuple[int, int]:
+def _wire(layout: FederationLayout) -> tuple[int, int]:
     """Return the bytes received and sent so far by the server on its sites' connections."""
     sockets = subprocess.run(
         ["ss", "-Htni", "state", "established", f"sport = :{layout.port}"], capture_output=True, text=True, check=True

@@ -16,12 +16,12 @@ import torch
 
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import Phases, side_by_side
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.resolve import resolve, without_auto
 from flfw.server.aggregation import Update, update_of
-from flfw.server.place import ServerPlace
+from flfw.server.place import ServerContext
 from flfw.task import Task
 
 
@@ -45,7 +45,7 @@ class DirectRounds:
         self.experiment, self._resolved, self._together = resolved.experiment, resolved, together
         self._task = task or Task.load(self.experiment, self.experiment.data_root)
         self._strategy = resolved.method(resolved.settings, seed=experiment.seed)
-        model = ServerPlace(self.experiment, resolved.method, resolved.settings).model()
+        model = ServerContext(self.experiment, resolved.method, resolved.settings).model()
         self.tensors: Tensors = {name: value.detach() for name, value in model.state_dict().items()}
         self.done = 0
 
@@ -58,7 +58,7 @@ class DirectRounds:
         """Compute the accuracy of the tensors on each client's own test data, mean over the clients, in [0, 1]."""
         received = self._received()
         workers = map(self._client, range(self.experiment.clients))
-        return fmean(worker.install(received, 0) or worker.accuracy("test") for worker in workers)
+        return fmean(worker.load_received(received, 0) or worker.accuracy("test") for worker in workers)
 
     def _updates(self, evaluated: bool) -> Iterator[Update]:
         received, clients = self._received(), self.experiment.clients
@@ -77,12 +77,12 @@ class DirectRounds:
 
     def _client(self, partition: int) -> FederatedClient:
         method, settings = self._resolved.method, self._resolved.settings
-        at = Workplace(self.experiment, self._task, method, settings, partition, self.done + 1, None, None)
+        at = ClientContext(self.experiment, self._task, method, settings, partition, self.done + 1, None, None)
         return self._resolved.client(replace(at, run="direct"))
 
 
 def _trained(worker: FederatedClient, received: dict[str, Any]) -> Phases[tuple[Tensors, dict[str, Any]]]:
-    worker.install(received, 0)
+    worker.load_received(received, 0)
     yield from worker.training()
     return worker.leaving(), {"num-examples": len(worker.indices("train"))}
 

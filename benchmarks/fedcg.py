@@ -38,7 +38,7 @@ from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log
 
 from benchmarks import output
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.clients.fedcg import FedCGClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
@@ -48,7 +48,7 @@ from flfw.nets.conditional_gan import GeneratingNet, imagining, noise
 from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.place import ServerPlace
+from flfw.server.place import ServerContext
 from flfw.strategies.fedcg import FedCG, FedCGSettings
 from flfw.task import Task
 
@@ -72,8 +72,8 @@ _EXPERIMENT = Experiment(
 )
 
 
-def _place(experiment: Experiment) -> ServerPlace:
-    return ServerPlace(experiment, resolve(experiment).method, resolve(experiment).settings)
+def _place(experiment: Experiment) -> ServerContext:
+    return ServerContext(experiment, resolve(experiment).method, resolve(experiment).settings)
 
 
 @contextmanager
@@ -113,7 +113,7 @@ def _as(tensors: Mapping[str, Tensor], kind: torch.dtype) -> Tensors:
 def distilled(sent: Sequence[Update], iterations: int, server_round: int = 1) -> Tensors:
     """Distil these uploads as flfw's server does."""
     strategy = FedCG(FedCGSettings(iterations=iterations, server_batch=_BATCH, server_lr=_LR))
-    strategy.at, strategy.round = _place(_EXPERIMENT), server_round
+    strategy.ctx, strategy.round = _place(_EXPERIMENT), server_round
     return strategy.aggregate(sent)
 
 
@@ -154,7 +154,7 @@ def client(folder: Path) -> FedCGClient:
     task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), "lenet5")
     method, settings = resolve(_EXPERIMENT).method, resolve(_EXPERIMENT).settings
     made = resolve(_EXPERIMENT).client(
-        Workplace(_EXPERIMENT, task, method, settings, 0, _LATE, None, ClientStore(folder, "benchmark", 0))
+        ClientContext(_EXPERIMENT, task, method, settings, 0, _LATE, None, ClientStore(folder, "benchmark", 0))
     )
     assert isinstance(made, FedCGClient)
     return made

@@ -27,11 +27,11 @@ from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.measures.arrangements import GuessedBatch
 from flfw.audit.measures.identification import identify
 from flfw.audit.measures.metrics import psnr, ssim
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign
 from flfw.data import Dataset
-from flfw.errors import BadInput
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.victims.victim import PlainVictim
 
@@ -76,7 +76,7 @@ class FlowRow:
 
 def messages(case: _Case, seed: int, dataset: Dataset) -> tuple[list[Observation], list[Knowledge], list[np.ndarray]]:
     """Compute the messages of a seed, with the knowledge granted about them and their true images."""
-    inputs = Inputs.from_constants(dataset.shape, dataset.mean, dataset.std)
+    inputs = InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
     with initialising(seed, "flow prior"):
         net = nets.build(case.net, dataset.shape, dataset.classes)
     named, received = dict(net.named_parameters()), nets.tensors(net)
@@ -91,7 +91,7 @@ def messages(case: _Case, seed: int, dataset: Dataset) -> tuple[list[Observation
         noise = torch_generator(seed, "noise", i)
         sent = {n: g + case.std * torch.randn(g.shape, generator=noise) for n, g in zip(named, gradients, strict=True)}
         observations.append(Observation(Vantage.SERVER, "probe", "target", 0, 0, i, sent, received))
-        knowledge.append(Knowledge(victim, case.batch, y, mechanism=mechanism, public=public))
+        knowledge.append(Knowledge(victim, case.batch, y, operator=mechanism, public=public))
         truth.append(x.numpy())
     return observations, knowledge, truth
 
@@ -103,7 +103,7 @@ def _test_images(dataset: Dataset) -> tuple[torch.Tensor, torch.Tensor]:
 def measure(case: _Case, settings: IGSettings, seeds: int, dataset: Dataset) -> FlowRow:
     """Attack the messages of all seeds, and judge the results."""
     samples, labels = _test_images(dataset)
-    public, attempts, scores, distances, truths = Public(samples.numpy(), labels.numpy()), [], [], [], []
+    public, attempts, scores, distances, truths = PublicData(samples.numpy(), labels.numpy()), [], [], [], []
     for seed in range(seeds):
         observations, knowledge, truth = messages(case, seed, dataset)
         rngs = [torch_generator(seed, "flow prior attack", i) for i in range(len(truth))]
@@ -140,7 +140,7 @@ def main() -> None:
     run = output.start(output.parser(__doc__), PARTS)
     try:
         dataset = data.load("fmnist")
-    except BadInput as error:
+    except InputError as error:
         output.refuse(str(error))
     torch.set_num_threads(1)
     searches, tables = _SEARCHES, dict[str, dict[str, FlowRow]]()

@@ -46,9 +46,9 @@ import torch
 
 from benchmarks import STARTED, absent, gpu_pack, output
 from benchmarks.turns import rounded
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.storage.provenance import code_hash, hardware, installed
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 PARTS = {
     "agreement": output.BenchmarkPart("the device beside the processor, the same numbers", 60, 6),
@@ -115,7 +115,7 @@ def measured(work: Callable[[], dict[str, Any]], seconds: float) -> dict[str, An
         return {"missing": f"not finished after {seconds:.0f} s"}
     except ModuleNotFoundError as error:
         return {"missing": f"the package {error.name} is not installed"}
-    except BadInput as error:  # such as data that are not here
+    except InputError as error:  # such as data that are not here
         return {"missing": str(error)}
     except Exception as error:  # of this part alone: a lent device is not given back for it
         return {"failed": f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"}
@@ -211,7 +211,7 @@ def main() -> None:
 def _pack(folder: Path) -> None:
     try:
         size = gpu_pack.pack(folder)
-    except BadInput as error:
+    except InputError as error:
         output.refuse(str(error))
     print(f"{folder}: {size / 1e6:.1f} MB. On the machine with the GPU, which needs Python, PyTorch and NumPy:")
     print(f"cd {folder} && python3 -m benchmarks.gpu --budget 9 --out gpu.json")
@@ -245,7 +245,7 @@ def measure(run: output.BenchmarkRun, clock: Callable[[], float] = time.monotoni
             run.begin(f"{name}: {figures[why]}")
         parts[name] = {"figures": figures, "measured": circumstances(device, asked.threads, asked.quick)}
         file.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(file, (json.dumps({"parts": parts}, indent=1) + "\n").encode())
+        write_atomic(file, (json.dumps({"parts": parts}, indent=1) + "\n").encode())
     run.names = chosen
     return parts
 

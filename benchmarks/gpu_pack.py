@@ -11,7 +11,7 @@ from pathlib import Path
 from flfw import data
 from flfw.data.files.cache import user_cache
 from flfw.errors import require
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 MAX_BYTES = 60_000_000
 _ROOT = Path(__file__).parent.parent
@@ -47,7 +47,7 @@ def unpack(root: Path = _ROOT) -> None:
         return
     for file in (root / "data").rglob("*.gz"):
         if not file.with_suffix("").exists():
-            write_whole(file.with_suffix(""), gzip.decompress(file.read_bytes()))
+            write_atomic(file.with_suffix(""), gzip.decompress(file.read_bytes()))
     os.environ.setdefault("FLFW_DATA", str(root / "data"))
 
 

@@ -29,8 +29,8 @@ from benchmarks.direct_rounds import DirectRounds, on
 from benchmarks.our_search import Ours, errors, objective_of, wait
 from benchmarks.their_search import Theirs
 from benchmarks.turns import in_turns, ratio, timed
-from flfw.errors import RunFailed
-from flfw.inversion.compute import Compute
+from flfw.errors import RunError
+from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.evaluation import stacked, stacked_given
 from flfw.inversion.graph import Graph
 from flfw.nets import Tensors
@@ -38,7 +38,7 @@ from flfw.papers.evidence.priorities import Item, items
 from flfw.papers.evidence.records import FOLDER, file_of
 from flfw.papers.timing import Trainee
 from flfw.storage.provenance import code_hash
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 from flfw.task import Task
 
 CLOSE: Mapping[str, float] = {
@@ -127,7 +127,7 @@ def _computed(attacked: Victims) -> dict[str, Tensors]:
     model = attacked.model()
     gradient = model.gradient(attacked.start[0], attacked.labels[0], {}, {})
     objective, (problem,) = objective_of(attacked)
-    slope, (value, _) = grad_and_value(objective, has_aux=True)(problem.guess, objective.given(problem))
+    slope, (value, _) = grad_and_value(objective, has_aux=True)(problem.guess, objective.constants(problem))
     on_processor = lambda tensors: {name: value.detach().cpu() for name, value in tensors.items()}  # noqa: E731
     return {"gradient": on_processor(gradient), "slope": on_processor(slope), "objective": on_processor({"": value})}
 
@@ -174,7 +174,7 @@ def client_rounds(amount: Amount) -> dict[str, Any]:
         ),
     }
     if not (exact := _same_step(amount.device, quickstart.task(2))) <= _SAME_STEP:
-        raise RunFailed(f"Expected a step as the plain loop's within {_SAME_STEP:g}, got {exact:g}.")
+        raise RunError(f"Expected a step as the plain loop's within {_SAME_STEP:g}, got {exact:g}.")
     in_turns(sides, 1)  # the first rounds set things up
     rates = in_turns(sides, amount.turns)
     figures: dict[str, Any] = {side: statistics.median(column) for side, column in rates.items()}
@@ -249,7 +249,7 @@ def inversion(amount: Amount) -> dict[str, Any]:
         _, answer = theirs(attacked, Path(folder), "objective", 3)
         exact = {kind: float(value.max()) for kind, value in errors(ours, answer).items()}
         if far := {kind: value for kind, value in exact.items() if not value <= SAME[kind]}:
-            raise RunFailed(f"Expected breaching's numbers at the first guess within {dict(SAME)}, got {far}.")
+            raise RunError(f"Expected breaching's numbers at the first guess within {dict(SAME)}, got {far}.")
         sides["theirs"] = partial(theirs.rate, attacked, Path(folder), iterations, warmup)
         rates = in_turns(sides, amount.turns)
     medians = {side: statistics.median(column) for side, column in rates.items()}
@@ -264,8 +264,8 @@ def memory(amount: Amount) -> dict[str, Any]:
     rows: dict[str, Any] = {}
     for network, batch in (("lenet", 1),) if amount.quick else (("lenet", 1), ("convnet64", 1), (_RESNET, 8)):
         objective, (problem,) = objective_of(victims(network, 1, batch=batch).to(amount.device))
-        given = objective.given(problem)
-        graph = Graph(grad_and_value(objective, has_aux=True), (problem.guess, given), Compute())
+        given = objective.constants(problem)
+        graph = Graph(grad_and_value(objective, has_aux=True), (problem.guess, given), ComputeLimits())
         step = partial(graph, stacked([problem.guess]), stacked_given([given]))
         timed(step, 2)
         rows[network] = {"batch": batch, "foreseen_mb": graph.bytes / 1e6, "peak_mb": peak(step, amount.device) / 1e6}
@@ -327,7 +327,7 @@ def keep(rounds: DirectRounds, state: Path, key: str, seconds: float) -> None:
     held, packed = BytesIO(), {f"tensors/{name}": value.cpu().numpy() for name, value in rounds.tensors.items()}
     np.savez(held, allow_pickle=False, key=key, done=rounds.done, seconds=seconds, **packed)
     state.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(state, held.getvalue())
+    write_atomic(state, held.getvalue())
 
 
 def restore(rounds: DirectRounds, state: Path, key: str) -> float:

@@ -30,9 +30,9 @@ from flfw.messages.simulated import representatives
 from flfw.nets.net import Net, Tensors
 from flfw.runs import run
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.enrolment import Enrolment, Requirements
-from flfw.server.faults import Failure, Tolerance
-from flfw.server.roster import Roster
+from flfw.server.enrolment import NodeAssignment, Requirements
+from flfw.server.faults import Failure, FailurePolicy
+from flfw.server.roster import ClientDirectory
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.provenance import code_hash
 from flfw.task import input_space
@@ -135,7 +135,9 @@ def _enrolment(experiment: Experiment) -> float:
     grid = InProcessGrid(apps.client, asked.clients, asked.to_run_config(), introduced=True)
     required = Requirements(code_hash(), *input_space(asked))
     with _measured() as taken:
-        enrolment = Enrolment(grid, Roster(Tolerance()), asked.clients, 10.0, required, None, representatives(grid))
+        enrolment = NodeAssignment(
+            grid, ClientDirectory(FailurePolicy()), asked.clients, 10.0, required, None, representatives(grid)
+        )
         enrolment.begin()
     return taken[0]
 

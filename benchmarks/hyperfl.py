@@ -33,11 +33,11 @@ from torch.nn.functional import cross_entropy
 from benchmarks import output
 from flfw import nets
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.clients.hyperfl import HyperFLClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.resolve import resolve
@@ -84,7 +84,7 @@ def images(case: HyperFLCase) -> Dataset:
     """Return the training images of the first client; random ones if the files are missing."""
     try:
         task = Task.load(case.experiment, None)
-    except BadInput:
+    except InputError:
         rng = numpy_generator(0, "pictures")
         x = rng.integers(0, 256, (_IMAGES, *case.shape), dtype=np.uint8)
         y, mean, title = rng.integers(0, 10, _IMAGES), (0.5,) * case.shape[0], "random pixels"
@@ -106,7 +106,7 @@ def client(
     task = Task(dataset, Split(everything, everything, (nobody,), nobody, nobody, nobody), case.net)
     experiment = dataclasses.replace(case.experiment, method=method, local_epochs=epochs or case.epochs)
     half, settings = resolve(experiment).method, resolve(experiment).settings
-    made = resolve(experiment).client(Workplace(experiment, task, half, settings, 0, 1, None, None))
+    made = resolve(experiment).client(ClientContext(experiment, task, half, settings, 0, 1, None, None))
     made.model.to(precision)
     return made
 

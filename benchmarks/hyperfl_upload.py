@@ -29,8 +29,8 @@ from flwr.clientapp import ClientApp
 from benchmarks import output
 from flfw import data
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
-from flfw.errors import BadInput
+from flfw.client.workplace import ClientContext
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.factored_upload import FactoredUpload, FactorReader
 from flfw.messages.factors import Layers, NamedArrays, square
@@ -86,13 +86,13 @@ def trained(case: UploadCase, rounds: int) -> list[Trained]:
     task, method, settings = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
     with tempfile.TemporaryDirectory() as folder:
         stores = [ClientStore(Path(folder), "upload", partition) for partition in range(_CLIENTS)]
-        client = Workplace(experiment, task, method, settings, 0, 1, None, stores[0])
+        client = ClientContext(experiment, task, method, settings, 0, 1, None, stores[0])
         model = resolve(experiment).client(client).model
         arrays = broadcast(model, method.shared(model, settings).downloads)
         for server_round in range(1, rounds + 2):
             received, clients = views(arrays), []
             for partition, store in enumerate(stores):
-                at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
+                at = ClientContext(experiment, task, method, settings, partition, server_round, None, store)
                 worker, started = resolve(experiment).client(at), time.process_time()
                 sent, metrics = worker.fit_named(received, server_round - 1)
                 clients.append(Trained(received, sent, metrics["num-examples"], time.process_time() - started))
@@ -167,7 +167,7 @@ def main() -> None:
         try:
             for name in run.names:  # before the plan: without data there is none
                 data.load(_CASES[name].dataset, None)
-        except BadInput as error:
+        except InputError as error:
             output.refuse(str(error))
         for name in run.parts():
             rows[name] = p5(_CASES[name], rounds)

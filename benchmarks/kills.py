@@ -36,7 +36,7 @@ from benchmarks.process_family import command_line, descendants, marked, parents
 from benchmarks.ray_nodes import RayNodes, ray_nodes
 from benchmarks.same_results import differences, numbers
 from flfw.deploy import processes
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 
 _COMMON = f"--method hyperfl --set hidden=16 embedding=8 sampled.train=50 --split sampled --clients {SITES} "
 _TRAINING = f"{_COMMON} --local-epochs 1 --attack none"
@@ -126,7 +126,7 @@ class Runs:
     """
 
     def __init__(
-        self, victim: KilledProcess, folder: Path, layout: Layout | None, nodes: RayNodes | None = None
+        self, victim: KilledProcess, folder: Path, layout: FederationLayout | None, nodes: RayNodes | None = None
     ) -> None:
         self._victim, self._folder, self._layout, self._nodes = victim, folder, layout, nodes
         folder.mkdir()

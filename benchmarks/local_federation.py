@@ -9,21 +9,21 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flfw.deploy import processes
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 
 ROOT = Path(__file__).parent.parent
 SITES = 3
 
 
 @contextmanager
-def federation(folder: Path, *flags: str) -> Iterator[Layout]:
+def federation(folder: Path, *flags: str) -> Iterator[FederationLayout]:
     """Start a server and three sites in a new folder, and stop them at the end; ``flags`` are those of ``init``."""
     port = _free_ports(2 + SITES)
     ports = ["--port", str(port), "--control-port", str(port + 1), "--site-port", str(port + 2)]
     deploy("init", str(folder), "--clients", str(SITES), *flags, *ports)
     try:
         deploy("up", str(folder))
-        yield Layout.read(folder)
+        yield FederationLayout.read(folder)
     finally:
         deploy("down", str(folder))
 

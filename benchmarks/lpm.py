@@ -33,7 +33,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from benchmarks import hyperfl, output
 from flfw import nets
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.clients.hyperfl import HyperFLClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
@@ -94,7 +94,9 @@ def client(case: AdapterCase, method: str, precision: torch.dtype = torch.float3
     resolved = resolve(case.experiment(method))
     split = Split(everything, everything, (nobody,), nobody, nobody, nobody)
     task = Task(dataset, split, case.net, experiment=resolved.experiment)
-    made = resolved.client(Workplace(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None))
+    made = resolved.client(
+        ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None)
+    )
     made.model.to(precision)
     return made
 

@@ -31,12 +31,12 @@ from torch.nn.functional import cross_entropy, unfold
 
 from benchmarks import output
 from flfw import data, nets
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.closed_form.crafted_backbone import craft_adapters, craft_body
 from flfw.inversion.closed_form.lone_patches import PatchReadings, read_patches
 from flfw.inversion.closed_form.shared_gradient import read, serving
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, numpy_generator
 
 _SIDE, _PATCH, _PLACES, _BLOCKS = 32, 4, 64, 11
@@ -88,7 +88,7 @@ def _slopes(net: nn.Module, beginning: str, x: Tensor, y: Tensor) -> nets.Tensor
     return dict(zip(weights, torch.autograd.grad(cross_entropy(net(x), y), list(weights.values())), strict=True))
 
 
-def compare(readings: PatchReadings, x: Tensor, inputs: Inputs, places: Sequence[int]) -> Counter[str]:
+def compare(readings: PatchReadings, x: Tensor, inputs: InputSpec, places: Sequence[int]) -> Counter[str]:
     """Count a batch's patches at some places, those found among them, readings, and those right among them."""
     true = unfold(_pixels(x, inputs).expand(-1, 3, -1, -1), _PATCH, stride=_PATCH)
     got = _pixels(readings.inputs, inputs).flatten(1)
@@ -98,7 +98,7 @@ def compare(readings: PatchReadings, x: Tensor, inputs: Inputs, places: Sequence
     return Counter(found=patches, patches=len(x) * len(places), right=right, readings=len(got))
 
 
-def _pixels(x: Tensor, inputs: Inputs) -> Tensor:
+def _pixels(x: Tensor, inputs: InputSpec) -> Tensor:
     return (x * inputs.std + inputs.mean).clamp(0, 1)
 
 
@@ -113,7 +113,7 @@ def designs(rng: np.random.Generator, quick: bool) -> dict[str, list[list[int]]]
 
 def measure(dataset: data.Dataset, part: str, folder: Path, repeats: int, quick: bool) -> dict[str, Any]:
     """Measure the shares of patches found and of readings that are right, by places in a gradient and batch size."""
-    inputs = Inputs.from_constants(dataset.shape, dataset.mean, dataset.std)
+    inputs = InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
     net = client(dataset, part, folder)
     plain = net if part != "hyperfl_lpm" else client(dataset, "honest", folder)  # has places for adapters
     public = _inputs(dataset.test_x[:_PUBLIC], inputs).expand(-1, 3, -1, -1)
@@ -136,7 +136,7 @@ def measure(dataset: data.Dataset, part: str, folder: Path, repeats: int, quick:
     return table
 
 
-def _inputs(images: np.ndarray, inputs: Inputs) -> Tensor:
+def _inputs(images: np.ndarray, inputs: InputSpec) -> Tensor:
     return inputs.normalise(torch.from_numpy(np.array(images)).float() / 255)
 
 
@@ -161,7 +161,7 @@ def main() -> None:
 def _dataset(name: str) -> data.Dataset:
     try:
         return data.load(name or "cifar10", None, _SIDE)
-    except BadInput as error:
+    except InputError as error:
         if name:
             output.refuse(str(error))
     return data.load("digits", None, _SIDE)

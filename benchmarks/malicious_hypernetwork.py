@@ -20,13 +20,13 @@ from torch.nn.functional import cross_entropy
 from benchmarks import output
 from flfw import data, nets
 from flfw.audit.measures.metrics import psnr
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.closed_form.imprint import alone_in_their_bins, imprint
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.inversion.closed_form.shared_gradient import read, serving
 from flfw.inversion.private.extractor import extractor_of
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, numpy_generator
 
 _BATCHES, _REPEATS, _PUBLIC, _FOUND = (1, 4, 16, 64), 20, 1000, 40.0
@@ -38,7 +38,7 @@ PARTS = {
 
 def shares(dataset: data.Dataset, malicious: bool, repeats: int = _REPEATS) -> dict[str, float]:
     """Measure the share of images that are read off, by batch size."""
-    inputs = Inputs.from_constants(dataset.shape, dataset.mean, dataset.std)
+    inputs = InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
     with initialising(0, "generated"):
         client = GeneratedNet(nets.build("mlp", dataset.shape, dataset.classes), 64, 128, "fan_in")
     broadcast = {name: value for name, value in nets.tensors(client).items() if name.startswith("hypernet.")}
@@ -60,7 +60,7 @@ def shares(dataset: data.Dataset, malicious: bool, repeats: int = _REPEATS) -> d
 def _read_off(
     client: GeneratedNet,
     broadcast: nets.Tensors,
-    inputs: Inputs,
+    inputs: InputSpec,
     dataset: data.Dataset,
     rows: np.ndarray,
     binned: bool,
@@ -92,7 +92,7 @@ def main() -> None:
     run = output.start(flags, PARTS)
     try:
         dataset = data.load(run.asked.dataset, None)
-    except BadInput as error:
+    except InputError as error:
         output.refuse(str(error))
     repeats = run.amount(_REPEATS, 2)
     table = {name: shares(dataset, name == "malicious", repeats) for name in run.parts()}

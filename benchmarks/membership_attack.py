@@ -20,14 +20,14 @@ from flfw.attacks import membership
 from flfw.membership import gradients, shadow_models
 from flfw.membership.shadow_sets import ShadowSets
 from flfw.membership.whitening import Whitening
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net, Tensors
 from flfw.rng import torch_generator
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import PlainVictim
 
 _LR = 0.1
-_INPUTS = Inputs.from_constants((1, 28, 28), (0.0,), (1.0,))
+_INPUTS = InputSpec.from_constants((1, 28, 28), (0.0,), (1.0,))
 WORK: Mapping[str, Callable[..., Any]] = {
     "gradients of candidates": gradients.compared_gradients,
     "gradients of public examples": gradients.gradient_sketches,

@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from benchmarks.attack_victims import Victims
-from flfw.inversion.compute import Compute
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.compute import ComputeLimits
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.evaluation import Fused, stacked, stacked_given
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.objective import Guess, Objective, Problem
@@ -36,11 +36,11 @@ def padded_variation(x: Tensor) -> Tensor:
     return (down.abs() + right.abs()).mean()
 
 
-def descent(iterations: int) -> AdamDescent:
+def descent(iterations: int) -> AdamSearch:
     """Return their Adam: its step becomes a tenth after N // 2.667, N // 1.6 and N // 1.142 of N iterations, N >= 3."""
     passed = [iterations // part for part in (2.667, 1.6, 1.142)]
     # The fractions lie within an iteration rather than at its edge, where rounding could cost one.
-    return AdamDescent(iterations, LR, signed=True, drops=tuple((done + 0.5) / iterations for done in passed))
+    return AdamSearch(iterations, LR, signed=True, drops=tuple((done + 0.5) / iterations for done in passed))
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,8 @@ class Ours:
         started = time.perf_counter()
         self._victims = victims
         objective, problems = objective_of(victims, precision)
-        given = [objective.given(problem) for problem in problems]
-        fused = Fused(objective, problems[0].guess, given[0], Compute(compiled=compiled))
+        given = [objective.constants(problem) for problem in problems]
+        fused = Fused(objective, problems[0].guess, given[0], ComputeLimits(compiled=compiled))
         assert fused.together >= len(victims), "they are small"
         self.evaluate = fused.prepare(stacked_given(given), [])
         self._guess = stacked([problem.guess for problem in problems])

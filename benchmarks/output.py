@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.storage.provenance import hardware
 from flfw.terminal.parser import Parser
 
@@ -114,7 +114,7 @@ def start(flags: Parser, parts: Mapping[str, BenchmarkPart], gate: BenchmarkPart
     flags.epilog = f"parts: {', '.join(parts)}"
     try:
         asked = flags.parse_args()
-    except BadInput as error:
+    except InputError as error:
         refuse(str(error))
     if unknown := [name for name in asked.only or () if name not in parts]:
         refuse(f"Expected --only among {', '.join(parts)}, got {', '.join(unknown)}.")

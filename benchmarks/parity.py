@@ -31,7 +31,7 @@ from benchmarks.attack_victims import Victims, pictures, victims
 from benchmarks.our_search import TV
 from benchmarks.their_search import Theirs
 from flfw.attacks.ig import IG, IGSettings
-from flfw.inversion.search import Target, invert
+from flfw.inversion.search import SearchTarget, invert
 
 THEIR_TV = 0.2
 """Weight of the total variation in breaching's configuration."""
@@ -105,7 +105,7 @@ def ours(attacked: Victims, settings: IGSettings) -> Tensor:
     starts: Iterator[Tensor] = iter(attacked.start)
     recipe = replace(IG(settings).recipe(None), start=lambda shape, rng: next(starts))
     unused = torch.Generator()
-    targets = [Target(s, y, unused) for s, y in zip(attacked.observed, attacked.labels, strict=True)]
+    targets = [SearchTarget(s, y, unused) for s, y in zip(attacked.observed, attacked.labels, strict=True)]
     images = torch.stack([one.samples for one in invert(attacked.model(), targets, recipe)])
     return attacked.inputs.normalise(images)
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks import output
 from flfw.data.pictures.decoder import pixels
-from flfw.data.pictures.form import PictureForm
+from flfw.data.pictures.form import ImageFormat
 from flfw.rng import numpy_generator
 
 _HEIGHT, _WIDTH = 3000, 4000
@@ -44,10 +44,10 @@ def measure(photos: int, side: int) -> dict[str, Any]:
             write_photo(path, number)
             size += path.stat().st_size
             started = time.process_time()
-            pixels(path, PictureForm(size=(side, side)), 3)
+            pixels(path, ImageFormat(size=(side, side)), 3)
             between = time.process_time()
-            whole = Image.fromarray(pixels(path, PictureForm(), 3).transpose(1, 2, 0))
-            PictureForm(size=(side, side)).applied(whole)
+            whole = Image.fromarray(pixels(path, ImageFormat(), 3).transpose(1, 2, 0))
+            ImageFormat(size=(side, side)).applied(whole)
             whole_s += time.process_time() - between
             reduced_s += between - started
     each = {"reduced_s": round(reduced_s / photos, 4), "whole_s": round(whole_s / photos, 4)}

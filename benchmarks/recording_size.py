@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks import output
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.recording import format as tape
 from flfw.recording.reader import Recordings
@@ -66,7 +66,7 @@ def stored(recordings: Path, compression: str, folder: Path) -> dict[str, float]
         read_s += time.process_time() - again
         write_s += written - started
         if any(restored[name].numpy().tobytes() != value.tobytes() for name, value in sent.items()):
-            raise BadInput(f"Expected the recorded bytes from compression={compression}, got others.")
+            raise InputError(f"Expected the recorded bytes from compression={compression}, got others.")
         (folder / entry["file"]).unlink()
     return {"bytes": total, "write_s": round(write_s, 2), "read_s": round(read_s, 2)}
 

@@ -97,9 +97,9 @@ class NoOp(FederatedClient):
         """Return a number."""
         return 0.5
 
-    def outgoing(self) -> Tensors:
+    def upload_tensors(self) -> Tensors:
         """Choose the received tensors, one of them with the client's own number added."""
-        return {n: v + float(self.at.partition) if n == _OWN else v for n, v in super().outgoing().items()}
+        return {n: v + float(self.at.partition) if n == _OWN else v for n, v in super().upload_tensors().items()}
 
 
 @final

@@ -26,8 +26,8 @@ from flfw import data, nets
 from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.attacks.spear import SPEAR
 from flfw.data import Dataset
-from flfw.errors import BadInput
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 
@@ -65,7 +65,7 @@ def network(part: str, seed: int, dataset: Dataset) -> nets.Net:
             hidden = nn.Sequential(nn.Flatten(), nn.Linear(prod(dataset.shape), 300), nn.ReLU())
             net = nets.Net(hidden, nn.Linear(300, dataset.classes))
     if part.endswith("trained"):
-        inputs = Inputs.from_constants(dataset.shape, dataset.mean, dataset.std)
+        inputs = InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
         for step in range(_EPOCHS * _TRAINED_ON // _BATCH):
             x, y = examples(dataset, step * _BATCH % _TRAINED_ON, _BATCH)
             for parameter, gradient in zip(net.parameters(), _gradient(net, inputs, x, y).values(), strict=True):
@@ -79,7 +79,7 @@ def examples(dataset: Dataset, first: int, count: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(dataset.train_x[places]).float() / 255, torch.from_numpy(dataset.train_y[places])
 
 
-def _gradient(net: nn.Module, inputs: Inputs, x: Tensor, y: Tensor) -> nets.Tensors:
+def _gradient(net: nn.Module, inputs: InputSpec, x: Tensor, y: Tensor) -> nets.Tensors:
     named = dict(net.named_parameters())
     gradients = torch.autograd.grad(cross_entropy(net(inputs.normalise(x)), y), list(named.values()))
     return dict(zip(named, gradients, strict=True))
@@ -87,8 +87,8 @@ def _gradient(net: nn.Module, inputs: Inputs, x: Tensor, y: Tensor) -> nets.Tens
 
 def attack(net: nets.Net, dataset: Dataset, x: Tensor, y: Tensor, seed: int) -> tuple[Tensor, float]:
     """Attack the gradient of a batch; return the reconstructed images and the seconds."""
-    inputs = Inputs.from_constants(dataset.shape, dataset.mean, dataset.std)
-    inputs = Inputs(inputs.shape, inputs.mean.to(x), inputs.std.to(x))
+    inputs = InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
+    inputs = InputSpec(inputs.shape, inputs.mean.to(x), inputs.std.to(x))
     received = nets.tensors(net)
     observation = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, _gradient(net, inputs, x, y), received)
     knowledge = Knowledge(PlainVictim(net, received, ("*",), inputs), len(y), None)
@@ -129,7 +129,7 @@ def main() -> None:
     run = output.start(output.parser(__doc__), PARTS)
     try:
         dataset = data.load("mnist")
-    except BadInput as error:
+    except InputError as error:
         output.refuse(str(error))
     seeds, sizes = run.amount(_SEEDS, 1), SIZES[:3] if run.asked.quick else SIZES
     torch.set_num_threads(1)

@@ -15,7 +15,7 @@ from typing import Any, final
 from flwr.app import Context, Message
 
 from flfw.client import FederatedClient
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.server.aggregation import Update, weighted_mean
@@ -74,7 +74,7 @@ WATCH = Stopwatch()
 class StillClient(FederatedClient):
     """Client that sends the weights that it received."""
 
-    def __init__(self, at: Workplace) -> None:
+    def __init__(self, at: ClientContext) -> None:
         with WATCH.part("model"):
             super().__init__(at)
 

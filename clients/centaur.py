@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from flfw.client.federated_client import FederatedClient
-from flfw.dp.client import NoisyClient
+from flfw.dp.client import DPClient
 from flfw.nets import Tensors
 
 
 @final
-class CentaurClient(NoisyClient):
+class CentaurClient(DPClient):
     """Client that trains the head for one epoch, then the extractor for E."""
 
     def train(self) -> dict[str, float]:
@@ -23,12 +23,12 @@ class CentaurClient(NoisyClient):
         plain = settings.optimiser_at(settings.head_lr)
 
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
-            return FederatedClient.follow(self, parameters, x, y)
+            return FederatedClient.loss_and_direction(self, parameters, x, y)
 
         def passes(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
             return FederatedClient.batches(self, rng)  # never Poisson batches: the head's steps have no noise
 
-        head_loss = self.descend(
+        head_loss = self.train_epochs(
             self.staying(), settings.head_epochs, plain, purpose="head", follow=follow, batches=passes
         )
         return {**super().train(), "head_loss": head_loss}

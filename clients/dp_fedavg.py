@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.dp.client import NoisyClient
+from flfw.dp.client import DPClient
 
 
 @final
-class DPFedAvgClient(NoisyClient):
+class DPFedAvgClient(DPClient):
     """Client that trains the whole model."""
 
     regresses = True

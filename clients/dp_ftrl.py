@@ -7,13 +7,13 @@ from typing import Any, final
 
 import numpy as np
 
-from flfw.dp.client import NoisyClient
+from flfw.dp.client import DPClient
 from flfw.errors import require
 from flfw.nets import Tensors
 
 
 @final
-class DPFTRLClient(NoisyClient):
+class DPFTRLClient(DPClient):
     """Client with E epochs of SGD; `flfw.dp.client` clips its update."""
 
     def fit_named(self, received: Mapping[str, np.ndarray], version: int) -> tuple[Tensors, dict[str, Any]]:
@@ -23,7 +23,7 @@ class DPFTRLClient(NoisyClient):
             BadInput: the round is another turn's. The claim rests on rounds that are far apart, so a client does not
                 leave that to the server alone.
         """
-        apart = self.at.method.rounds_apart(self.at.settings)
+        apart = self.at.method.min_separation(self.at.settings)
         turn = f"client {self.at.partition} in a round of its own turn, one in {apart}"
         require(self.at.round % apart == (self.at.partition + 1) % apart, turn, round=self.at.round)
         return super().fit_named(received, version)

@@ -21,26 +21,28 @@ class DSSGDClient(FederatedClient):
     tensors have the names under which their changes are sent.
     """
 
-    def moving(self) -> dict[str, Tensor]:
+    def trainable_parameters(self) -> dict[str, Tensor]:
         """Return the parameters of the copy."""
         parameters: dict[str, Tensor] = dict(self.model.named_parameters())
         copied = {n.replace("own.", "shared.", 1): p for n, p in parameters.items() if n.startswith("own.")}
         return copied or parameters
 
-    def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
+    def load_received(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Overwrite the fresh entries of the copy; after that all of it belongs to this client."""
-        super().install(received, version)
+        super().load_received(received, version)
         state = self.model.state_dict()
         for name, fresh in state.items():
             if name.startswith("fresh."):
                 rest, taken = name.removeprefix("fresh."), fresh.bool()
                 state[f"own.{rest}"][taken] = state[f"shared.{rest}"][taken]
                 fresh.zero_()
-        self._start = {name: value.detach().clone() for name, value in self.moving().items()}
+        self._start = {name: value.detach().clone() for name, value in self.trainable_parameters().items()}
 
     def train(self) -> dict[str, float]:
         """Train the copy; return the mean loss of the last epoch."""
-        return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}
+        return {
+            "loss": self.train_epochs(self.trainable_parameters(), self.at.experiment.local_epochs, self.optimiser())
+        }
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
         """Answer a probe of one step: the chosen entries of that step, divided by minus the learning rate."""
@@ -49,9 +51,11 @@ class DSSGDClient(FederatedClient):
         sent = {name: value / -lr for name, value in self._chosen(change).items()}
         return self.at.defence.update(sent, rng) if self.at.defence else sent
 
-    def outgoing(self) -> Tensors:
+    def upload_tensors(self) -> Tensors:
         """Return the received tensors plus, at the chosen entries, the change."""
-        change = {name: (value.detach() - self._start[name]).cpu() for name, value in self.moving().items()}
+        change = {
+            name: (value.detach() - self._start[name]).cpu() for name, value in self.trainable_parameters().items()
+        }
         return {name: torch.tensor(self.received[name]) + value for name, value in self._chosen(change).items()}
 
     def _chosen(self, change: Tensors) -> Tensors:

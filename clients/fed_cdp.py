@@ -8,7 +8,7 @@ from typing import Any, final
 
 import torch
 
-from flfw.dp.client import NoisyClient
+from flfw.dp.client import DPClient
 from flfw.nets import Tensors
 from flfw.training.clipping import Bound
 from flfw.training.optimisers import Optimiser
@@ -20,7 +20,7 @@ _AT_ONCE = 100
 
 
 @final
-class FedCDPClient(NoisyClient):
+class FedCDPClient(DPClient):
     """Client with L noisy steps of plain SGD."""
 
     regresses = True

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.dp.client import NoisyClient
+from flfw.dp.client import DPClient
 
 
 @final
-class FedSDPClient(NoisyClient):
+class FedSDPClient(DPClient):
     """Client with E epochs of SGD; `flfw.dp.client` clips its update."""
 
     regresses = True

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy, cosine_similarity, mse_loss
 
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.nets import Tensors
 from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, drawn_again, noise, of_halves
-from flfw.training.optimisers import Adam, Optimiser, Remembering, along
+from flfw.training.optimisers import Adam, Optimiser, StatefulOptimiser, along
 
 _GAN_BETAS = (0.5, 0.999)
 
@@ -39,7 +39,7 @@ def distance(features: Tensor, generated: Tensor, kind: str) -> Tensor:
 class FedCGClient(FederatedClient):
     """Client with stages 1 and 2 of the paper's algorithm; its three optimisers last as long as the run."""
 
-    def __init__(self, at: Workplace) -> None:
+    def __init__(self, at: ClientContext) -> None:
         super().__init__(at)
         for part in (self.net.generator, self.net.discriminator):
             swift(part)
@@ -56,7 +56,7 @@ class FedCGClient(FederatedClient):
         assert isinstance(self.model, GeneratingNet)
         return self.model
 
-    def moving(self) -> dict[str, Tensor]:
+    def trainable_parameters(self) -> dict[str, Tensor]:
         """Return the parameters of stage 1: extractor and classifier."""
         return self.net.parts("extractor", "classifier")
 
@@ -64,10 +64,10 @@ class FedCGClient(FederatedClient):
         """Return the optimiser of stage 1."""
         return self._task
 
-    def lasting(self) -> Mapping[str, tuple[Remembering, Mapping[str, Tensor]]]:
+    def lasting(self) -> Mapping[str, tuple[StatefulOptimiser, Mapping[str, Tensor]]]:
         """Return the three optimisers, each with its parameters."""
         return {
-            "adam": (self._task, self.moving()),
+            "adam": (self._task, self.trainable_parameters()),
             "adam_generator": (self._generating, self.net.parts("generator")),
             "adam_discriminator": (self._judging, self.net.parts("discriminator")),
         }
@@ -90,7 +90,7 @@ class FedCGClient(FederatedClient):
 
     def train_classifier(self) -> float:
         """Run stage 1; return the mean loss of the last epoch."""
-        return self.descend(self.moving(), self.at.experiment.local_epochs, self._task)
+        return self.train_epochs(self.trainable_parameters(), self.at.experiment.local_epochs, self._task)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute CE(C(E(x)), y) + gamma distance(E(x), G_g(z, y)), with new z for each batch."""
@@ -116,7 +116,7 @@ class FedCGClient(FederatedClient):
         self.net.extractor.eval()
         self.net.generator.train()
         self._rng = self.generator("noise")
-        loss = self.descend(
+        loss = self.train_epochs(
             self.net.parts("generator"), epochs, self._generating, purpose="generator", follow=self._after_judging
         )
         self.net.extractor.train()

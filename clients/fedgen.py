@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.nets.conditional_gan import GeneratingNet, noise
 
 
@@ -16,7 +16,7 @@ from flfw.nets.conditional_gan import GeneratingNet, noise
 class FedGenClient(FederatedClient):
     """Client with E epochs on extractor and classifier; the generator stays as received."""
 
-    def __init__(self, at: Workplace) -> None:
+    def __init__(self, at: ClientContext) -> None:
         super().__init__(at)
         self._rng = self.generator("generated features")  # draws the noise
 
@@ -26,13 +26,15 @@ class FedGenClient(FederatedClient):
         assert isinstance(self.model, GeneratingNet)
         return self.model
 
-    def moving(self) -> dict[str, Tensor]:
+    def trainable_parameters(self) -> dict[str, Tensor]:
         """Return the parameters of extractor and classifier."""
         return self.net.parts("extractor", "classifier")
 
     def train(self) -> dict[str, float]:
         """Train extractor and classifier; return the mean loss of the last epoch."""
-        return {"loss": self.descend(self.moving(), self.at.experiment.local_epochs, self.optimiser())}
+        return {
+            "loss": self.train_epochs(self.trainable_parameters(), self.at.experiment.local_epochs, self.optimiser())
+        }
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute CE(C(E(x)), y) + CE(C(G_g(z, y)), y), with new z for each batch."""

@@ -20,9 +20,9 @@ class FedNovaClient(GradientClient):
     place_labels = True
     regresses = True
 
-    def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
+    def load_received(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Store x as well."""
-        super().install(received, version)
+        super().load_received(received, version)
         self._broadcast = {name: value.detach().clone() for name, value in self.model.named_parameters()}
 
     def phases(self) -> Phases[dict[str, float]]:
@@ -30,11 +30,11 @@ class FedNovaClient(GradientClient):
         metrics = yield from super().phases()
         return {**metrics, "steps": self.steps_made}
 
-    def anchor(self) -> Tensors:
+    def proximal_anchor(self) -> Tensors:
         """Return the broadcast model."""
         return self._broadcast if self.at.settings.mu else {}
 
-    def attraction(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
+    def proximal_term(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
         """Compute the proximal term, which is 0 at the broadcast model."""
         if not self.at.settings.mu:
             return 0.0

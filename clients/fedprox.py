@@ -19,16 +19,16 @@ class FedProxClient(GradientClient):
     place_labels = True
     regresses = True
 
-    def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
+    def load_received(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Store w as well."""
-        super().install(received, version)
+        super().load_received(received, version)
         self._broadcast = {name: value.detach().clone() for name, value in self.model.named_parameters()}
 
-    def anchor(self) -> Tensors:
+    def proximal_anchor(self) -> Tensors:
         """Return w."""
         return self._broadcast
 
-    def attraction(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
+    def proximal_term(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
         """Compute the proximal term, which is 0 at the broadcast model."""
         distance = sum(((value - anchor[name]) ** 2).sum() for name, value in parameters.items())
         return self.at.settings.mu / 2 * distance

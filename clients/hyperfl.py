@@ -9,9 +9,9 @@ from typing import Any, TypeGuard, final
 import torch
 from torch import Tensor, nn
 
-from flfw.client.phased_client import PhasedClient
-from flfw.client.phases import Batch, JointSteps, LocalPhase, Phases
-from flfw.client.workplace import Workplace
+from flfw.client.phased_client import BatchableClient
+from flfw.client.phases import Batch, BatchedSteps, Phases, TrainingPhase
+from flfw.client.workplace import ClientContext
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.training.joint_low_rank import MOST_STEPS, JointLowRankSGD
@@ -23,7 +23,7 @@ _MOST_MOMENTUM = 0.95  # above it the factors hold so many steps that dense step
 
 
 @final
-class HyperFLClient(PhasedClient):
+class HyperFLClient(BatchableClient):
     """Client with steps A and B of the paper's algorithm 1.
 
     Step B follows the hypernetwork's gradient in factors (`flfw.training.low_rank`), unless the settings say ``dense``.
@@ -33,13 +33,13 @@ class HyperFLClient(PhasedClient):
     Clients that train together do step A one after the other, and step B by `JointHypernetworks`.
     """
 
-    def __init__(self, at: Workplace) -> None:
+    def __init__(self, at: ClientContext) -> None:
         super().__init__(at)
         self._last = torch.zeros_like(self._theta()) if at.settings.keep_theta else None  # zeros: no last round yet
 
-    def private(self) -> Tensors:
+    def private_state(self) -> Tensors:
         """Return the tensors kept between rounds; with ``keep_theta`` also theta after this client's last round."""
-        return super().private() | ({} if self._last is None else {"last_theta": self._last})
+        return super().private_state() | ({} if self._last is None else {"last_theta": self._last})
 
     def phases(self) -> Phases[dict[str, float]]:
         """Run both steps; return the mean losses of their last epochs, and measures of the hypernetwork.
@@ -50,7 +50,7 @@ class HyperFLClient(PhasedClient):
         before = self._theta()
         classifier_loss = self.train_classifier()
         epochs = self.at.experiment.local_epochs
-        loss = yield LocalPhase(self.train_hypernetwork, joint_hypernetworks, epochs, _STEP_B)
+        loss = yield TrainingPhase(self.train_hypernetwork, joint_hypernetworks, epochs, _STEP_B)
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
         theta = self._theta()
@@ -75,7 +75,7 @@ class HyperFLClient(PhasedClient):
             return along(self.penalised(self.net.classifier(features), y), parameters)
 
         classifier = {f"classifier.{name}": p for name, p in self.net.classifier.named_parameters()}
-        return self.descend(
+        return self.train_epochs(
             classifier,
             settings.classifier_epochs,
             settings.optimiser_at(settings.classifier_lr),
@@ -87,11 +87,11 @@ class HyperFLClient(PhasedClient):
         """Run step B; return the mean loss of the last epoch."""
         epochs, plain, purpose = self.at.experiment.local_epochs, self.optimiser(), _STEP_B
         if not self._low_rank(plain):
-            return self.descend(self.moving(), epochs, plain, purpose=purpose, clips=self.clips())
+            return self.train_epochs(self.trainable_parameters(), epochs, plain, purpose=purpose, clips=self.clips())
         bound = self.at.settings.clip
         optimiser = LowRankSGD(self.net, plain, clip=bound, embedding_clip=bound)
 
-        mean = self.descend(optimiser.generated, epochs, optimiser, purpose=purpose, follow=self.slope)
+        mean = self.train_epochs(optimiser.generated, epochs, optimiser, purpose=purpose, follow=self.slope)
         optimiser.write()
         return mean
 
@@ -101,15 +101,15 @@ class HyperFLClient(PhasedClient):
         return along(self.penalised(self.net.classifier(features), y), generated)
 
     @classmethod
-    def apart(cls, model: nn.Module, settings: Any) -> str:
+    def not_batchable_reason(cls, model: nn.Module, settings: Any) -> str:
         """Name the reason against joint steps on hypernetworks; see the base."""
-        if reason := super().apart(model, settings):
+        if reason := super().not_batchable_reason(model, settings):
             return reason
         if settings.step == "dense" or settings.optimiser == "adam" or settings.momentum > _MOST_MOMENTUM:
             return f"whose step B is in no factors (step=dense, optimiser=adam or momentum > {_MOST_MOMENTUM})"
         return ""
 
-    def moving(self) -> dict[str, Tensor]:
+    def trainable_parameters(self) -> dict[str, Tensor]:
         """Return the parameters of step B: the hypernetwork and the embedding."""
         return {name: p for name, p in self.net.named_parameters() if not name.startswith("classifier.")}
 
@@ -119,7 +119,7 @@ class HyperFLClient(PhasedClient):
 
     def _low_rank(self, plain: Optimiser) -> TypeGuard[SGD]:
         defence = self.at.defence
-        hooked = defence is not None and bool(defence.acts_at & {"gradients", "step"})
+        hooked = defence is not None and bool(defence.active_hooks & {"gradients", "step"})
         wanted = self.at.settings.step == "low_rank" and not hooked
         return wanted and isinstance(plain, SGD) and plain.momentum <= _MOST_MOMENTUM
 
@@ -141,7 +141,7 @@ class HyperFLClient(PhasedClient):
 
 
 @final
-class JointHypernetworks(JointSteps):
+class JointHypernetworks(BatchedSteps):
     """Step B of some clients, whose hypernetworks start from the same numbers.
 
     Args:
@@ -167,7 +167,7 @@ class JointHypernetworks(JointSteps):
         self._steps.write()
 
 
-def joint_hypernetworks(workers: Sequence[HyperFLClient]) -> JointSteps | None:
+def joint_hypernetworks(workers: Sequence[HyperFLClient]) -> BatchedSteps | None:
     """Return joint steps, unless there are so many that one client after the other is faster."""
     first = workers[0].at.experiment
     longest = max(len(worker.indices("train")) for worker in workers)

@@ -8,10 +8,10 @@ from typing import final
 from torch import Tensor
 
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.messages.sharing import matches
 from flfw.nets import Tensors
-from flfw.training.optimisers import Optimiser, Remembering
+from flfw.training.optimisers import Optimiser, StatefulOptimiser
 
 
 @final
@@ -40,25 +40,25 @@ class PFedHNClient(FederatedClient):
     The optimiser of the generated tensors is new in each round, because they are. That of a private classifier lasts.
     """
 
-    def __init__(self, at: Workplace) -> None:
+    def __init__(self, at: ClientContext) -> None:
         super().__init__(at)
-        self._head: Remembering = at.settings.optimiser_at(at.experiment.lr)
+        self._head: StatefulOptimiser = at.settings.optimiser_at(at.experiment.lr)
 
     def train(self) -> dict[str, float]:
         """Train both parts in the same steps; return the mean loss of the last epoch."""
         epochs = self.at.experiment.local_epochs
-        return {"loss": self.descend(self.moving(), epochs, self.optimiser(), clips=self.clips())}
+        return {"loss": self.train_epochs(self.trainable_parameters(), epochs, self.optimiser(), clips=self.clips())}
 
     def head(self) -> dict[str, Tensor]:
         """Return the parameters that stay here: none of pFedHN, the classifier's of pFedHN-PC."""
-        return {n: p for n, p in self.moving().items() if not matches(n, self.sharing.downloads)}
+        return {n: p for n, p in self.trainable_parameters().items() if not matches(n, self.sharing.downloads)}
 
     def optimiser(self) -> Optimiser:
         """Return a fresh optimiser of the generated tensors beside the lasting one of the head."""
         fresh = super().optimiser()
         return PartedOptimiser(fresh, self._head, list(head)) if (head := self.head()) else fresh
 
-    def lasting(self) -> Mapping[str, tuple[Remembering, Mapping[str, Tensor]]]:
+    def lasting(self) -> Mapping[str, tuple[StatefulOptimiser, Mapping[str, Tensor]]]:
         """Return the head's optimiser."""
         head = self.head()
         return {"head": (self._head, head)} if head else {}

@@ -8,12 +8,12 @@ from typing import final
 from torch import Tensor
 
 from flfw.client.federated_client import FederatedClient
-from flfw.dp.client import NoisyClient
+from flfw.dp.client import DPClient
 from flfw.nets import Tensors
 
 
 @final
-class PPSGDClient(NoisyClient):
+class PPSGDClient(DPClient):
     """Client that trains both parts in turn."""
 
     def train(self) -> dict[str, float]:
@@ -23,9 +23,9 @@ class PPSGDClient(NoisyClient):
 
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
             if len(y):
-                plain.step(head, FederatedClient.follow(self, head, x, y)[1])
-            return self.follow(parameters, x, y)
+                plain.step(head, FederatedClient.loss_and_direction(self, head, x, y)[1])
+            return self.loss_and_direction(parameters, x, y)
 
         epochs = self.at.experiment.local_epochs
-        loss = self.descend(self.moving(), epochs, self.optimiser(), follow=follow)
+        loss = self.train_epochs(self.trainable_parameters(), epochs, self.optimiser(), follow=follow)
         return {"loss": loss, **self.measures()}

@@ -9,8 +9,8 @@ from flfw.api import resume as resume
 from flfw.api import run as run
 from flfw.api import run_matrix as run_matrix
 from flfw.api import run_rehearsal as run_rehearsal
-from flfw.errors import BadInput as BadInput
-from flfw.errors import RunFailed as RunFailed
+from flfw.errors import InputError as InputError
+from flfw.errors import RunError as RunError
 from flfw.experiment import Experiment as Experiment
 from flfw.papers.interface.tables import TableResult as TableResult
 from flfw.papers.interface.tables import reproduce_table as reproduce_table

@@ -19,24 +19,24 @@ from torch import Tensor
 
 from flfw import data, nets
 from flfw.audit import probe, uploads
-from flfw.audit.rungs import on_rung
+from flfw.audit.rungs import under_control
 from flfw.client.broadcast_checks import require_plausible
 from flfw.client.deadline import until
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import JointStepsFailed, side_by_side
 from flfw.client.site import Site
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
 from flfw.dp.charging import charge_message
-from flfw.dp.settlement import require_settled
-from flfw.errors import BadInput, require
+from flfw.dp.settlement import require_calibrated
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import Introduction
+from flfw.messages.introduction import ClientInfo
 from flfw.messages.question import read_question
-from flfw.messages.reasons import QUIET, WITHHELD, Declined
-from flfw.messages.sharing import Border, Sharing, SharingViolation
+from flfw.messages.reasons import QUIET, WITHHELD, RequestDeclinedError
+from flfw.messages.sharing import MessageValidator, Sharing, SharingViolationError
 from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
 from flfw.resolve import Resolved, resolve
@@ -73,14 +73,14 @@ def introduce(message: Message, context: Context) -> Message:
     with until(message.metadata.created_at + ENROLMENT_S, context):
         site = Site.from_config(context.node_config, "none")
         volunteered = -1 if site.volunteered is None and site.truth else len(site.volunteered or ())
-        known = Introduction(_partition(context), code_hash(), torch.cuda.is_available(), volunteered)
+        known = ClientInfo(_partition(context), code_hash(), torch.cuda.is_available(), volunteered)
         try:
             experiment = resolve(Experiment.from_run_config(context.run_config)).experiment
             _require_weights(experiment)
             root = str(context.node_config.get("data-root", ""))
             shape, classes = _own_space(experiment, root)
             known = replace(known, shape=shape, classes=classes, labels=_own_labels(experiment, root))
-        except BadInput as error:  # only this client fails: others may go on without it
+        except InputError as error:  # only this client fails: others may go on without it
             known = replace(known, trouble=_words_on(error, context))
         return known.to_message(message)
 
@@ -91,7 +91,7 @@ def _require_weights(experiment: Experiment) -> None:
         nets.require_weights(architecture, experiment.weights_sha256)
 
 
-def _words_on(trouble: BadInput, context: Context) -> str:
+def _words_on(trouble: InputError, context: Context) -> str:
     """Return the words on trouble with the data that the server gets; a quiet site keeps them in its log."""
     if QUIET not in context.node_config:
         return str(trouble)
@@ -148,7 +148,7 @@ def train_together(asked: Sequence[tuple[Message, Context]]) -> list[Message | E
 
 
 def _train_at_once(asked: Sequence[tuple[Message, Context]], answers: dict[int, Message | Exception]) -> None:
-    entered: dict[int, tuple[FederatedClient, Border, dict[str, Any], dict[str, np.ndarray]]] = {}
+    entered: dict[int, tuple[FederatedClient, MessageValidator, dict[str, Any], dict[str, np.ndarray]]] = {}
     with ExitStack() as stack:
         for place, (message, context) in enumerate(asked):
             try:
@@ -182,7 +182,7 @@ def _trained(
     message: Message,
     context: Context,
     worker: FederatedClient,
-    border: Border,
+    border: MessageValidator,
     result: tuple[Tensors, dict[str, Any]],
 ) -> Message:
     """Build the answer to a message that asked for training, and write down the noted examples."""
@@ -199,11 +199,11 @@ def answer_probe(message: Message, context: Context) -> Message:
     with _at_work(message, context, message_cost.PROBE) as (worker, border, config, received):
 
         def target(x: Tensor, y: Tensor, steps: int) -> Tensors:
-            worker.install(received, config["version"])
+            worker.load_received(received, config["version"])
             return worker.gradient(x, y) if steps == 1 else worker.stepped(x, y, steps)
 
         def example(x: Tensor, y: Tensor) -> Tensors:
-            worker.install(received, config["version"])
+            worker.load_received(received, config["version"])
             return worker.observed(x, y, worker.generator("probe"))
 
         at = worker.at
@@ -224,7 +224,7 @@ def evaluate(message: Message, context: Context) -> Message:
 @contextmanager
 def _at_work(
     message: Message, context: Context, kind: str, charged: bool = False
-) -> Iterator[tuple[FederatedClient, Border, dict[str, Any], dict[str, np.ndarray]]]:
+) -> Iterator[tuple[FederatedClient, MessageValidator, dict[str, Any], dict[str, np.ndarray]]]:
     """Build the client half for a message and check the message's arrays; on one thread, until the deadline.
 
     Args:
@@ -238,14 +238,16 @@ def _at_work(
     """
     try:
         config, arrays = read_question(message, kind)
-    except BadInput as error:  # in the message, and not in this client's data
-        raise Declined(str(error)) from error
+    except InputError as error:  # in the message, and not in this client's data
+        raise RequestDeclinedError(str(error)) from error
     if config["code"] != code_hash():
-        raise Declined(f"runs other code ({code_hash()}) than the server ({config['code']}); install the same")
+        raise RequestDeclinedError(
+            f"runs other code ({code_hash()}) than the server ({config['code']}); install the same"
+        )
     resolved = resolve(Experiment.from_run_config(context.run_config))
-    require_settled(resolved.experiment)
+    require_calibrated(resolved.experiment)
     if config["round"] > (most := resolved.experiment.rounds + (kind == message_cost.EVALUATE)):
-        raise Declined(f"was asked for round {config['round']} of a run that has {most}")
+        raise RequestDeclinedError(f"was asked for round {config['round']} of a run that has {most}")
     asked, probed = resolved, kind == message_cost.PROBE
     resolved = _on_rung(resolved, config["rung"]) if probed else resolved
     if budgeted(context.node_config) is not None:
@@ -253,7 +255,7 @@ def _at_work(
     experiment = resolved.experiment
     site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
     with until(message.metadata.created_at + config["deadline"], context), one_thread():
-        at = Workplace(
+        at = ClientContext(
             experiment=experiment,
             task=Task.load(experiment, site.data_root),
             method=resolved.method,
@@ -271,9 +273,9 @@ def _at_work(
         worker, received = resolved.client(at), _received(arrays, partition)
         below = config["rung"] if probed and config["rung"] in probe.LADDER else ""
         border = _ladder_border(at, below) if below else worker.border
-        border.enter(received)
+        border.check_received(received)
         if "check-broadcast" in context.node_config:
-            fresh = probe.ladder_net(below, experiment, at.task.build_net) if below else worker.model
+            fresh = probe.control_net(below, experiment, at.task.build_net) if below else worker.model
             require_plausible(received, fresh, f"{kind} in round {at.round}")
         if not charged:
             charge_message(context, asked, kind, config, at)
@@ -283,7 +285,9 @@ def _at_work(
 def _require_enough(context: Context, examples: int) -> None:
     """Refuse to answer where the site has fewer training examples than its policy asks for."""
     if examples < (fewest := int(context.node_config.get("fewest-examples", 0))):
-        raise Declined(f"has fewer training examples in this run than the {fewest} that its policy asks for")
+        raise RequestDeclinedError(
+            f"has fewer training examples in this run than the {fewest} that its policy asks for"
+        )
 
 
 def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:
@@ -291,26 +295,26 @@ def _received(arrays: ArrayRecord, partition: int) -> dict[str, np.ndarray]:
     try:
         return views(arrays)
     except ValueError as error:
-        raise SharingViolation(f"client {partition} was sent arrays that cannot be read: {error}") from error
+        raise SharingViolationError(f"client {partition} was sent arrays that cannot be read: {error}") from error
 
 
 def _on_rung(resolved: Resolved, rung: str) -> Resolved:
     """Return the experiment as this client carries it out for the probes of a rung."""
-    if (changed := on_rung(resolved, rung)) is None:
-        raise Declined(f"was asked for a probe on a rung that the experiment does not have: {rung}")
+    if (changed := under_control(resolved, rung)) is None:
+        raise RequestDeclinedError(f"was asked for a probe on a rung that the experiment does not have: {rung}")
     return changed
 
 
-def _ladder_border(at: Workplace, rung: str) -> Border:
+def _ladder_border(at: ClientContext, rung: str) -> MessageValidator:
     """Build the border of one of the audit's easier rungs: its whole new network, and no tensor of the method."""
     with torch.device("meta"):
-        net = probe.ladder_net(rung, at.experiment, at.task.build_net)
-    return Border(at.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
+        net = probe.control_net(rung, at.experiment, at.task.build_net)
+    return MessageValidator(at.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
 
 
-def _reply(message: Message, border: Border, sent: Tensors, metrics: dict[str, Any]) -> Message:
+def _reply(message: Message, border: MessageValidator, sent: Tensors, metrics: dict[str, Any]) -> Message:
     """Build the answer to the server: tensors leave the client only here."""
-    border.leave(sent)
+    border.check_sent(sent)
     content = RecordDict({"arrays": pack(sent), "metrics": MetricRecord(metrics)})
     return Message(content, reply_to=message)
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 from flfw import data, nets, plugins
 from flfw.adversary.sums import groups_of
 from flfw.data.splits import partition
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.messages.sharing import matches
 from flfw.nets.net import mixes_examples, refuse_tied
-from flfw.nets.tampered import Tampering
+from flfw.nets.tampered import ModelModification
 from flfw.pipeline import changes_network, refuse_beside_factors, tampering_of
-from flfw.plugins import settings, short_name, split_assignment
+from flfw.plugins import build_settings, short_name, split_assignment
 from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.server import FederatedStrategy
@@ -43,10 +43,12 @@ def check(resolved: Resolved) -> None:
         resolved.defence.check_model(model, uploads)
     if changes_network(experiment) and not resolved.client.batch_loss:
         wanted = f"a method whose local steps follow one loss of a batch with defence={experiment.defence}"
-        raise BadInput(f"Expected {wanted}, got method={experiment.method}; choose another.")
+        raise InputError(f"Expected {wanted}, got method={experiment.method}; choose another.")
     if method.uploads and not any(matches(name, uploads) for name, _ in model.named_parameters()):
         shared = ", ".join(method.uploads)
-        raise BadInput(f"Expected a network with {shared} to share, got net={experiment.net} without; choose another.")
+        raise InputError(
+            f"Expected a network with {shared} to share, got net={experiment.net} without; choose another."
+        )
     if experiment.norm == "group":
         with torch.device("meta"):
             normed = any(isinstance(layer, nn.GroupNorm) for layer in resolved.build_net().modules())
@@ -59,8 +61,8 @@ def check(resolved: Resolved) -> None:
     _require_separate(resolved)
     _require_numbers(resolved)
     _require_robust(experiment, method)
-    _require_turns(experiment, method.rounds_apart(resolved.settings))
-    settings(partition.scheme(experiment.split), short_name(experiment.split), experiment.set)
+    _require_turns(experiment, method.min_separation(resolved.settings))
+    build_settings(partition.scheme(experiment.split), short_name(experiment.split), experiment.set)
     _refuse_strange_assignments(experiment)
 
 
@@ -69,7 +71,7 @@ def _require_tampering(resolved: Resolved) -> None:
     experiment, by = resolved.experiment, resolved.experiment.tampered_by
     for name, attack in resolved.attacks.items():
         changes = f"tampered-by={name} with --attack {name}, whose malicious server changes the network"
-        require(name == by or not isinstance(attack, Tampering), changes, tampered_by=by or "none")
+        require(name == by or not isinstance(attack, ModelModification), changes, tampered_by=by or "none")
     neither = [name for name in experiment.attacks if name not in resolved.attacks | resolved.membership]
     reading = "attacks that read what clients send; beside --tampered-by, as of"
     require(not neither, f"{reading} {', '.join(neither)}", attack=",".join(neither))
@@ -186,7 +188,7 @@ def _require_scores(resolved: Resolved) -> None:
             scores = resolved.build_net(name).eval()(torch.zeros(1, *shape))
     except (IndexError, RuntimeError, TypeError, ValueError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
-        raise BadInput(f"Expected net={name} to take inputs of shape {shape}, got: {why}") from error
+        raise InputError(f"Expected net={name} to take inputs of shape {shape}, got: {why}") from error
     got = tuple(scores.shape) if isinstance(scores, Tensor) else type(scores).__name__
     if isinstance(scores, Tensor) and scores.dim() == 2 and scores.shape[1] >= classes:
         return
@@ -194,7 +196,7 @@ def _require_scores(resolved: Resolved) -> None:
     places = f" or, of a text without labels, (1, {held.vocabulary}, {shape[0]})" if next_token else ""
     if not next_token or got != (1, held.vocabulary, *shape):
         what = "" if next_token or not held.vocabulary else " of labelled text"
-        raise BadInput(f"Expected net={name} to give scores (1, {classes}){places} for an input{what}, got {got}.")
+        raise InputError(f"Expected net={name} to give scores (1, {classes}){places} for an input{what}, got {got}.")
     method = f"a method whose local steps follow the loss of the whole network for net={name}, which scores every place"
     require(resolved.client.place_labels, method, method=experiment.method)
 
@@ -273,6 +275,6 @@ def _refuse_strange_assignments(experiment: Experiment) -> None:
         target = split_assignment(assignment)[0]
         plugin = target.rpartition(".")[0]
         if plugin and plugin not in present:
-            raise BadInput(
+            raise InputError(
                 f"Expected --set for a plug-in of this run among {', '.join(sorted(present))}; got {target}."
             )

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 LADDER = "ladder"
 """Name of the curve on which both sizes grow."""
@@ -55,14 +55,14 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
     for word in curves:
         axis, equals, values = word.partition("=")
         if axis not in ("batch", "steps", LADDER, GROUP) or not equals:
-            raise BadInput(
+            raise InputError(
                 f"Expected curve as batch=1,4 or steps=1,5 or ladder=1x1,4x1,4x5 or group=1,5, got curve={word}."
             )
         if axis == GROUP:
             continue
         rungs = [_sizes(axis, value, word, batch, steps) for value in values.split(",")]
         if axis == LADDER and not all(_grows(*two) for two in pairwise(rungs)):
-            raise BadInput(f"Expected rungs that only grow, got curve={word}.")
+            raise InputError(f"Expected rungs that only grow, got curve={word}.")
         new = [Point(axis, *sizes) for sizes in dict.fromkeys(rungs) if Point("", *sizes) not in result]
         result += [point for point in new if point not in result]
     return tuple(result)
@@ -89,12 +89,12 @@ def _sizes(axis: str, value: str, word: str, batch: int, steps: int) -> tuple[in
     """Parse batch size and steps of one point."""
     parts = value.split("x") if axis == LADDER else [value]
     if axis == LADDER and len(parts) != 2:
-        raise BadInput(f"Expected rungs as BATCHxSTEPS, such as 4x1, got {value!r} in curve={word}.")
+        raise InputError(f"Expected rungs as BATCHxSTEPS, such as 4x1, got {value!r} in curve={word}.")
     if not all(part.strip().isdecimal() for part in parts):
-        raise BadInput(f"Expected whole numbers for curve, got {value!r}.")
+        raise InputError(f"Expected whole numbers for curve, got {value!r}.")
     numbers = [int(part) for part in parts]
     if min(numbers) < 1:
-        raise BadInput(f"Expected whole numbers >= 1 for curve, got curve={word}.")
+        raise InputError(f"Expected whole numbers >= 1 for curve, got curve={word}.")
     if axis == LADDER:
         return numbers[0], numbers[1]
     return (numbers[0], steps) if axis == "batch" else (batch, numbers[0])

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, final
 import torch
 from torch import Tensor, nn
 
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net, Tensors
 from flfw.plugins import NoSettings
 
@@ -37,7 +37,7 @@ class LocalStep:
     x: Tensor
     y: Tensor
     model: nn.Module
-    inputs: Inputs
+    inputs: InputSpec
     public: Callable[[], tuple[Tensor, Tensor]] = lambda: (torch.empty(0), torch.empty(0, dtype=torch.int64))
     positions: Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
@@ -84,12 +84,12 @@ class Defence(ABC):
         """Figures of this client's round, by name; they stand with the client's losses in rounds.csv."""
 
     @property
-    def acts_at(self) -> frozenset[str]:
+    def active_hooks(self) -> frozenset[str]:
         """Names of the hooks at which the defence acts, among `HOOKS`."""
         return frozenset(hook for hook in HOOKS if getattr(type(self), hook) is not getattr(Defence, hook))
 
     @classmethod
-    def mildest(cls, settings: Any) -> Any | None:
+    def weakest_settings(cls, settings: Any) -> Any | None:
         """Return settings with which messages leak to an attacker who knows the defence; None: there are none.
 
         An audit attacks such messages, too: an attack that fails there cannot cope with the defence's code, and its
@@ -101,7 +101,7 @@ class Defence(ABC):
         return None
 
     @classmethod
-    def bare(cls, settings: Any) -> Any | None:
+    def disabled_settings(cls, settings: Any) -> Any | None:
         """Return settings with which a defence that changes the network hides nothing; None: there are none.
 
         An audit attacks messages of the same weights without the defence, too. Where `network` is overridden, such

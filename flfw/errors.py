@@ -24,11 +24,11 @@ class OneLine(Exception):
         return printable(words if len(words) <= _LONGEST else f"{words[:_LONGEST]}...")
 
 
-class BadInput(OneLine, ValueError):
+class InputError(OneLine, ValueError):
     """Error in the input: the request cannot be done; the message names the value and the way out (exit code 2)."""
 
 
-class RunFailed(OneLine, RuntimeError):
+class RunError(OneLine, RuntimeError):
     """Failure of a run that had started; the message names the client or part that failed, and why (exit code 1)."""
 
 
@@ -40,10 +40,10 @@ def require(holds: bool, expected: str, **got: object) -> None:
     flfw.errors.BadInput: Expected 0 < ratio < 1, got ratio=1.5.
     """
     if not holds:
-        raise BadInput(f"Expected {expected}, got {', '.join(f'{k}={v}' for k, v in got.items())}.")
+        raise InputError(f"Expected {expected}, got {', '.join(f'{k}={v}' for k, v in got.items())}.")
 
 
-def meant(word: str, known: Iterable[str], least: float = _LIKE) -> str:
+def suggestion(word: str, known: Iterable[str], least: float = _LIKE) -> str:
     """Return a question that names the known words most like a given one, three of equal likeness; empty if none is.
 
     Args:
@@ -64,13 +64,13 @@ def meant(word: str, known: Iterable[str], least: float = _LIKE) -> str:
     return f"; did you mean {', '.join(first)}{' or ' * bool(first)}{last}?"
 
 
-def unknown(expected: str, noun: str, word: str, known: Iterable[str]) -> BadInput:
+def unknown(expected: str, noun: str, word: str, known: Iterable[str]) -> InputError:
     """Return the error for an unknown name, with a question for the known one that it resembles.
 
     >>> str(unknown("a method among fedavg", "method", "fedavgg", ["fedavg"]))
     'Expected a method among fedavg; got method=fedavgg; did you mean fedavg?'
     """
-    return BadInput(f"Expected {expected}; got {noun}={word}{meant(word, known) or '.'}")
+    return InputError(f"Expected {expected}; got {noun}={word}{suggestion(word, known) or '.'}")
 
 
 def printable(words: str) -> str:

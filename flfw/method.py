@@ -14,7 +14,7 @@ from flfw.messages.factored_upload import FactoredUpload
 from flfw.messages.sharing import Sharing, matches
 from flfw.nets import Net, Tensors, Trained
 from flfw.nets.tuned import shared_names
-from flfw.privacy.course import Course
+from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
 from flfw.victims.batch_statistics import normalising_by_batch
@@ -132,7 +132,7 @@ class Method:
         """
 
     @classmethod
-    def rounds_apart(cls, settings: Any) -> int:
+    def min_separation(cls, settings: Any) -> int:
         """Return b >= 1: each client takes part in one of b rounds at most, whose turn it is; by default 1, in all."""
         return 1
 
@@ -145,12 +145,12 @@ class Method:
         return False
 
     @classmethod
-    def mechanism(cls, settings: Any, course: Course) -> Mechanism | None:
+    def mechanism(cls, settings: Any, course: RunSchedule) -> Mechanism | None:
         """Describe the mechanism that protects the data against the server in a whole run; None: no claim."""
         return None
 
     @classmethod
-    def bare(cls, settings: Any) -> Any | None:
+    def disabled_settings(cls, settings: Any) -> Any | None:
         """Return settings with which `mechanism` changes nothing that is sent; None: there are none.
 
         By default the same settings for a method without a mechanism, else None.
@@ -158,14 +158,14 @@ class Method:
         return settings if cls.mechanism.__func__ is Method.mechanism.__func__ else None  # type: ignore[attr-defined]
 
     @classmethod
-    def mildest(cls, settings: Any) -> Any | None:
+    def weakest_settings(cls, settings: Any) -> Any | None:
         """Return settings with which messages are known to leak to an attacker who knows it; None: there are none.
 
         By default the same settings for a method without a mechanism, else None; see `flfw.defence.Defence.mildest`.
         """
-        return cls.bare(settings)
+        return cls.disabled_settings(settings)
 
     @classmethod
-    def as_published(cls, settings: Any, course: Course) -> Published | None:
+    def published_accounting(cls, settings: Any, course: RunSchedule) -> Published | None:
         """Return the privacy accounting of the method's paper; None: the paper has none."""
         return None

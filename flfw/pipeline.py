@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from flfw import nets, plugins
 from flfw.defence import Defence, DefendedData, LocalStep
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.nets.net import Net, Tensors
-from flfw.nets.tampered import Tampering
-from flfw.plugins import settings, short_name, split_assignment
+from flfw.nets.tampered import ModelModification
+from flfw.plugins import build_settings, short_name, split_assignment
 
 Fields = Callable[[str], frozenset[str]]
 """Names of the fields of other plug-ins that bear a defence's name."""
@@ -39,7 +39,7 @@ class DefenceStage:
     @property
     def acts_at(self) -> frozenset[str]:
         """Names of the hooks at which it acts."""
-        return self.build().acts_at
+        return self.build().active_hooks
 
     def build(self) -> Defence:
         """Build the defence anew, since it may keep state."""
@@ -71,20 +71,20 @@ class Pipeline(Defence):
         self.stages = {stage.name: stage.build() for stage in self.settings.stages}
 
     @property
-    def acts_at(self) -> frozenset[str]:
+    def active_hooks(self) -> frozenset[str]:
         """Names of the hooks at which any stage acts."""
         return frozenset[str]().union(*(stage.acts_at for stage in self.stages.values()))
 
     @classmethod
-    def mildest(cls, settings: PipelineSettings) -> PipelineSettings | None:
+    def weakest_settings(cls, settings: PipelineSettings) -> PipelineSettings | None:
         """Return every stage in its mildest form; None: one has none."""
-        return _changed(settings.stages, lambda stage: stage.kind.mildest(stage.settings))
+        return _changed(settings.stages, lambda stage: stage.kind.weakest_settings(stage.settings))
 
     @classmethod
-    def bare(cls, settings: PipelineSettings) -> PipelineSettings | None:
+    def disabled_settings(cls, settings: PipelineSettings) -> PipelineSettings | None:
         """Return the stages that change the network, so that they hide nothing; None: one has no such form."""
         staying = [stage for stage in settings.stages if "network" in stage.acts_at]
-        return _changed(staying, lambda stage: stage.kind.bare(stage.settings))
+        return _changed(staying, lambda stage: stage.kind.disabled_settings(stage.settings))
 
     def network(self, net: Net) -> Net:
         """Return the network as all stages change it."""
@@ -152,7 +152,7 @@ def _changed(stages: Sequence[DefenceStage], change: Callable[[DefenceStage], An
     return None if any(stage.settings is None for stage in changed) else PipelineSettings(tuple(changed))
 
 
-def chosen(experiment: Experiment, of_another: Fields | None = None) -> tuple[DefenceStage, ...]:
+def defence_stages(experiment: Experiment, of_another: Fields | None = None) -> tuple[DefenceStage, ...]:
     """Return the defences of an experiment with their settings, in the order in which they act.
 
     Args:
@@ -166,13 +166,15 @@ def chosen(experiment: Experiment, of_another: Fields | None = None) -> tuple[De
     everything = frozenset(split_assignment(one)[0].rpartition(".")[2] for one in experiment.set)
     stages = []
     for name in experiment.defences:
-        cls, short = plugins.find(plugins.DEFENCE, name, Defence), plugins.short_name(name)
+        cls, short = plugins.load_class(plugins.DEFENCE, name, Defence), plugins.short_name(name)
         fields = of_another(short) if of_another else everything
-        stages.append(DefenceStage(name, cls, plugins.settings(cls.Settings, short, experiment.set, of_another=fields)))
+        stages.append(
+            DefenceStage(name, cls, plugins.build_settings(cls.Settings, short, experiment.set, of_another=fields))
+        )
     return tuple(stages)
 
 
-def built(stages: Sequence[DefenceStage]) -> Defence | None:
+def build_defence(stages: Sequence[DefenceStage]) -> Defence | None:
     """Build the defence of a client: one defence, or a pipeline of several; None: there is none."""
     if not stages:
         return None
@@ -191,7 +193,7 @@ def build_net(experiment: Experiment, shape: tuple[int, ...], classes: int) -> N
         BadInput: the network does not accept such inputs, or lacks the layer that the defence needs.
     """
     net = tampered_net(experiment, plain_net(experiment, experiment.net, shape, classes))
-    defence = built(chosen(experiment))
+    defence = build_defence(defence_stages(experiment))
     return net if defence is None else defence.network(net)
 
 
@@ -214,7 +216,7 @@ def tampered_net(experiment: Experiment, net: Net) -> Net:
     return net if tampering is None else tampering.network_for(net, experiment.clients)
 
 
-def tampering_of(experiment: Experiment) -> Tampering | None:
+def tampering_of(experiment: Experiment) -> ModelModification | None:
     """Build the change of the network by the experiment's malicious server; None: its server follows the protocol.
 
     Raises:
@@ -224,13 +226,13 @@ def tampering_of(experiment: Experiment) -> Tampering | None:
     if not name:
         return None
     try:
-        cls: Any = plugins.find(plugins.ATTACK, name, Tampering)
-    except BadInput:
+        cls: Any = plugins.load_class(plugins.ATTACK, name, ModelModification)
+    except InputError:
         known = name in plugins.names(plugins.ATTACK)
         require(not known, "an attack whose server changes the network", tampered_by=name)
         raise
     everything = frozenset(split_assignment(one)[0].rpartition(".")[2] for one in experiment.set)
-    return cls(settings(cls.Settings, short_name(name), experiment.set, of_another=everything))
+    return cls(build_settings(cls.Settings, short_name(name), experiment.set, of_another=everything))
 
 
 def isolated_client(experiment: Experiment) -> int | None:
@@ -249,7 +251,7 @@ def tuning_of(experiment: Experiment) -> nets.Tuning | None:
         whole = experiment.train in ("auto", "full")
         require(whole, f"train=full for net={experiment.net}, which is not pretrained", train=experiment.train)
         return None
-    adapters = settings(nets.AdapterSettings, short_name(experiment.net), experiment.set)
+    adapters = build_settings(nets.AdapterSettings, short_name(experiment.net), experiment.set)
     trained = "full" if experiment.train == "auto" else experiment.train
     return nets.Tuning(trained, adapters, experiment.weights_sha256)
 
@@ -280,7 +282,7 @@ def with_weights(experiment: Experiment, usual: nets.Trained) -> Experiment:
 
 def changes_network(experiment: Experiment) -> bool:
     """Return whether an experiment's defence changes the network."""
-    return any("network" in stage.acts_at for stage in chosen(experiment))
+    return any("network" in stage.acts_at for stage in defence_stages(experiment))
 
 
 def refuse_beside_factors(name: str, defence: Defence | None) -> None:
@@ -293,7 +295,7 @@ def refuse_beside_factors(name: str, defence: Defence | None) -> None:
     Raises:
         BadInput: naming the form of the upload and the defence.
     """
-    if defence is not None and "update" in defence.acts_at:
-        raise BadInput(
+    if defence is not None and "update" in defence.active_hooks:
+        raise InputError(
             f"Expected upload=dense with a defence that acts on updates, got upload=factors and defence={name}."
         )

@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from flfw.errors import BadInput, meant, require, unknown
+from flfw.errors import InputError, require, suggestion, unknown
 from flfw.experiment import Scalar
 from flfw.imports import imported
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Kind:
+class PluginKind:
     """Kind of plug-in: its noun for messages, and the package whose files come with the project."""
 
     noun: str
@@ -34,11 +34,11 @@ class Kind:
         return "an" if self.noun[0] in "aeiou" else "a"
 
 
-METHOD = Kind("method", "flfw.strategies")
-CLIENT = Kind("client", "flfw.clients")
-DEFENCE = Kind("defence", "flfw.clients.defences")
-ATTACK = Kind("attack", "flfw.attacks")
-ADAPTATION = Kind("adaptation", "flfw.attacks.adaptations")
+METHOD = PluginKind("method", "flfw.strategies")
+CLIENT = PluginKind("client", "flfw.clients")
+DEFENCE = PluginKind("defence", "flfw.clients.defences")
+ATTACK = PluginKind("attack", "flfw.attacks")
+ADAPTATION = PluginKind("adaptation", "flfw.attacks.adaptations")
 
 
 def short_name(plugin: str) -> str:
@@ -46,13 +46,13 @@ def short_name(plugin: str) -> str:
     return plugin.rpartition(":")[2]
 
 
-def names(kind: Kind) -> tuple[str, ...]:
+def names(kind: PluginKind) -> tuple[str, ...]:
     """List the plug-ins of a kind that come with the project, without importing any of them."""
     folder = _home(kind.package)
     return tuple(sorted(m.name for m in pkgutil.iter_modules([str(folder)]) if not m.ispkg))
 
 
-def find(kind: Kind, name: str, base: type[T]) -> type[T]:
+def load_class(kind: PluginKind, name: str, base: type[T]) -> type[T]:
     """Find and import the class of a plug-in.
 
     Args:
@@ -69,13 +69,13 @@ def find(kind: Kind, name: str, base: type[T]) -> type[T]:
     module = importlib.import_module(f"{kind.package}.{name}")
     classes = [c for c in vars(module).values() if _is_concrete(c, base) and c.__module__ == module.__name__]
     if len(classes) != 1:
-        raise BadInput(
+        raise InputError(
             f"Expected one concrete {base.__name__} in {module.__name__}, got {[c.__name__ for c in classes]}."
         )
     return classes[0]
 
 
-def require_known(kind: Kind, name: str) -> None:
+def require_known(kind: PluginKind, name: str) -> None:
     """Refuse a name that no file of the kind's package has, without importing any of them.
 
     Raises:
@@ -87,10 +87,10 @@ def require_known(kind: Kind, name: str) -> None:
         raise unknown(among, kind.noun, name, known)
 
 
-def _foreign(kind: Kind, name: str, base: type[T]) -> type[T]:
+def _foreign(kind: PluginKind, name: str, base: type[T]) -> type[T]:
     candidate = imported(name, kind.noun)
     if not _is_concrete(candidate, base):
-        raise BadInput(f"Expected {kind.noun}={name} to be a concrete {base.__name__}, got {candidate!r}.")
+        raise InputError(f"Expected {kind.noun}={name} to be a concrete {base.__name__}, got {candidate!r}.")
     return candidate
 
 
@@ -112,7 +112,7 @@ class NoSettings:
 S = TypeVar("S")
 
 
-def settings(
+def build_settings(
     cls: type[S],
     plugin: str,
     assignments: Sequence[str],
@@ -135,7 +135,7 @@ def settings(
     """
     form = getattr(cls, "__dataclass_params__", None)
     if form is None or not form.frozen:
-        raise BadInput(f"Expected the settings of {plugin} in a frozen dataclass, got {cls.__name__}.")
+        raise InputError(f"Expected the settings of {plugin} in a frozen dataclass, got {cls.__name__}.")
     values: dict[str, Any] = {}
     hints = _hints(cls)
     for target, text in map(split_assignment, assignments):
@@ -150,10 +150,10 @@ def settings(
     return cls(**values)
 
 
-def unknown_field(plugin: str, known: Collection[str], target: str) -> BadInput:
+def unknown_field(plugin: str, known: Collection[str], target: str) -> InputError:
     """Return the error for ``--set`` with a field that a plug-in does not have."""
-    like = meant(target.rpartition(".")[2], known) or "."
-    return BadInput(f"Expected a field of {plugin} among {', '.join(known) or 'none'}; got {target}{like}")
+    like = suggestion(target.rpartition(".")[2], known) or "."
+    return InputError(f"Expected a field of {plugin} among {', '.join(known) or 'none'}; got {target}{like}")
 
 
 @lru_cache(maxsize=256)  # each message of a run needs them
@@ -165,7 +165,7 @@ def split_assignment(assignment: str) -> tuple[str, str]:
     """Split ``"prune.ratio=0.9"`` into ``("prune.ratio", "0.9")``."""
     target, equals, text = assignment.partition("=")
     if not (target and equals):
-        raise BadInput(f"Expected --set FIELD=VALUE, got {assignment!r}.")
+        raise InputError(f"Expected --set FIELD=VALUE, got {assignment!r}.")
     return target, text
 
 
@@ -184,4 +184,4 @@ def converted(text: str, kind: Any, target: str) -> Scalar:
     try:
         return kind(text)
     except ValueError:
-        raise BadInput(f"Expected {kind.__name__} for {target}, got {target}={text}.") from None
+        raise InputError(f"Expected {kind.__name__} for {target}, got {target}={text}.") from None

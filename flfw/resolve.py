@@ -21,21 +21,21 @@ from flfw.adversary.membership_attack import MembershipAttack
 from flfw.client import FederatedClient
 from flfw.client.secret_defence import DrawnInSecret
 from flfw.defence import Defence
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
-from flfw.inversion.compute import Compute
+from flfw.inversion.compute import ComputeLimits
 from flfw.messages.sharing import Sharing, matches
 from flfw.method import Method
 from flfw.nets.net import draws_in_training, moved_in_training, statistics_in_words
 from flfw.pipeline import (
     DefenceStage,
+    build_defence,
     build_net,
-    built,
-    chosen,
+    defence_stages,
     plain_net,
     with_weights,
 )
-from flfw.plugins import settings
+from flfw.plugins import build_settings
 from flfw.rng import initialising
 from flfw.server import FederatedStrategy
 from flfw.task import form_of, input_space
@@ -68,7 +68,7 @@ class Resolved:
         name = self.method.client
         if not name:
             name = self.experiment.method if self.experiment.method in plugins.names(plugins.CLIENT) else "sgd"
-        return plugins.find(plugins.CLIENT, name, FederatedClient)
+        return plugins.load_class(plugins.CLIENT, name, FederatedClient)
 
     @cached_property
     def model(self) -> nn.Module:
@@ -83,7 +83,7 @@ class Resolved:
         except (OverflowError, RuntimeError, TypeError) as error:  # torch has all of them for a size too large
             if "overflow" not in str(error).lower():
                 raise
-            raise BadInput("Expected a model whose sizes can be counted, got larger ones; lower --set.") from error
+            raise InputError("Expected a model whose sizes can be counted, got larger ones; lower --set.") from error
 
     @cached_property
     def sharing(self) -> Sharing:
@@ -139,7 +139,7 @@ class Resolved:
 
     def new_defence(self) -> Defence | None:
         """Build the client-side defence, if there is one; each client gets its own, since it may keep state."""
-        return built(self.stages)
+        return build_defence(self.stages)
 
     def defence_of(self, partition: int) -> Defence | None:
         """Build the defence that one client uses, with the experiment's kind of draws; None: that client uses none."""
@@ -153,7 +153,7 @@ class Resolved:
     @cached_property
     def stages(self) -> tuple[DefenceStage, ...]:
         """Client-side defences with their settings, in the order in which they act; empty: none."""
-        return chosen(self.experiment, self._fields_of_attacks)
+        return defence_stages(self.experiment, self._fields_of_attacks)
 
     def _fields_of_attacks(self, name: str) -> frozenset[str]:
         alike = [attack for attack in self.experiment.attacks if plugins.short_name(attack) == name]
@@ -163,7 +163,7 @@ class Resolved:
         """Return the adaptation written for a defence of this name; None: there is none."""
         if defence not in plugins.names(plugins.ADAPTATION):
             return None
-        return plugins.find(plugins.ADAPTATION, defence, Operator)
+        return plugins.load_class(plugins.ADAPTATION, defence, Operator)
 
     @property
     def attacks(self) -> dict[str, Attack]:
@@ -177,7 +177,7 @@ class Resolved:
 
     def _built(self, kind: type[Any]) -> dict[str, Any]:
         run = self.experiment
-        compute = Compute(run.attack_memory_gb, run.attack_compile, run.attack_precision)
+        compute = ComputeLimits(run.attack_memory_gb, run.attack_compile, run.attack_precision)
         chosen = self._attacks.items()
         return {name: cls(asked, compute) for name, (cls, asked) in chosen if issubclass(cls, kind)}
 
@@ -185,11 +185,11 @@ class Resolved:
     def _attacks(self) -> Mapping[str, tuple[Any, Any]]:
         """Class and settings of each attack; fields of a method or a defence of the same name are ignored."""
         classes: dict[str, Any] = {
-            name: plugins.find(plugins.ATTACK, name, AttackPlugin) for name in self.experiment.attacks
+            name: plugins.load_class(plugins.ATTACK, name, AttackPlugin) for name in self.experiment.attacks
         }
         others: dict[str, Any] = {plugins.short_name(self.experiment.method): self.method}
         for defence in self.experiment.defences:
-            others[plugins.short_name(defence)] = plugins.find(plugins.DEFENCE, defence, Defence)
+            others[plugins.short_name(defence)] = plugins.load_class(plugins.DEFENCE, defence, Defence)
         of_others = {name: frozenset(f.name for f in dataclasses.fields(cls.Settings)) for name, cls in others.items()}
         return {
             name: (cls, self._settings_of(cls, name, of_others.get(plugins.short_name(name), frozenset())))
@@ -197,7 +197,7 @@ class Resolved:
         }
 
     def _settings_of(self, cls: Any, name: str, of_another: frozenset[str]) -> Any:
-        return settings(cls.Settings, plugins.short_name(name), self.experiment.set, of_another=of_another)
+        return build_settings(cls.Settings, plugins.short_name(name), self.experiment.set, of_another=of_another)
 
     def replaced(self, **changes: Any) -> Resolved:
         """Resolve the experiment with some fields changed."""
@@ -216,19 +216,19 @@ def resolve(experiment: Experiment) -> Resolved:
     """
     experiment = without_auto(experiment)
     name = plugins.short_name(experiment.method)
-    cls = plugins.find(plugins.METHOD, experiment.method, FederatedStrategy)
+    cls = plugins.load_class(plugins.METHOD, experiment.method, FederatedStrategy)
     # A method and an attack with the same name each take their own fields; a field without a plug-in is the method's.
     alike = [attack for attack in experiment.attacks if plugins.short_name(attack) == name]
     fields = frozenset().union(*map(attack_fields, alike))
     chosen = (*_of_variant(cls, name, experiment.variant), *experiment.set)
-    return Resolved(experiment, cls, settings(cls.Settings, name, chosen, bare=True, of_another=fields))
+    return Resolved(experiment, cls, build_settings(cls.Settings, name, chosen, bare=True, of_another=fields))
 
 
 def _of_variant(cls: type[FederatedStrategy], name: str, variant: str) -> tuple[str, ...]:
     """Return the settings of a method's variant as assignments; a later ``--set`` of the same field counts more."""
     if variant != "ours" and variant not in cls.variants:
         known = ", ".join(("ours", *cls.variants))
-        raise BadInput(f"Expected a variant of {name} among {known}; got variant={variant}.")
+        raise InputError(f"Expected a variant of {name} among {known}; got variant={variant}.")
     return tuple(f"{field}={value}" for field, value in cls.variants.get(variant, {}).items())
 
 
@@ -238,7 +238,7 @@ def attack_fields(name: str) -> frozenset[str]:
     Raises:
         BadInput: the attack is unknown.
     """
-    attack: Any = plugins.find(plugins.ATTACK, name, AttackPlugin)
+    attack: Any = plugins.load_class(plugins.ATTACK, name, AttackPlugin)
     return frozenset(field.name for field in dataclasses.fields(attack.Settings))
 
 
@@ -249,7 +249,7 @@ def needs_pairs(experiment: Experiment) -> bool:
         BadInput: an attack is unknown.
     """
     named = (name for name in experiment.attacks if name != "auto")
-    return any(issubclass(plugins.find(plugins.ATTACK, name, AttackPlugin), MembershipAttack) for name in named)
+    return any(issubclass(plugins.load_class(plugins.ATTACK, name, AttackPlugin), MembershipAttack) for name in named)
 
 
 def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experiment:
@@ -300,4 +300,4 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
 
 
 def _method(experiment: Experiment) -> type[Method]:
-    return plugins.find(plugins.METHOD, experiment.method, Method)
+    return plugins.load_class(plugins.METHOD, experiment.method, Method)

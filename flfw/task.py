@@ -17,27 +17,27 @@ from flfw.data import canaries, feed
 from flfw.data.canaries import Canaries
 from flfw.data.splits import partition
 from flfw.defence import DefendedData
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.membership.copies import games
-from flfw.membership.pairs import Pairs, PatientGame, without_held_out
-from flfw.nets.inputs import Inputs
+from flfw.membership.pairs import MemberPairs, PatientGame, without_held_out
+from flfw.nets.inputs import InputSpec
 from flfw.pipeline import build_net, plain_net
-from flfw.plugins import settings, short_name
+from flfw.plugins import build_settings, short_name
 from flfw.rng import numpy_generator
 
 _UNOWNED_AT_MOST = 2000
 _PUBLIC_AT_MOST = 10_000
 
 
-def form_of(experiment: Experiment, side: int | None) -> data.PictureForm:
+def form_of(experiment: Experiment, side: int | None) -> data.ImageFormat:
     """Return the form to which images are brought, with a side; all but the side is for a user's own."""
-    return data.PictureForm(
+    return data.ImageFormat(
         side, experiment.resized, experiment.fit, experiment.colour, skip_damaged=experiment.skip_damaged
     )
 
 
-def _form(experiment: Experiment) -> data.PictureForm:
+def _form(experiment: Experiment) -> data.ImageFormat:
     return form_of(experiment, experiment.side or nets.card(experiment.net).side)
 
 
@@ -74,7 +74,7 @@ class Task:
     data_root: Path | None = None
     init: nets.Init = "torch"
     experiment: Experiment | None = None
-    pairs: tuple[Pairs | PatientGame, ...] | None = None
+    pairs: tuple[MemberPairs | PatientGame, ...] | None = None
 
     @classmethod
     def load(cls, experiment: Experiment, data_root: Path | None) -> Task:
@@ -82,7 +82,7 @@ class Task:
 
         If only sites have the data, the task is that of a site: there every client holds all of the site's data.
         """
-        scheme = settings(partition.scheme(experiment.split), short_name(experiment.split), experiment.set)
+        scheme = build_settings(partition.scheme(experiment.split), short_name(experiment.split), experiment.set)
         dataset = _normalised(_dataset(experiment.dataset, data_root, _form(experiment)), experiment)
         at_site = _only_at_sites(experiment)
         clients = 1 if at_site else experiment.clients
@@ -136,9 +136,9 @@ class Task:
         return shape[1] if len(shape) == 3 and side > shape[1] else 0
 
     @cached_property
-    def inputs(self) -> Inputs:
+    def inputs(self) -> InputSpec:
         """Input space of the network."""
-        return Inputs.from_constants(self.dataset.shape, self.dataset.mean, self.dataset.std)
+        return InputSpec.from_constants(self.dataset.shape, self.dataset.mean, self.dataset.std)
 
     def build_net(self, net: str | None = None) -> nets.Net:
         """Build a new network, initialised from torch's current generator.
@@ -176,7 +176,7 @@ class Task:
         part, places = ("train", self.split.proxy) if len(self.split.proxy) else ("test", self.split.public)
         return part, partition.evenly(places, _UNOWNED_AT_MOST)
 
-    def held(self, clients: Iterable[int], batch_size: int) -> DefendedData:
+    def defended_data(self, clients: Iterable[int], batch_size: int) -> DefendedData:
         """Gather the data of the clients with a defence, for its check.
 
         Args:
@@ -200,7 +200,7 @@ class Task:
         order = numpy_generator(seed, "victims", client).permutation(len(pool))
         chosen = pool[order[slot * batch : (slot + 1) * batch]]
         if len(chosen) < batch:
-            raise BadInput(
+            raise InputError(
                 f"Expected at most {len(pool)} victims of client {client}, got {(slot + 1) * batch}; "
                 "lower --images, --victim-batch or --curve."
             )
@@ -249,7 +249,7 @@ def _normalised(dataset: data.Dataset, experiment: Experiment) -> data.Dataset:
 
 
 @lru_cache(maxsize=4)
-def _dataset(name: str, root: Path | None, form: data.PictureForm) -> data.Dataset:
+def _dataset(name: str, root: Path | None, form: data.ImageFormat) -> data.Dataset:
     return data.load(name, root, form.side, form)
 
 
@@ -257,7 +257,7 @@ def _dataset(name: str, root: Path | None, form: data.PictureForm) -> data.Datas
 def _split(
     name: str,
     root: Path | None,
-    form: data.PictureForm,
+    form: data.ImageFormat,
     scheme: partition.AnyScheme,
     clients: int,
     seed: int,
@@ -270,7 +270,7 @@ def _split(
 def _with_canaries(
     name: str,
     root: Path | None,
-    form: data.PictureForm,
+    form: data.ImageFormat,
     scheme: partition.AnyScheme,
     clients: int,
     seed: int,
@@ -287,13 +287,13 @@ def _with_canaries(
 def _with_pairs(
     name: str,
     root: Path | None,
-    form: data.PictureForm,
+    form: data.ImageFormat,
     scheme: partition.AnyScheme,
     clients: int,
     seed: int,
     test: partition.TestParts,
     most: str,
-) -> tuple[partition.Split, tuple[Pairs | PatientGame, ...]]:
+) -> tuple[partition.Split, tuple[MemberPairs | PatientGame, ...]]:
     """Return the split without the held-out examples of the membership game, and its pairs, of patients if known."""
     dataset, split = _dataset(name, root, form), _split(name, root, form, scheme, clients, seed, test)
     require(not dataset.is_generated, f"membership-pairs=none for {name}, generated for each client", pairs=most)
@@ -311,7 +311,7 @@ def require_every_class(task: Task, partition: int) -> None:
     held = np.unique(task.dataset.train_y[task.split.train[partition]])
     absent = np.setdiff1d(np.arange(task.dataset.classes), held)
     if len(absent):
-        raise BadInput(
+        raise InputError(
             f"Expected training examples of all {task.dataset.classes} classes at each client, got none of class "
             f"{absent[0]} at client {partition}; choose another --split or fewer --clients."
         )

@@ -18,7 +18,7 @@ from statistics import fmean, stdev
 from typing import Any, Literal
 
 from flfw import data, nets, plugins
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.formats.result_file import read_result
 from flfw.papers import planned, timing
@@ -29,7 +29,7 @@ from flfw.resolve import without_auto
 from flfw.runs import run
 from flfw.storage import checkpoint
 from flfw.storage.provenance import code_hash
-from flfw.storage.sealed import sealed, write_whole
+from flfw.storage.sealed import sealed, write_atomic
 from flfw.task import Task
 
 Status = Literal["measured", "not run", "failed"]
@@ -105,7 +105,7 @@ def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
     def place(experiment: Experiment) -> Experiment:
         try:
             whole = without_auto(experiment)
-        except BadInput:  # the check before the run gives the reason, for this cell alone
+        except InputError:  # the check before the run gives the reason, for this cell alone
             whole = experiment
         name = folder_name(whole) if preset.source == "run" else f"{preset.source}-{folder_name(whole)}"
         return replace(whole, **{**free, "out": folder.absolute() / name})
@@ -132,7 +132,7 @@ def is_complete(preset: Preset) -> bool:
     return all(checkpoint.is_complete(_folder(experiment)) for experiment in preset.experiments)
 
 
-class NotMeasured(BadInput):
+class NotMeasured(InputError):
     """Error: the runs are complete, but an input of a figure was not given."""
 
 
@@ -154,7 +154,7 @@ def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda lin
             resolved, task, _ = run.check(experiment, new=False)
             reached = reach(resolved.experiment, task) if preset.source == "run" and task.has_data else None
             foreseen.append((reached, task))
-    except BadInput as error:
+    except InputError as error:
         return Outcome(cell, "not run", str(error), preset)
     try:
         for experiment, (reached, task) in zip(todo, foreseen, strict=True):
@@ -168,7 +168,7 @@ def measured(cell: Cell, preset: Preset, say: Callable[[str], None] = lambda lin
         return read(cell, preset)
     except NotMeasured as error:
         return Outcome(cell, "not run", str(error), preset)
-    except (BadInput, RunFailed) as error:
+    except (InputError, RunError) as error:
         return Outcome(cell, "failed", str(error), preset)
 
 
@@ -188,7 +188,7 @@ def _without_a_run(experiment: Experiment, source: str) -> None:
     result = {"notes": notes, "provenance": {"code": code_hash()}} | _WITHOUT_A_RUN[source](experiment, task)
     folder = _folder(experiment)
     folder.mkdir(parents=True, exist_ok=True)
-    write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+    write_atomic(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
 
 
 def read(cell: Cell, preset: Preset) -> Outcome:
@@ -243,7 +243,7 @@ def numbers(runs: Iterable[Experiment], figure: Figure) -> list[float]:
         if value == "inf":  # as result.json writes it
             value = inf
         if not isinstance(value, int | float):
-            raise RunFailed(f"{_folder(experiment) / 'result.json'} has no {figure.name}.")
+            raise RunError(f"{_folder(experiment) / 'result.json'} has no {figure.name}.")
         values.append(value * figure.factor)
     return values
 
@@ -282,8 +282,8 @@ def result(experiment: Experiment) -> dict[str, Any]:
     path = _folder(experiment) / "result.json"
     try:
         return read_result(path.parent)
-    except BadInput as error:
-        raise RunFailed(f"{path} is damaged ({error}); remove its folder to run it again.") from error
+    except InputError as error:
+        raise RunError(f"{path} is damaged ({error}); remove its folder to run it again.") from error
 
 
 def _folder(experiment: Experiment) -> Path:

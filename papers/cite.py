@@ -35,7 +35,7 @@ def citations(config: Mapping[str, Any]) -> list[str]:
     """
     lines = [f"flfw {flfw.__version__}: the file CITATION.cff, or docs/citing.md"]
     for kind, name, base in _used(config):
-        lines.append(f"{kind.noun} {name}: {paper(inspect.getmodule(plugins.find(kind, name, base)))}")
+        lines.append(f"{kind.noun} {name}: {paper(inspect.getmodule(plugins.load_class(kind, name, base)))}")
     dataset = str(config["dataset"])
     users = dataset.partition(":")[0] not in data.names()
     return [*lines, f"data set {dataset}: {'your own' if users else data.describe(dataset).source}"]
@@ -52,7 +52,7 @@ def paper(module: object) -> str:
     return " ".join(named[1].split()) if named else "its card names no paper"
 
 
-def _used(config: Mapping[str, Any]) -> Iterator[tuple[plugins.Kind, str, type]]:
+def _used(config: Mapping[str, Any]) -> Iterator[tuple[plugins.PluginKind, str, type]]:
     yield plugins.METHOD, str(config["method"]), Method
     defence = str(config.get("defence") or "none")
     yield from ((plugins.DEFENCE, name, Defence) for name in defence.split("+") if name != "none")

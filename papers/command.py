@@ -7,7 +7,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.papers import published, show
 from flfw.papers.cells import Outcome
@@ -17,7 +17,7 @@ from flfw.papers.preset import Scale, presets
 from flfw.papers.reproduce import Reproduction
 from flfw.runs import engine
 from flfw.storage.checkpoint import locked
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 OUT = Path("runs/papers")
 
@@ -99,7 +99,7 @@ def require_free(given: Experiment) -> None:
         value = getattr(given, field.name)
         if field.name not in FREE_ON_RESUME and value != getattr(usual, field.name):
             free = ", ".join(name.replace("_", "-") for name in FREE_ON_RESUME)
-            raise BadInput(
+            raise InputError(
                 f"Expected only flags that decide no numbers beside --table, got {field.name}={value}; "
                 f"leave it out: the table decides it (free are {free})."
             )
@@ -117,4 +117,4 @@ def _write(reproduction: Reproduction, known: Mapping[str, Outcome], *suffixes: 
         ".tex": lambda: show.latex(sheet(table, outcomes, scale)),
     }
     for suffix in suffixes:
-        write_whole(_path(reproduction, suffix), makers[suffix]().encode())
+        write_atomic(_path(reproduction, suffix), makers[suffix]().encode())

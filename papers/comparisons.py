@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from math import inf, isfinite
 from typing import Any
 
-from flfw.errors import BadInput, require
-from flfw.matrix.rows import Finished
+from flfw.errors import InputError, require
+from flfw.matrix.rows import FinishedRun
 from flfw.matrix.utility import Utility, family
 from flfw.papers.drawing import Rows
 from flfw.plugins import short_name
@@ -15,7 +15,7 @@ from flfw.plugins import short_name
 ON_CLIENT = "client_example"
 
 
-def privacy(runs: Mapping[str, Finished]) -> Rows:
+def privacy(runs: Mapping[str, FinishedRun]) -> Rows:
     """Return a row per run and unit: run, kind, unit, epsilon, as_published, delta and accuracy.
 
     Regressions have ``mean_absolute_error`` in place of the accuracy.
@@ -50,7 +50,7 @@ def privacy(runs: Mapping[str, Finished]) -> Rows:
     return rows
 
 
-def compression(runs: Mapping[str, Finished]) -> Rows:
+def compression(runs: Mapping[str, FinishedRun]) -> Rows:
     """Return a row per run: run, compress, ratio, accuracy, attack, distance, found and failures.
 
     Regressions have ``mean_absolute_error`` in place of the accuracy.
@@ -71,7 +71,7 @@ def compression(runs: Mapping[str, Finished]) -> Rows:
     for name, one in runs.items():
         settings = one.result["config"].get("method_settings") or {}
         if "compress_ratio" not in settings:
-            raise BadInput(f"Expected runs of a method with the setting compress_ratio, got {kind(one)} in {name}.")
+            raise InputError(f"Expected runs of a method with the setting compress_ratio, got {kind(one)} in {name}.")
         where = settings["compress"] if settings["compress_ratio"] else "none"
         ratio = 0.0 if where == "none" else float(settings["compress_ratio"])
         rows.append({"run": name, "compress": where, "ratio": ratio, **_utility(one, received), **_leakage(one)})
@@ -80,7 +80,7 @@ def compression(runs: Mapping[str, Finished]) -> Rows:
     return sorted(rows, key=lambda row: (row["compress"], row["ratio"]))
 
 
-def kind(one: Finished) -> str:
+def kind(one: FinishedRun) -> str:
     """Return the name of the method, with the defence if there is one."""
     config = one.result["config"]
     method = short_name(str(config.get("method") or "none"))
@@ -88,11 +88,11 @@ def kind(one: Finished) -> str:
     return method if defence == "none" else f"{method} with {defence}"
 
 
-def _claims(one: Finished) -> Sequence[Mapping[str, Any]]:
+def _claims(one: FinishedRun) -> Sequence[Mapping[str, Any]]:
     claims = one.result.get("privacy") or []
     needed = {"unit", "adversary", "epsilon", "delta", "counted"}
     if not all(isinstance(claim, Mapping) and needed <= set(claim) for claim in claims):
-        raise BadInput(f"Expected claims of this version in {one.folder}, got others; run it again.")
+        raise InputError(f"Expected claims of this version in {one.folder}, got others; run it again.")
     return claims
 
 
@@ -100,15 +100,17 @@ def _epsilon(claims: Sequence[Mapping[str, Any]]) -> float | None:
     return float(claims[0]["epsilon"]) if claims else None  # result.json stores infinity as the string "inf"
 
 
-def _utility(one: Finished, received: Utility) -> dict[str, float]:
+def _utility(one: FinishedRun, received: Utility) -> dict[str, float]:
     """Return the utility of the model as received, by the name of its column."""
     value = one.utilities.get(received.key)
     if value is None:
-        raise BadInput(f"Expected a run whose clients report {received.names}, got {one.folder} without; name another.")
+        raise InputError(
+            f"Expected a run whose clients report {received.names}, got {one.folder} without; name another."
+        )
     return {received.column: value}
 
 
-def _leakage(one: Finished) -> dict[str, Any]:
+def _leakage(one: FinishedRun) -> dict[str, Any]:
     """Return the leakage by the strongest attack on the client's single examples."""
     entries = [entry for setting, entry in one.entries if setting.vantage == ON_CLIENT and entry.get("distance")]
     if not entries:

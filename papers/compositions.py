@@ -11,26 +11,26 @@ import sys
 from collections.abc import Callable, Sequence
 
 from flfw.errors import require
-from flfw.privacy.accountants import account
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.compositions import advanced, basic, concentrated, optimal
-from flfw.privacy.mechanism import Phase
+from flfw.privacy.mechanism import GaussianEvent
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
 
 _MOST = 10**9
 
-BOUNDS: dict[str, Callable[[Phase, float], float]] = {
+BOUNDS: dict[str, Callable[[GaussianEvent, float], float]] = {
     "basic composition": basic,
     "advanced composition": advanced,
     "optimal composition": optimal,
     "zCDP, no credit for sampling": concentrated,
-    "moments accountant": lambda part, delta: account([part], delta, "moments").epsilon,
-    "PRV accountant": lambda part, delta: account([part], delta, "prv").epsilon,
+    "moments accountant": lambda part, delta: compute_epsilon([part], delta, "moments").epsilon,
+    "PRV accountant": lambda part, delta: compute_epsilon([part], delta, "prv").epsilon,
 }
 """Bounds by their names in the table; each takes the steps and delta."""
 
 
-def compared(parts: Sequence[Phase], delta: float) -> dict[str, list[float]]:
+def compared(parts: Sequence[GaussianEvent], delta: float) -> dict[str, list[float]]:
     """Compute the epsilon of each phase alone by each of the `BOUNDS`.
 
     Args:
@@ -44,7 +44,7 @@ def compared(parts: Sequence[Phase], delta: float) -> dict[str, list[float]]:
     return {name: [bound(part, delta) for part in parts] for name, bound in BOUNDS.items()}
 
 
-def table(parts: Sequence[Phase], delta: float) -> str:
+def table(parts: Sequence[GaussianEvent], delta: float) -> str:
     """Format the comparison in Markdown, a column for each phase; epsilons are rounded to four digits.
 
     Args:
@@ -71,7 +71,7 @@ def _do(arguments: list[str]) -> int:
     parser.add_argument("--delta", type=float, default=1e-5, help="of all steps together, in (0, 1)")
     asked = parser.parse_args(arguments)
     require(max(asked.steps) <= _MOST, f"steps <= {_MOST:,}", steps=max(asked.steps))
-    print(table([Phase(asked.sigma, asked.rate, steps) for steps in asked.steps], asked.delta))
+    print(table([GaussianEvent(asked.sigma, asked.rate, steps) for steps in asked.steps], asked.delta))
     return 0
 
 

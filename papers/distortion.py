@@ -27,8 +27,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
-from flfw.errors import BadInput, require
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError, require
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net
 from flfw.papers.norms import last_weights
 from flfw.resolve import resolve
@@ -49,7 +49,7 @@ class Distortions(NamedTuple):
     first_order: Tensor
 
 
-def distortions(net: Net, x: Tensor, inputs: Inputs) -> Distortions:
+def distortions(net: Net, x: Tensor, inputs: InputSpec) -> Distortions:
     """Compute how far examples may be distorted.
 
     Args:
@@ -64,7 +64,7 @@ def distortions(net: Net, x: Tensor, inputs: Inputs) -> Distortions:
     layers = _layers(net)
     last = layers.pop()
     if not isinstance(last, nn.Linear):
-        raise BadInput(
+        raise InputError(
             f"Expected a network that ends in a fully connected layer, got {type(last).__name__} at its end."
         )
     below, at = 1 / float(inputs.std.min()), torch.zeros(1, *inputs.shape, dtype=torch.float64)
@@ -96,7 +96,7 @@ def constant(layer: nn.Module, at: Tensor) -> float:
         return bound
     slope = _SLOPES.get(type(layer))
     if slope is None or (isinstance(layer, nn.LeakyReLU) and abs(layer.negative_slope) > 1):
-        raise BadInput(f"Expected layers with a known Lipschitz constant, got {layer}; name a run with another net.")
+        raise InputError(f"Expected layers with a known Lipschitz constant, got {layer}; name a run with another net.")
     return slope
 
 
@@ -129,7 +129,7 @@ def _layers(module: nn.Module) -> list[nn.Module]:
     return [one for child in module for one in _layers(child)] if isinstance(module, nn.Sequential) else [module]
 
 
-def _distances(net: nn.Module, x: Tensor, inputs: Inputs, scaled: Tensor) -> tuple[Tensor, Tensor]:
+def _distances(net: nn.Module, x: Tensor, inputs: InputSpec, scaled: Tensor) -> tuple[Tensor, Tensor]:
     def scores(one: Tensor) -> Tensor:
         return net(inputs.normalise(one[None]))[0]
 
@@ -142,7 +142,7 @@ def _distances(net: nn.Module, x: Tensor, inputs: Inputs, scaled: Tensor) -> tup
     lengths = (scaled[top][:, None] - scaled[None]).norm(dim=2)
     gradients = (slopes[rows, top][:, None] - slopes).norm(dim=2)
     if not bool(torch.isfinite(margins).all() & torch.isfinite(lengths).all()):
-        raise BadInput("Expected finite scores, got NaN or infinity; name a run that did not diverge.")
+        raise InputError("Expected finite scores, got NaN or infinity; name a run that did not diverge.")
     # Two classes of equal scores: no distortion at all is proven harmless.
     each = (torch.where(margins > 0, margins / length, 0.0) for length in (lengths, gradients))
     proven, near = (torch.where(away, one, torch.inf).min(1).values for one in each)
@@ -167,10 +167,10 @@ def of_run(folder: Path, data_root: Path | None = None, most: int = 1000) -> Dis
     model, last = resolve(resolved.experiment).build_model().eval(), last_weights(folder)
     whole = last is not None and set(last[1]) == set(model.state_dict()) and isinstance(model, Net)
     if last is None or not whole or not is_complete(folder):
-        raise BadInput(f"Expected a finished run that shares its whole model, got {folder}; name another.")
+        raise InputError(f"Expected a finished run that shares its whole model, got {folder}; name another.")
     assert isinstance(model, Net)
     if any(not bool(torch.isfinite(value).all()) for value in last[1].values()):
-        raise BadInput(f"Expected finite weights, got NaN or infinity in {folder}; name another run.")
+        raise InputError(f"Expected finite weights, got NaN or infinity in {folder}; name another run.")
     model.load_state_dict(last[1])
     x, _ = task.examples("test", torch.arange(min(most, len(task.dataset.test_y))).numpy())
     return distortions(model, x, task.inputs)

@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.matrix.utility import ACCURACIES, ERRORS, Utility
 from flfw.report.figures import spread
 
@@ -269,4 +269,4 @@ def make_folder(out: Path) -> None:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error
+        raise InputError(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.client.store import ClientStore, StateMissing
+from flfw.client.store import ClientStore, StateMissingError
 from flfw.data.splits.picture import holdings
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.messages.sharing import matches
 from flfw.papers.drawing import MARKS, OTHERS, Rows
 from flfw.resolve import resolve
@@ -54,15 +54,17 @@ def _vectors(folder: Path, stored: Stored) -> dict[int, np.ndarray]:
     experiment = stored.experiment
     resolved = resolve(experiment)
     if EMBEDDING not in resolved.model.state_dict() or matches(EMBEDDING, resolved.sharing.downloads):
-        raise BadInput(f"Expected a method whose clients keep a private {EMBEDDING}, got {experiment.method}.")
+        raise InputError(f"Expected a method whose clients keep a private {EMBEDDING}, got {experiment.method}.")
     if not (folder / "state").is_dir():
-        raise BadInput(f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state.")
+        raise InputError(
+            f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state."
+        )
     try:
         with (folder / "clients.csv").open(newline="", encoding="utf-8") as lines:  # in the order of the rounds
             last = {int(row["client"]): int(row["round"]) for row in csv.DictReader(lines)}
         states = {c: ClientStore(folder / "state", stored.id, c).load(last[c]) for c in sorted(last)}
-    except (OSError, KeyError, ValueError, StateMissing) as error:
-        raise BadInput(f"Expected the whole state of the run in {folder}: {error}") from error
+    except (OSError, KeyError, ValueError, StateMissingError) as error:
+        raise InputError(f"Expected the whole state of the run in {folder}: {error}") from error
     return {client: state[EMBEDDING].double().flatten().numpy() for client, state in states.items()}
 
 

@@ -35,9 +35,9 @@ from typing import Any, get_args
 from matplotlib.figure import Figure
 
 from flfw import data
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.matrix.ranking_page import listed
-from flfw.matrix.rows import Finished, read
+from flfw.matrix.rows import FinishedRun, read
 from flfw.matrix.utility import ERRORS, UTILITIES, family
 from flfw.papers import charts, comparisons, drawing, features, gains, grids, leakage_charts
 from flfw.papers import leakage_numbers as numbers
@@ -47,7 +47,7 @@ from flfw.papers.drawing import Rows
 from flfw.papers.embeddings import embeddings, perplexity
 from flfw.papers.norms import norms
 from flfw.papers.run_groups import RunGroup, expanded, grouped, names
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
 
@@ -104,7 +104,7 @@ def write(
         try:
             with drawing.wide_as(columns):
                 made[name] = _made(name, groups, data_root, choice)
-        except BadInput as error:
+        except InputError as error:
             if only or name == "training":
                 raise
             if name in USUAL:
@@ -118,7 +118,7 @@ def write(
         title = _in_words(figure)
         files[out / f"{name}.tex"] = snippet(name, groups, title, forms, columns or "two").encode()
     for path, content in files.items():
-        write_whole(path, content)
+        write_atomic(path, content)
     return list(files)
 
 
@@ -175,7 +175,7 @@ def _csv(rows: Rows) -> bytes:
     return file.getvalue().encode()
 
 
-def _runs(folders: Sequence[Path]) -> list[Finished]:
+def _runs(folders: Sequence[Path]) -> list[FinishedRun]:
     require(len({folder.resolve() for folder in folders}) == len(folders), "each run once", runs=_words(folders))
     runs = [read(folder) for folder in folders]
     sets = dict.fromkeys(str(one.result["config"].get("dataset")) for one in runs)
@@ -183,12 +183,12 @@ def _runs(folders: Sequence[Path]) -> list[Finished]:
     return runs
 
 
-def _title(runs: Sequence[Finished]) -> str:
+def _title(runs: Sequence[FinishedRun]) -> str:
     kinds = list(dict.fromkeys(map(kind, runs)))
     return f"{listed(kinds)} on {data.title(str(runs[0].result['config'].get('dataset')))}"
 
 
-def _by_name(runs: Sequence[Finished]) -> dict[str, Finished]:
+def _by_name(runs: Sequence[FinishedRun]) -> dict[str, FinishedRun]:
     return dict(zip(names(runs), runs, strict=True))
 
 
@@ -240,7 +240,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if len(known) == len(values) else None
 
 
-def measures(one: Finished) -> Rows:
+def measures(one: FinishedRun) -> Rows:
     """Return a row per round: ``round``, and the measures of the method beside loss and accuracy.
 
     Raises:
@@ -252,15 +252,15 @@ def measures(one: Finished) -> Rows:
     return [{name: row.get(name) for name in names} for row in rows]
 
 
-def _rounds(one: Finished, values_of: Callable[[Any], Mapping[str, Any]]) -> Rows:
+def _rounds(one: FinishedRun, values_of: Callable[[Any], Mapping[str, Any]]) -> Rows:
     """Return a row per round: ``round`` and the selected numbers, None where there is none."""
     rounds = one.result.get("rounds")
     if not rounds:
-        raise BadInput(f"Expected a run with rounds of training, got {one.folder} without; name another.")
+        raise InputError(f"Expected a run with rounds of training, got {one.folder} without; name another.")
     try:
         return [{"round": int(row["round"]), **{n: _number(v) for n, v in values_of(row).items()}} for row in rounds]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"Expected rounds of this version in {one.folder}, got damaged ones: {error!r}.") from error
+        raise InputError(f"Expected rounds of this version in {one.folder}, got damaged ones: {error!r}.") from error
 
 
 def _number(value: Any) -> float | None:

@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from flfw.data.splits import partition
-from flfw.errors import BadInput, require
-from flfw.matrix.rows import Finished
+from flfw.errors import InputError, require
+from flfw.matrix.rows import FinishedRun
 from flfw.matrix.utility import ERRORS, Utility, family
 from flfw.papers.drawing import INKS, STYLE, Rows, blank
-from flfw.plugins import settings
+from flfw.plugins import build_settings
 
 ALONE = "local_only"
 """Method of the reference run."""
@@ -32,7 +32,7 @@ _POINTS = FuncFormatter(lambda value, _: f"{100 * value:+.3g}" if value else "0"
 _SAVED = FuncFormatter(lambda value, _: f"{value:+,.10g}" if value else "0")
 
 
-def gains(runs: Mapping[str, Finished]) -> Rows:
+def gains(runs: Mapping[str, FinishedRun]) -> Rows:
     """Return a row per run and client, the least gain first: ``run``, ``client``, ``alone``, ``accuracy``, ``gain``.
 
     Accuracy is measured on the client's own test data after local training: in the round of its best validation
@@ -71,29 +71,29 @@ def gains(runs: Mapping[str, Finished]) -> Rows:
     return rows
 
 
-def _require_same(one: Finished, other: Finished) -> None:
+def _require_same(one: FinishedRun, other: FinishedRun) -> None:
     """Refuse runs whose clients do not hold the same data."""
     (expected, got) = (_identity(run) for run in (one, other))
     for name, value in expected.items():
         if got[name] != value:
-            raise BadInput(
+            raise InputError(
                 f"Expected runs on the same clients, {name}={value} as in {one.folder}; got {name}={got[name]} in "
                 f"{other.folder}."
             )
 
 
-def _identity(run: Finished) -> dict[str, Any]:
+def _identity(run: FinishedRun) -> dict[str, Any]:
     """Return all settings that decide which client holds which data."""
     try:
         config = run.result["config"]
-        scheme = settings(partition.scheme(config["split"]), config["split"], config["set"])
+        scheme = build_settings(partition.scheme(config["split"]), config["split"], config["set"])
         digest = run.result["provenance"]["data"]["digest"]
         return {**{name: config[name] for name in _SAME}, "scheme": scheme, "data": digest}
     except (KeyError, TypeError) as error:
-        raise BadInput(f"Expected a run of this version in {run.folder}, got a damaged one: {error!r}.") from error
+        raise InputError(f"Expected a run of this version in {run.folder}, got a damaged one: {error!r}.") from error
 
 
-def _utilities(run: Finished, local: Utility) -> dict[int, float]:
+def _utilities(run: FinishedRun, local: Utility) -> dict[int, float]:
     """Return the utility of each client after local training."""
     chosen_by = local.validation
     rounds = _by_round(run.folder / "clients.csv", (local.key, chosen_by))
@@ -107,7 +107,7 @@ def _utilities(run: Finished, local: Utility) -> dict[int, float]:
     try:
         return {int(row["client"]): float(row[local.key]) for row in run.result["final"]["per_client"]}
     except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"Expected {local.names} of the clients in {run.folder}, got none: {error!r}.") from error
+        raise InputError(f"Expected {local.names} of the clients in {run.folder}, got none: {error!r}.") from error
 
 
 def _by_round(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
@@ -120,7 +120,7 @@ def _by_round(path: Path, keys: Sequence[str]) -> list[dict[str, Any]]:
                 {k: float(row[k]) if row.get(k) else None for k in ("client", *keys)} for row in csv.DictReader(lines)
             ]
     except ValueError as error:
-        raise BadInput(f"Expected numbers in {path}, got {error}; restore it.") from error
+        raise InputError(f"Expected numbers in {path}, got {error}; restore it.") from error
 
 
 @rc_context(STYLE)

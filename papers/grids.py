@@ -21,8 +21,8 @@ from matplotlib.patches import Rectangle
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from flfw.errors import BadInput, require
-from flfw.matrix.rows import AttackSetting, Finished
+from flfw.errors import InputError, require
+from flfw.matrix.rows import AttackSetting, FinishedRun
 from flfw.papers.drawing import INKS, STYLE, TEXT, Rows, blank
 from flfw.report.findings import belongs, is_true, number
 
@@ -93,7 +93,7 @@ class _Line(NamedTuple):
     examples: Mapping[tuple[str, str], Mapping[str, str]]  # rows of audit.csv by index and label, in slot order
 
 
-def grid(runs: Mapping[str, Finished], choice: GridChoice) -> PictureGrid:
+def grid(runs: Mapping[str, FinishedRun], choice: GridChoice) -> PictureGrid:
     """Read the content of a grid: a row for each run, attack, place, and knowledge of the attacker.
 
     Args:
@@ -109,14 +109,14 @@ def grid(runs: Mapping[str, Finished], choice: GridChoice) -> PictureGrid:
     if not shared:
         listed = "; ".join(f"{line.name}: {_few(index for index, _ in line.examples)}" for line in lines)
         way = "give the runs the same --seed, --clients, --split, --images and --victim-batch"
-        raise BadInput(f"Expected runs that attacked the same examples, got {listed}; {way}.")
+        raise InputError(f"Expected runs that attacked the same examples, got {listed}; {way}.")
     shown = list(enumerate(shared[: choice.columns], 1))
     pictures: dict[tuple[str, int], np.ndarray] = {}
     for line in lines:
         for column, key in shown:
             original = _picture(line, line.examples[key], "truth")
             if not np.array_equal(original, pictures.setdefault((ORIGINAL, column), original)):
-                raise BadInput(
+                raise InputError(
                     f"Expected the same image as example {key[0]} of all runs, got another in {line.folder}; "
                     "give the runs the same --side and the same data."
                 )
@@ -142,12 +142,12 @@ def _scored(line: _Line, row: Mapping[str, str], column: int) -> dict[str, Any]:
     }
 
 
-def _chosen(runs: Mapping[str, Finished], choice: GridChoice) -> Mapping[str, Sequence[AttackSetting]]:
+def _chosen(runs: Mapping[str, FinishedRun], choice: GridChoice) -> Mapping[str, Sequence[AttackSetting]]:
     """Return the settings to show: key after key, those with a requested value, or else with the first shared one."""
     settings = {name: [setting for setting, _ in one.entries] for name, one in runs.items()}
     for name, one in runs.items():
         if not settings[name] or not (one.folder / "audit.csv").is_file():
-            raise BadInput(f"Expected runs with an audit, got {one.folder} without; run it again with --attack ig.")
+            raise InputError(f"Expected runs with an audit, got {one.folder} without; run it again with --attack ig.")
     for key in _KEYS:
         asked = getattr(choice, key)
         values = {name: list(dict.fromkeys(getattr(one, key) for one in each)) for name, each in settings.items()}
@@ -161,11 +161,11 @@ def _chosen(runs: Mapping[str, Finished], choice: GridChoice) -> Mapping[str, Se
         if not all(settings.values()):
             expected = f"{key} {' or '.join(map(str, asked))} in every run" if asked else f"the same {key} in all runs"
             got = "; ".join(f"{name}: {_few(each)}" for name, each in values.items())
-            raise BadInput(f"Expected audits with {expected}, got {got}; choose with --{key} or leave a run out.")
+            raise InputError(f"Expected audits with {expected}, got {got}; choose with --{key} or leave a run out.")
     return settings
 
 
-def _lines(runs: Mapping[str, Finished], chosen: Mapping[str, Sequence[AttackSetting]]) -> list[_Line]:
+def _lines(runs: Mapping[str, FinishedRun], chosen: Mapping[str, Sequence[AttackSetting]]) -> list[_Line]:
     every = [setting for each in chosen.values() for setting in each]
     varied = [key for key in _KEYS if len({getattr(setting, key) for setting in every}) > 1]
     lines: list[_Line] = []
@@ -210,14 +210,14 @@ def _picture(line: _Line, row: Mapping[str, str], column: str) -> np.ndarray:
     path = line.folder / (row.get(column) or column)
     if not path.is_file():
         got = f"no {row.get(column) or column}; a purged run has none: run it again, and draw before --purge"
-        raise BadInput(f"Expected the pictures of the audit in {line.folder}, got {got}.")
+        raise InputError(f"Expected the pictures of the audit in {line.folder}, got {got}.")
     try:
         picture = load_file(path)["samples"][int(row["image"])]
     except (IndexError, KeyError, OSError, SafetensorError, ValueError) as error:
-        raise BadInput(f"Expected whole pictures in {path}, got {error!r}; restore it.") from error
+        raise InputError(f"Expected whole pictures in {path}, got {error!r}; restore it.") from error
     if picture.ndim != 3 or len(picture) not in (1, 3):
         got = f"samples of shape {'x'.join(map(str, picture.shape))} in {line.folder}"
-        raise BadInput(f"Expected grey or colour images, got {got}; compare other data with sim.py --compare.")
+        raise InputError(f"Expected grey or colour images, got {got}; compare other data with sim.py --compare.")
     return picture
 
 

@@ -31,11 +31,11 @@ from torch import Tensor, nn
 
 from flfw.audit.measures.metrics import psnr
 from flfw.data.splits.partition import evenly
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.inversion.priors import total_variation
-from flfw.inversion.private.surrogate import Teaching, restarted, trained_under
+from flfw.inversion.private.surrogate import SurrogateTraining, restarted, trained_under
 from flfw.nets.conditional_gan import GeneratingNet, noise
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.papers import drawing, grids
 from flfw.papers.restored import Restored, restored
 from flfw.rng import initialising, numpy_generator, torch_generator
@@ -94,7 +94,7 @@ def inversions(finished: Restored, client: int, settings: InversionSettings, oth
     require(client in finished.clients, f"a client among {finished.clients}", client=client)
     task, seed, model = finished.task, finished.experiment.seed, finished.model(client)
     if other and _kind(other) != _kind(task):
-        raise BadInput(f"Expected other data of shape {_kind(task)}, got {_kind(other)}; name another data set.")
+        raise InputError(f"Expected other data of shape {_kind(task)}, got {_kind(other)}; name another data set.")
     chosen = numpy_generator(seed, "inversions", client).permutation(task.split.train[client])[: settings.images]
     x, y = task.examples("train", np.sort(chosen))
     like = task.examples("test", task.split.test[client])
@@ -120,14 +120,16 @@ def _require_apart(victims: Tensor, others: Tensor) -> None:
     held = {image.numpy().tobytes() for image in victims}
     alike = sum(image.numpy().tobytes() in held for image in others)
     if alike:
-        raise BadInput(f"Expected other data than the client's, got {alike} of its own examples; name another set.")
+        raise InputError(f"Expected other data than the client's, got {alike} of its own examples; name another set.")
 
 
 def _kind(task: Task) -> str:
     return f"{'x'.join(map(str, task.dataset.shape))} with {task.dataset.classes} classes"
 
 
-def inverted(extractor: nn.Module, features: Tensor, inputs: Inputs, settings: InversionSettings, tv: float) -> Tensor:
+def inverted(
+    extractor: nn.Module, features: Tensor, inputs: InputSpec, settings: InversionSettings, tv: float
+) -> Tensor:
     """Search for raw inputs (n, ...) in [0, 1] with given features (n, ...), all at once, under a weight of TV."""
     guess = torch.zeros(len(features), *inputs.shape, requires_grad=True)
     adam = torch.optim.Adam([guess], lr=settings.lr)
@@ -142,12 +144,12 @@ def inverted(extractor: nn.Module, features: Tensor, inputs: Inputs, settings: I
 
 def _extractors(
     model: GeneratingNet,
-    inputs: Inputs,
+    inputs: InputSpec,
     data: Mapping[str, tuple[Tensor, Tensor]],
     settings: InversionSettings,
     seed: int,
 ) -> dict[str, nn.Module]:
-    teaching = Teaching(surrogate_epochs=settings.epochs)
+    teaching = SurrogateTraining(surrogate_epochs=settings.epochs)
     extractors = {VICTIM: model.extractor.requires_grad_(False)}
     for name, examples in data.items():
         require(
@@ -163,7 +165,7 @@ def _extractors(
 
 @torch.no_grad()
 def _features(
-    model: GeneratingNet, inputs: Inputs, x: Tensor, y: Tensor, settings: InversionSettings, seed: int
+    model: GeneratingNet, inputs: InputSpec, x: Tensor, y: Tensor, settings: InversionSettings, seed: int
 ) -> dict[str, Tensor]:
     """Return the true features (n, ...) of examples, and the generated ones of their labels nearest to them."""
     true, rng = model.extractor(inputs.normalise(x)), torch_generator(seed, "inversions")

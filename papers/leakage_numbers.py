@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flfw.curves import GROUP
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.matrix.findings import Leak
 from flfw.matrix.significance import CombinationRanking, ranked
 from flfw.matrix.together import across, common_places
@@ -35,7 +35,7 @@ def rounds(groups: Sequence[RunGroup]) -> Rows:
     """
     rows = sorted(leakage(groups), key=lambda row: row["round"])
     if len({row["round"] for row in rows}) < 2:
-        raise BadInput(
+        raise InputError(
             f"Expected runs audited at two rounds or more, got round {rows[0]['round']}; see --audit-rounds."
         )
     return rows
@@ -76,7 +76,9 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
                     }
                 )
     if not rows:
-        raise BadInput(f"Expected runs with a curve, got {_listed(groups)} without; run them again with --curve batch.")
+        raise InputError(
+            f"Expected runs with a curve, got {_listed(groups)} without; run them again with --curve batch."
+        )
     return rows
 
 
@@ -104,7 +106,7 @@ def membership(groups: Sequence[RunGroup]) -> Rows:
     ]
     if not rows:
         way = "run them again with --attack membership"
-        raise BadInput(f"Expected runs with an attack on membership, got {_listed(groups)} without; {way}.")
+        raise InputError(f"Expected runs with an attack on membership, got {_listed(groups)} without; {way}.")
     return rows
 
 
@@ -121,7 +123,7 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
     _require_audits(groups)
     usable = [one for one in UTILITIES.values() if all(group.combination.measured(one.key) for group in groups)]
     if not usable:
-        raise BadInput(
+        raise InputError(
             f"Expected runs that have one accuracy or one error in common, got {_listed(groups)}; see --metrics."
         )
     utility, order, rows = usable[0], ranking(groups), []
@@ -159,7 +161,7 @@ def ranking(groups: Sequence[RunGroup]) -> CombinationRanking:
     by_seed = any(len(group.runs) > 1 for group in groups)
     places = common_places(group.runs for group in groups)
     if not places:
-        raise BadInput(f"Expected runs attacked at a common round and vantage, got none of {_listed(groups)}.")
+        raise InputError(f"Expected runs attacked at a common round and vantage, got none of {_listed(groups)}.")
     return ranked({group.name: across(group.runs, by_seed, places) for group in groups})
 
 
@@ -188,7 +190,7 @@ def _require_audits(groups: Sequence[RunGroup]) -> None:
         if not any(leak.images for leak in group.combination.leaks):
             membership_only = any(run.result.get("membership") for run in group.runs)
             way = "draw --only membership" if membership_only else "run it again with --attack ig"
-            raise BadInput(f"Expected runs with an attack that reconstructs, got {group.name} without; {way}.")
+            raise InputError(f"Expected runs with an attack that reconstructs, got {group.name} without; {way}.")
 
 
 def _listed(groups: Sequence[RunGroup]) -> str:

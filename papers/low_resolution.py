@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from flfw import data
-from flfw.data import Arrays, DatasetCard
+from flfw.data import DatasetArrays, DatasetCard
 from flfw.experiment import Experiment
 from flfw.papers.preset import Figure, Further, Preset, Scale
 from flfw.papers.published import Cell
@@ -34,10 +34,10 @@ _FEW, _SIDE = 1000, 128  # images of each part that are enlarged; pixels
 def first(card: DatasetCard) -> DatasetCard:
     """Return the card of a data set's first images; all of them would be gigabytes when they are enlarged."""
 
-    def read(root: Path, side: int | None) -> Arrays:
+    def read(root: Path, side: int | None) -> DatasetArrays:
         whole = card.read(root, side)
         train, test = (whole.train_x[:_FEW], whole.train_y[:_FEW]), (whole.test_x[:_FEW], whole.test_y[:_FEW])
-        return Arrays(*train, *test)
+        return DatasetArrays(*train, *test)
 
     return replace(card, read=read, split="sampled", victims=0, test_start=0)
 

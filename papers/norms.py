@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import Workplace
-from flfw.errors import BadInput
+from flfw.client.workplace import ClientContext
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.papers.drawing import Rows
@@ -81,9 +81,9 @@ def by_client(
 def client_of(experiment: Experiment, task: Task, partition: int, weights: Tensors | None) -> FederatedClient:
     """Build a client in its first round."""
     half, settings = resolve(experiment).method, resolve(experiment).settings
-    made = resolve(experiment).client(Workplace(experiment, task, half, settings, partition, 1, None, None))
+    made = resolve(experiment).client(ClientContext(experiment, task, half, settings, partition, 1, None, None))
     start = weights if weights is not None else made.model.state_dict()
-    made.install({name: start[name].clone().numpy() for name in made.download_names}, 0)
+    made.load_received({name: start[name].clone().numpy() for name in made.download_names}, 0)
     return made
 
 
@@ -99,7 +99,9 @@ def norms_of(client: FederatedClient) -> list[float]:
         means.append(float(batch.norms.mean()))
         return float(batch.losses.mean()), {name: value / len(y) for name, value in batch.sums.items()}
 
-    client.descend(client.moving(), client.at.experiment.local_epochs, client.optimiser(), follow=follow)
+    client.train_epochs(
+        client.trainable_parameters(), client.at.experiment.local_epochs, client.optimiser(), follow=follow
+    )
     return means
 
 
@@ -122,6 +124,6 @@ def last_weights(folder: Path) -> tuple[int, Tensors] | None:
     try:
         stored = load(unseal(path))
     except SafetensorError as error:
-        raise BadInput(f"Expected a checkpoint of this version, got {path}: {error!r}.") from error
+        raise InputError(f"Expected a checkpoint of this version, got {path}: {error!r}.") from error
     shared = {key.removeprefix("model/"): value for key, value in stored.items() if key.startswith("model/")}
     return int(name.rpartition("-")[2]), {key: torch.as_tensor(value) for key, value in shared.items()}

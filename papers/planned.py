@@ -6,7 +6,7 @@ from dataclasses import asdict
 from math import prod
 from typing import Any
 
-from flfw.dp.ledger import Ledger, course
+from flfw.dp.ledger import RunAccountant, course
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
 from flfw.task import Task
@@ -29,10 +29,10 @@ def plan(experiment: Experiment, task: Task) -> dict[str, Any]:
         "test": len(data.test_y),
         "features": prod(data.shape),
         "classes": data.classes,
-        "examples": schedule.most,
+        "examples": schedule.max_examples,
         "steps": schedule.local_steps,
-        "batch": schedule.batch,
+        "batch": schedule.batch_size,
         "rounds": schedule.rounds,
     }
     config = {**asdict(experiment), "out": None, "data_root": None, "lpips_weights": None}
-    return {"config": config, "plan": sizes, "privacy": Ledger(resolve(experiment), task.split).entries()}
+    return {"config": config, "plan": sizes, "privacy": RunAccountant(resolve(experiment), task.split).entries()}

@@ -23,7 +23,7 @@ Source = Literal["run", "plan", "clock"]
 
 
 @dataclass(frozen=True)
-class Figure:
+class ResultMetric:
     """A number of result.json.
 
     Attributes:
@@ -62,7 +62,7 @@ class Further:
 
     name: str
     experiments: tuple[Experiment, ...]
-    figure: Figure
+    figure: ResultMetric
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Preset:
     """
 
     choices: tuple[tuple[Experiment, ...], ...]
-    figure: Figure
-    also: tuple[Figure, ...] = ()
-    chosen_by: Figure | None = None
+    figure: ResultMetric
+    also: tuple[ResultMetric, ...] = ()
+    chosen_by: ResultMetric | None = None
     source: Source = "run"
     beside: tuple[Experiment, ...] = ()
     further: tuple[Further, ...] = ()
@@ -119,7 +119,9 @@ def presets(table: str) -> Presets | None:
 def as_authors(experiment: Experiment) -> Experiment:
     """Return the experiment with the method as in its authors' code, where that is another one."""
     name = experiment.method
-    differs = name in plugins.names(plugins.METHOD) and "authors" in plugins.find(plugins.METHOD, name, Method).variants
+    differs = (
+        name in plugins.names(plugins.METHOD) and "authors" in plugins.load_class(plugins.METHOD, name, Method).variants
+    )
     return replace(experiment, variant="authors") if differs else experiment
 
 

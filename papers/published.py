@@ -14,7 +14,7 @@ from itertools import product
 from types import MappingProxyType
 from typing import Any
 
-from flfw.errors import BadInput, meant
+from flfw.errors import InputError, suggestion
 from flfw.imports import imported
 
 Key = str | int | float
@@ -95,7 +95,7 @@ class Table:
                 stem = stem.rpartition("/")[0]
             depth = stem.count("/") + 2 if stem else 1
             known = dict.fromkeys("/".join(cell.path.split("/")[:depth]) for cell in self._under(stem))
-            raise BadInput(f"Expected a cell among {', '.join(known or [self.name])}; got --cell {prefix}.")
+            raise InputError(f"Expected a cell among {', '.join(known or [self.name])}; got --cell {prefix}.")
         return matches
 
     def _under(self, stem: str) -> tuple[Cell, ...]:
@@ -123,7 +123,7 @@ def outside(name: str) -> OutsideTable:
     """
     made = imported(name, "table")
     if not isinstance(made, OutsideTable):
-        raise BadInput(f"Expected table={name} to be an OutsideTable, got {made!r}.")
+        raise InputError(f"Expected table={name} to be an OutsideTable, got {made!r}.")
     return made
 
 
@@ -139,7 +139,9 @@ def require_table(name: str) -> None:
     """
     known = (*names(), FRONTIER)
     if ":" not in name and name not in known:
-        raise BadInput(f"Expected a table among {', '.join(known)}; got --table {name}{meant(name, known) or '.'}")
+        raise InputError(
+            f"Expected a table among {', '.join(known)}; got --table {name}{suggestion(name, known) or '.'}"
+        )
 
 
 def names() -> tuple[str, ...]:
@@ -152,7 +154,9 @@ def table(name: str) -> Table:
     if ":" in name:
         return outside(name).table
     if name not in _tables():
-        raise BadInput(f"Expected a table among {', '.join(names())}; got --table {name}{meant(name, names()) or '.'}")
+        raise InputError(
+            f"Expected a table among {', '.join(names())}; got --table {name}{suggestion(name, names()) or '.'}"
+        )
     return _tables()[name]
 
 

@@ -19,13 +19,13 @@ import numpy as np
 import torch
 
 from flfw.dp.ledger import course
-from flfw.dp.settings import Noise, NoisySteps
+from flfw.dp.settings import DPSettings, DPSGDSettings
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
-from flfw.privacy.course import Course
+from flfw.privacy.course import RunSchedule
 from flfw.resolve import resolve
 from flfw.rng import initialising
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 from flfw.task import Task
 
 LEAST_MOVEMENT = 0.1  # of the length of the first weights, below which a model cannot leave its start
@@ -79,7 +79,7 @@ def reach(experiment: Experiment, task: Task) -> Reach | None:
     """
     resolved = resolve(experiment)
     chosen: Any = resolved.settings
-    if not isinstance(chosen, Noise):
+    if not isinstance(chosen, DPSettings):
         return None
     run, sent = course(resolved, task.split), resolved.sharing.uploads
     with initialising(experiment.seed, "model"):
@@ -91,24 +91,26 @@ def reach(experiment: Experiment, task: Task) -> Reach | None:
     return Reach(steps, movement * groups, start, noise, start / sqrt(count))
 
 
-def _of_steps(chosen: Noise, experiment: Experiment, run: Course) -> tuple[float, float, int]:
+def _of_steps(chosen: DPSettings, experiment: Experiment, run: RunSchedule) -> tuple[float, float, int]:
     """Return movement (of one group), noise and number of noisy steps.
 
     A step moves the weights by at most lr C, and with momentum by up to 1 / (1 - momentum) times that in the end. The
     noise of a round adds up over its steps, and is divided by the root of the clients, each of which draws its own.
     """
-    assert isinstance(chosen, NoisySteps)
+    assert isinstance(chosen, DPSGDSettings)
     lasting = experiment.lr / (1 - chosen.momentum)
     steps = run.rounds * run.local_steps
-    batch = min(run.batch, run.most)
+    batch = min(run.batch_size, run.max_examples)
     each = lasting * chosen.deviation(chosen.clip, batch) / batch
-    return steps * lasting * chosen.clip, each * sqrt(run.local_steps / run.cohort), steps
+    return steps * lasting * chosen.clip, each * sqrt(run.local_steps / run.cohort_size), steps
 
 
-def _of_updates(chosen: Noise, run: Course) -> tuple[float, float, int]:
+def _of_updates(chosen: DPSettings, run: RunSchedule) -> tuple[float, float, int]:
     """Return movement (of one group), noise and number of clipped updates; the server's mean moves no farther."""
     deviation = chosen.noise_multiplier * chosen.clip
-    many = sqrt(run.cohort) if chosen.update_deviation else run.cohort  # own noise of each, or one draw on the sum
+    many = (
+        sqrt(run.cohort_size) if chosen.update_deviation else run.cohort_size
+    )  # own noise of each, or one draw on the sum
     return run.rounds * chosen.clip, deviation / many, run.rounds
 
 
@@ -121,7 +123,7 @@ def keep(folder: Path, seen: Reach | None, task: Task) -> None:
         "classes": task.dataset.classes,
         "largest_class": float(labels.max() / labels.sum()),
     }
-    write_whole(folder / "reach.json", (json.dumps(stored, indent=1) + "\n").encode())
+    write_atomic(folder / "reach.json", (json.dumps(stored, indent=1) + "\n").encode())
 
 
 def uninformative(folder: Path) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.papers import cells, layout
 from flfw.papers.cells import Outcome
@@ -69,9 +69,9 @@ class Reproduction:
             preset = cells.placed(preset, self.given, self.out / "cells")
             if cells.is_complete(preset):
                 return cells.read(cell, preset)
-        except BadInput as error:
+        except InputError as error:
             return Outcome(cell, "not run", str(error), preset)
-        except RunFailed as error:
+        except RunError as error:
             return Outcome(cell, "failed", str(error), preset)
         return Outcome(cell, "not run", PENDING if wanted else "not asked for", preset)
 

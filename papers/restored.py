@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast, final
 
-from flfw.client.store import ClientStore, StateMissing
-from flfw.client.workplace import Workplace
-from flfw.errors import BadInput
+from flfw.client.store import ClientStore, StateMissingError
+from flfw.client.workplace import ClientContext
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.messages.wire import unpack
@@ -51,13 +51,13 @@ class Restored:
         """
         resolved, store = resolve(self.experiment), ClientStore(self.folder / "state", self.id, client)
         now = self.last.round + 1
-        place = Workplace(self.experiment, self.task, resolved.method, resolved.settings, client, now, None, store)
+        place = ClientContext(self.experiment, self.task, resolved.method, resolved.settings, client, now, None, store)
         made = resolve(replace(self.experiment, gpus_per_client=0.0)).client(place)
         received = {name: value.numpy() for name, value in unpack(self.last.arrays).items()}
         try:
-            made.install(received, self.last.last_round[client])
-        except (OSError, StateMissing) as error:
-            raise BadInput(f"Expected the whole state of the run in {self.folder}: {error}") from error
+            made.load_received(received, self.last.last_round[client])
+        except (OSError, StateMissingError) as error:
+            raise InputError(f"Expected the whole state of the run in {self.folder}: {error}") from error
         return cast(GeneratingNet, made.model.cpu().eval())
 
 
@@ -74,13 +74,17 @@ def restored(folder: Path, data_root: Path | None = None) -> Restored:
     stored = stored_experiment(folder)
     _require_generator(stored.experiment)
     if not (folder / "state").is_dir():
-        raise BadInput(f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state.")
+        raise InputError(
+            f"Expected the clients' private tensors in {folder / 'state'}, got none; run with --keep-state."
+        )
     asked = replace(stored.experiment, out=folder, data_root=data_root or stored.experiment.data_root)
     resolved, task, _ = run.check(asked, new=False)
     require_same_data(folder, task.dataset.digest)
     last = Checkpoints(folder, stored.experiment).last
     if last is None or not is_complete(folder):
-        raise BadInput(f"Expected a finished run with rounds of training, got {folder}; name another, or --resume it.")
+        raise InputError(
+            f"Expected a finished run with rounds of training, got {folder}; name another, or --resume it."
+        )
     return Restored(folder, stored.id, resolved.experiment, task, last)
 
 
@@ -88,7 +92,7 @@ def _require_generator(experiment: Experiment) -> None:
     model, shared = resolve(experiment).model, resolve(experiment).sharing.downloads
     names = [name for name in model.state_dict() if name.startswith("extractor.")]
     if not isinstance(model, GeneratingNet) or any(matches(name, shared) for name in names):
-        raise BadInput(
+        raise InputError(
             "Expected a method whose clients keep an extractor and receive a generator of features, got "
             f"{experiment.method}."
         )

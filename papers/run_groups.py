@@ -12,7 +12,7 @@ from typing import final
 from flfw.experiment import FREE_ON_RESUME
 from flfw.matrix.findings import Combination, combine
 from flfw.matrix.record import MATRIX, read_matrix
-from flfw.matrix.rows import Finished
+from flfw.matrix.rows import FinishedRun
 from flfw.papers.comparisons import kind
 
 _APART = {*FREE_ON_RESUME, "out", "seed"}  # settings in which the runs of a group may differ
@@ -29,7 +29,7 @@ class RunGroup:
     """
 
     name: str
-    runs: tuple[Finished, ...]
+    runs: tuple[FinishedRun, ...]
 
     @cached_property
     def combination(self) -> Combination:
@@ -59,9 +59,9 @@ def expanded(folders: Sequence[Path]) -> list[Path]:
     return runs
 
 
-def grouped(runs: Sequence[Finished]) -> list[RunGroup]:
+def grouped(runs: Sequence[FinishedRun]) -> list[RunGroup]:
     """Group runs by all settings but the seed; runs of equal settings and seed stay apart."""
-    groups: dict[tuple[str, int], list[Finished]] = {}
+    groups: dict[tuple[str, int], list[FinishedRun]] = {}
     for run in runs:
         config = {key: value for key, value in run.result["config"].items() if key not in _APART}
         same = json.dumps(config, sort_keys=True, default=str)
@@ -73,7 +73,7 @@ def grouped(runs: Sequence[Finished]) -> list[RunGroup]:
     return [RunGroup(name, group) for name, group in zip(names([group[0] for group in each]), each, strict=True)]
 
 
-def names(runs: Sequence[Finished]) -> list[str]:
+def names(runs: Sequence[FinishedRun]) -> list[str]:
     """Return different names for runs: their kinds, or else the shortest ends of their paths that differ."""
     places = [one.folder.resolve().parts for one in runs]
     ends = ([str(Path(*place[-depth:])) for place in places] for depth in range(1, max(map(len, places)) + 1))

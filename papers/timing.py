@@ -17,7 +17,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
 from flfw.resolve import resolve
@@ -41,10 +41,10 @@ class Trainee:
 
     def __init__(self, experiment: Experiment, task: Task) -> None:
         half, settings = resolve(experiment).method, resolve(experiment).settings
-        self._client = resolve(experiment).client(Workplace(experiment, task, half, settings, 0, 1, None, None))
+        self._client = resolve(experiment).client(ClientContext(experiment, task, half, settings, 0, 1, None, None))
         self._start = {name: value.clone() for name, value in self._client.model.state_dict().items()}
         received = {name: self._start[name].numpy() for name in self._client.download_names}
-        self._client.install(received, 0)
+        self._client.load_received(received, 0)
         self.steps = experiment.local_epochs * ceil(len(task.split.train[0]) / experiment.batch_size)
 
     def turn(self) -> float:
@@ -53,7 +53,7 @@ class Trainee:
             value.copy_(self._start[name])
         started = time.process_time()
         self._client.train()
-        self._client.outgoing()
+        self._client.upload_tensors()
         return 1000 * (time.process_time() - started) / self.steps
 
     def update(self) -> dict[str, Tensor]:

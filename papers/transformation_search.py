@@ -44,7 +44,7 @@ from flfw.errors import require
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
 from flfw.rng import initialising, numpy_generator, torch_generator
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 from flfw.task import Task
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
@@ -266,7 +266,7 @@ def _do(arguments: Sequence[str]) -> int:
         rank = f"{row['rank_value']:.3f}" if "rank_value" in row else "untransformed"
         print(f"| {row['policy']} | {row['privacy']:.4f} | {row['variance']:.2g} | {row['accuracy']:.1f} | {rank} |")
     if asked.out:
-        write_whole(asked.out, json.dumps(result, indent=1).encode(), 0o644)
+        write_atomic(asked.out, json.dumps(result, indent=1).encode(), 0o644)
     print(json.dumps({**result, "ranked": len(rows), "best": rows[0] if rows else None}))
     return 0
 

@@ -24,13 +24,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from flfw.dp.settings import BesideOwnHead
+from flfw.dp.settings import PrivateHeadSettings
 from flfw.dp.strategy import EitherUnitStrategy
 from flfw.errors import require
 
 
 @dataclass(frozen=True)
-class CentaurSettings(BesideOwnHead):
+class CentaurSettings(PrivateHeadSettings):
     """Settings of private local training as in HyperFL's comparison, and of the head's training."""
 
     head_epochs: int = 1  # passes over the data in which the head is trained, >= 1

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.dp.settings import EitherUnit
+from flfw.dp.settings import DPUnitSettings
 from flfw.dp.strategy import EitherUnitStrategy
 
 
@@ -33,6 +33,6 @@ from flfw.dp.strategy import EitherUnitStrategy
 class DPFedAvg(EitherUnitStrategy):
     """Averaging of whole models."""
 
-    Settings = EitherUnit
+    Settings = DPUnitSettings
     downloads = ("*",)
     uploads = ("*",)

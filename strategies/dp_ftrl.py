@@ -34,19 +34,19 @@ from typing import Literal, final
 
 from flfw.dp.correlated_noise import correlated
 from flfw.dp.noisy_mean import clipped_sum, shifted
-from flfw.dp.settings import Noise, mechanism_of_updates
-from flfw.dp.strategy import NoisyStrategy
+from flfw.dp.settings import DPSettings, mechanism_of_updates
+from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.privacy.banded import optimised_coefficients, root_coefficients
-from flfw.privacy.course import Course
+from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.server.aggregation import Update
 from flfw.training.per_example import Grouping
 
 
 @dataclass(frozen=True)
-class DPFTRLSettings(Noise):
+class DPFTRLSettings(DPSettings):
     """Settings of clipped updates and correlated noise."""
 
     noise_multiplier: float = 1.0
@@ -63,7 +63,7 @@ class DPFTRLSettings(Noise):
 
 
 @final
-class DPFTRL(NoisyStrategy):
+class DPFTRL(DPStrategy):
     """Running sum of clipped updates with correlated noise; `state` holds the last b - 1 rounds, never sent."""
 
     Settings = DPFTRLSettings
@@ -71,7 +71,7 @@ class DPFTRL(NoisyStrategy):
     uploads = ("*",)
 
     @classmethod
-    def rounds_apart(cls, settings: DPFTRLSettings) -> int:
+    def min_separation(cls, settings: DPFTRLSettings) -> int:
         """Return b."""
         return settings.bands
 
@@ -81,7 +81,7 @@ class DPFTRL(NoisyStrategy):
         return True
 
     @classmethod
-    def mechanism(cls, settings: DPFTRLSettings, course: Course) -> Mechanism:
+    def mechanism(cls, settings: DPFTRLSettings, course: RunSchedule) -> Mechanism:
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
         updates = mechanism_of_updates(settings, course, cls.uploads, "server")
         return replace(updates, hidden=False, bands=settings.bands)
@@ -91,18 +91,18 @@ class DPFTRL(NoisyStrategy):
         """Coefficients c_0, ..., c_(b-1) of unit length; the optimised ones need the run's number of rounds."""
         if self.settings.coefficients == "root":
             return root_coefficients(self.settings.bands).tolist()
-        return optimised_coefficients(self.settings.bands, self.place.experiment.rounds)
+        return optimised_coefficients(self.settings.bands, self.require_context.experiment.rounds)
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Add the noisy mean change to the model."""
-        sent, settings = self.broadcasted, self.settings
+        sent, settings = self.last_broadcast, self.settings
         sums = clipped_sum(updates, sent, settings)
         noise = settings.noise(self.seed, "server noise", self.round)
         deviation = settings.noise_multiplier * settings.clip
         released, self.state = correlated(sums, self.state, self.coefficients, deviation, noise)
-        cohort = self.sample or self.expected / settings.bands
+        cohort = self.sample or self.expected_cohort_size / settings.bands
         return shifted(sent, released, settings.server_lr / cohort)
 
-    def without_updates(self) -> Tensors:
+    def aggregate_empty(self) -> Tensors:
         """Return the model of a round without clients, whose noise hides that no client was drawn."""
         return self.aggregate(())

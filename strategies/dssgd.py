@@ -44,7 +44,7 @@ from torch.func import functional_call
 
 from flfw.errors import require
 from flfw.nets import Net, Tensors, running_statistics
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.optimisers import LocalTraining
@@ -124,7 +124,7 @@ class SelectiveVictim(VictimModel):
         inputs: the input space.
     """
 
-    def __init__(self, model: SelectiveNet, received: Tensors, inputs: Inputs) -> None:
+    def __init__(self, model: SelectiveNet, received: Tensors, inputs: InputSpec) -> None:
         super().__init__(model, received, DSSGD.uploads, inputs)
         self._plain, self._bounded = PlainVictim(model, received, DSSGD.uploads, inputs), model.bounded
 
@@ -158,7 +158,7 @@ class DSSGD(FederatedStrategy):
 
     @classmethod
     def victim_model(
-        cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: DSSGDSettings
+        cls, model: nn.Module, received: Tensors, inputs: InputSpec, settings: DSSGDSettings
     ) -> SelectiveVictim:
         """Build a client whose own entries are unknown, and which sent only some changes."""
         assert isinstance(model, SelectiveNet)
@@ -166,7 +166,7 @@ class DSSGD(FederatedStrategy):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Add the changes to the server's entries; return the offered ones."""
-        sent = {name: value for name, value in self.broadcasted.items() if name.startswith("shared.")}
+        sent = {name: value for name, value in self.last_broadcast.items() if name.startswith("shared.")}
         changes = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in sent.items()}
         stat = {n: self.settings.decay * self.state.get(f"stat.{n}", torch.zeros(v.shape)) for n, v in sent.items()}
         taken = 0

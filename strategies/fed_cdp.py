@@ -34,18 +34,18 @@ from dataclasses import dataclass, replace
 from math import inf
 from typing import ClassVar, Literal, final
 
-from flfw.dp.settings import LEAST_CLIP, NoisySteps, require_in_float32
-from flfw.dp.strategy import NoisyStrategy
+from flfw.dp.settings import LEAST_CLIP, DPSGDSettings, require_in_float32
+from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Tensors
-from flfw.privacy.course import Course
+from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
 from flfw.server.aggregation import Update, weighted_mean
 
 
 @dataclass(frozen=True)
-class FedCDPSettings(NoisySteps):
+class FedCDPSettings(DPSGDSettings):
     """Settings of Fed-CDP; C = 4 and sigma = 6 are the paper's defaults, plain SGD is its code's."""
 
     momentum: float = 0.0
@@ -96,7 +96,7 @@ class FedCDPSettings(NoisySteps):
 
 
 @final
-class FedCDP(NoisyStrategy):
+class FedCDP(DPStrategy):
     """Plain averaging of models that were trained in noisy steps."""
 
     Settings = FedCDPSettings
@@ -105,15 +105,15 @@ class FedCDP(NoisyStrategy):
     uploads = ("*",)
 
     @classmethod
-    def mechanism(cls, settings: FedCDPSettings, course: Course) -> Mechanism:
+    def mechanism(cls, settings: FedCDPSettings, course: RunSchedule) -> Mechanism:
         """Return the mechanism: noisy steps on all tensors."""
         return replace(settings.mechanism_of_steps(course, cls.uploads), void=settings.void)
 
     @classmethod
-    def as_published(cls, settings: FedCDPSettings, course: Course) -> Published:
+    def published_accounting(cls, settings: FedCDPSettings, course: RunSchedule) -> Published:
         """Return the count of table VI: q = B Kt / N, taken to be 0.01 everywhere, and one step more than there are."""
         steps = course.rounds * course.local_steps + 1
-        counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=0.01, poisson=True, hidden=True)
+        counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=0.01, poisson=True, secret_sampling=True)
         remarks = (
             "The paper's: layers are not counted, though one example changes each of them by up to the bound.",
             "The paper's: an example is in a step with probability 0.01, independently, and nobody knows in which.",

@@ -39,18 +39,18 @@ from torch import nn
 
 from flfw.dp.noisy_mean import noisy_mean, quantile_mean
 from flfw.dp.quantile import with_factor
-from flfw.dp.settings import MovingBound, mechanism_of_updates
-from flfw.dp.strategy import NoisyStrategy
+from flfw.dp.settings import AdaptiveClippingSettings, mechanism_of_updates
+from flfw.dp.strategy import DPStrategy
 from flfw.errors import require
 from flfw.nets import Net, Tensors
-from flfw.privacy.course import Course
+from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.privacy.published import Published
 from flfw.server.aggregation import Update
 
 
 @dataclass(frozen=True)
-class FedSDPSettings(MovingBound):
+class FedSDPSettings(AdaptiveClippingSettings):
     """Settings of Fed-SDP; C = 4 and sigma = 6 are the paper's defaults, plain SGD is its code's."""
 
     momentum: float = 0.0
@@ -74,7 +74,7 @@ class FedSDPSettings(MovingBound):
 
 
 @final
-class FedSDP(NoisyStrategy):
+class FedSDP(DPStrategy):
     """Mean of clipped updates, with noise, added to the broadcast model."""
 
     Settings = FedSDPSettings
@@ -92,17 +92,17 @@ class FedSDP(NoisyStrategy):
         return settings.noised_by == "server"
 
     @classmethod
-    def mechanism(cls, settings: FedSDPSettings, course: Course) -> Mechanism:
+    def mechanism(cls, settings: FedSDPSettings, course: RunSchedule) -> Mechanism:
         """Return the mechanism: clipped updates of all tensors, which count alike in a round's sum."""
         summed = settings.noised_by == "client"
         return mechanism_of_updates(settings, course, cls.uploads, settings.noised_by, settings.noise_shares, summed)
 
     @classmethod
-    def as_published(cls, settings: FedSDPSettings, course: Course) -> Published:
+    def published_accounting(cls, settings: FedSDPSettings, course: RunSchedule) -> Published:
         """Return the count of table VI: q2 = Kt / K, and one round more than there are; examples are not supported."""
         rate, rounds = course.client_rate, course.rounds + 1
         sigma = settings.noise_multiplier / sqrt(settings.noise_shares)
-        counted = Mechanism(sigma, rounds, sampling_rate=rate, poisson=True, hidden=True)
+        counted = Mechanism(sigma, rounds, sampling_rate=rate, poisson=True, secret_sampling=True)
         remarks = (
             "The paper's: layers are not counted, though one client changes each of them by up to the bound.",
             "The paper's: a client takes part in a round by a coin of its own, and nobody knows in which.",
@@ -115,10 +115,10 @@ class FedSDP(NoisyStrategy):
         deviation = self.settings.noise_multiplier * self.settings.clip if noisy else 0.0
         noise = self.settings.noise(self.seed, "server noise", self.round)
         if self.settings.follows_quantile:
-            return quantile_mean(updates, self.broadcasted, self.expected, self.settings, noise)
+            return quantile_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, noise)
         bounds = self.settings if noisy else None
-        return noisy_mean(updates, self.broadcasted, self.expected, bounds, deviation, noise)
+        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, bounds, deviation, noise)
 
-    def without_updates(self) -> Tensors:
+    def aggregate_empty(self) -> Tensors:
         """Return noise alone, which hides that no client was drawn."""
         return self.aggregate(())

@@ -22,7 +22,7 @@ from typing import final
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LastingTraining
+from flfw.training.optimisers import PersistentTraining
 from flfw.victims.local_steps import LocalSteps
 
 
@@ -30,14 +30,14 @@ from flfw.victims.local_steps import LocalSteps
 class FedAvg(FederatedStrategy):
     """Weighted averaging of whole models."""
 
-    Settings = LastingTraining
+    Settings = PersistentTraining
     downloads = ("*",)
     uploads = ("*",)
     averaged = True
     reduces = "mean"
 
     @classmethod
-    def local_steps(cls, settings: LastingTraining, lr: float, steps: int) -> LocalSteps | None:
+    def local_steps(cls, settings: PersistentTraining, lr: float, steps: int) -> LocalSteps | None:
         """Describe plain steps of the optimiser."""
         return settings.steps_at(lr, steps)
 

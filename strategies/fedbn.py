@@ -29,17 +29,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.messages.sharing import Sharing
 from flfw.nets import Tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LastingTraining
+from flfw.training.optimisers import PersistentTraining
 from flfw.victims.batch_statistics import normalising_by_batch
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import PlainVictim
 
 
 @dataclass(frozen=True)
-class FedBNSettings(LastingTraining):
+class FedBNSettings(PersistentTraining):
     """Settings of local training, and the weights of the mean."""
 
     weights: Literal["equal", "examples"] = "equal"  # of the clients: all alike, or by their training examples
@@ -62,7 +62,9 @@ class FedBN(FederatedStrategy):
         return Sharing(downloads=names, uploads=names)
 
     @classmethod
-    def victim_model(cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: FedBNSettings) -> PlainVictim:
+    def victim_model(
+        cls, model: nn.Module, received: Tensors, inputs: InputSpec, settings: FedBNSettings
+    ) -> PlainVictim:
         """Build a client whose gamma and beta are unknown, and which normalises by the batch as training does."""
         return PlainVictim(normalising_by_batch(model), received, cls.descended(model, settings), inputs)
 

@@ -118,13 +118,13 @@ class FedCG(TrainingServer):
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
         """Train C_g and G_g."""
-        settings, (student, frozen) = self.settings, (swift(imagining(self.place.model())) for _ in range(2))
+        settings, (student, frozen) = self.settings, (swift(imagining(self.require_context.model())) for _ in range(2))
         student.load_state_dict(mean)
         frozen.eval()
         teachers = [(share, speaking(frozen, tensors)) for share, tensors in self.shares(uploads)]
         moved, adam = dict(student.named_parameters()), Adam(settings.server_lr)
         batches = labelled_noise(settings.iterations, settings.server_batch, student.classes, self.rng)
-        with self.going_on(adam, moved), self.place.progress("distillation", settings.iterations) as done:
+        with self.going_on(adam, moved), self.require_context.progress("distillation", settings.iterations) as done:
             lessons = taught(self.on_device(batches), teachers)
-            self.noted["distillation_loss"] = distil(lessons, student, moved, adam, done)
+            self.round_metrics["distillation_loss"] = distil(lessons, student, moved, adam, done)
         return student.state_dict()

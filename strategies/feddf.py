@@ -36,25 +36,25 @@ import torch
 
 from flfw import data
 from flfw.data import feed
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining, distil, speaking, taught
 from flfw.server.training import TrainingServer
 from flfw.task import Task
-from flfw.training.optimisers import Adam, LastingTraining
+from flfw.training.optimisers import Adam, PersistentTraining
 from flfw.victims.local_steps import LocalSteps
 
 
 @dataclass(frozen=True)
-class FedDFSettings(LastingTraining, ServerTraining):
+class FedDFSettings(PersistentTraining, ServerTraining):
     """Settings of local training and of the server's, and the data of the distillation."""
 
     memory: Literal["fresh", "kept"] = "fresh"  # of the server's Adam: new in each round, or going on
     public: str = ""  # data set whose training images the server has; empty: those that the split sets aside
 
     def __post_init__(self) -> None:
-        LastingTraining.__post_init__(self)
+        PersistentTraining.__post_init__(self)
         ServerTraining.__post_init__(self)
 
 
@@ -81,8 +81,8 @@ class FedDF(TrainingServer):
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
         """Train the next w."""
-        settings, task = self.settings, self.place.task
-        student, frozen = (self.place.model() for _ in range(2))
+        settings, task = self.settings, self.require_context.task
+        student, frozen = (self.require_context.model() for _ in range(2))
         student.load_state_dict(mean)
         frozen.eval()
         teachers = [(share, speaking(frozen, tensors)) for share, tensors in self.shares(uploads)]
@@ -91,9 +91,9 @@ class FedDF(TrainingServer):
         shuffled = passes(len(places), settings.server_batch, settings.iterations, self.rng)
         batches = ((task.inputs.normalise(feed.raw(feed.batch(images[places[some]]))),) for some in shuffled)
         lasting = self.going_on(adam, moved) if settings.memory == "kept" else nullcontext()
-        with lasting, self.place.progress("distillation", settings.iterations) as done:
+        with lasting, self.require_context.progress("distillation", settings.iterations) as done:
             lessons = taught(self.on_device(batches), teachers)
-            self.noted["distillation_loss"] = distil(lessons, student, moved, adam, done)
+            self.round_metrics["distillation_loss"] = distil(lessons, student, moved, adam, done)
         return student.state_dict()
 
 
@@ -121,7 +121,7 @@ def unlabelled(task: Task, public: str) -> tuple[np.ndarray, np.ndarray]:
         held = _another(task, public)
         return held.train_x, np.arange(len(held.train_x))
     if not len(task.split.distillation):
-        raise BadInput(
+        raise InputError(
             "Expected data that no client holds for the server to distil on, got a split that sets none aside; pass "
             "--split sampled (domains for a data set of several), or --set public=NAME of another data set."
         )
@@ -134,10 +134,10 @@ def _another(task: Task, public: str) -> data.Dataset:
     card, image = data.describe(public), held.is_image
     require(card.population is None, "data in files for the server to distil on", public=public)
     if _made_of(held.name) & _made_of(public):
-        raise BadInput(f"Expected public data beside the clients' {held.name}, got public={public}; leave it out.")
+        raise InputError(f"Expected public data beside the clients' {held.name}, got public={public}; leave it out.")
     if card.shape[:1] != held.shape[:1] or len(card.shape) != len(held.shape):
         unit = "channels" if image else "features"
-        raise BadInput(
+        raise InputError(
             f"Expected public data of {held.shape[0]} {unit}, as {held.name} has, got public={public} of inputs "
             f"{'x'.join(map(str, card.shape))}; choose another."
         )

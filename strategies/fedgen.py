@@ -47,11 +47,11 @@ from flfw.nets.conditional_gan import GeneratingNet, drawn_again, imagining, lab
 from flfw.server.aggregation import Update
 from flfw.server.distillation import ServerTraining, speaking
 from flfw.server.training import TrainingServer
-from flfw.training.optimisers import Adam, LastingTraining
+from flfw.training.optimisers import Adam, PersistentTraining
 
 
 @dataclass(frozen=True)
-class FedGenSettings(LastingTraining, ServerTraining):
+class FedGenSettings(PersistentTraining, ServerTraining):
     """Settings of local training and of the server's, and the start of the extractors."""
 
     server_decay: float = 1e-4  # weight decay of the server's Adam, >= 0
@@ -60,7 +60,7 @@ class FedGenSettings(LastingTraining, ServerTraining):
     start: Literal["common", "independent"] = "common"  # of the extractors
 
     def __post_init__(self) -> None:
-        LastingTraining.__post_init__(self)
+        PersistentTraining.__post_init__(self)
         ServerTraining.__post_init__(self)
         require(self.server_decay >= 0, "server_decay >= 0", server_decay=self.server_decay)
         require(self.diversity >= 0, "diversity >= 0", diversity=self.diversity)
@@ -88,8 +88,8 @@ class FedGen(TrainingServer):
 
     def trained(self, uploads: Sequence[Update], mean: Tensors) -> Tensors:
         """Average C_g and train G_g."""
-        settings, model = self.settings, swift(imagining(self.place.model()))
-        model.load_state_dict(self.broadcasted)
+        settings, model = self.settings, swift(imagining(self.require_context.model()))
+        model.load_state_dict(self.last_broadcast)
         model.classifier.eval()
         moved, adam = dict(model.generator.named_parameters()), Adam(settings.server_lr, settings.server_decay)
         judges = [
@@ -98,7 +98,7 @@ class FedGen(TrainingServer):
         ]
         rng, losses = self.rng, []
         batches = labelled_noise(settings.iterations, settings.server_batch, model.classes, rng)
-        with self.going_on(adam, moved), self.place.progress("generator", settings.iterations) as done:
+        with self.going_on(adam, moved), self.require_context.progress("generator", settings.iterations) as done:
             for z, y in self.on_device(batches):
                 features = model.generator(z, y)
                 agreed = torch.stack([share * scores(features) for share, scores in judges]).sum(0)
@@ -111,5 +111,5 @@ class FedGen(TrainingServer):
                 gradients = torch.autograd.grad(loss, list(moved.values()))
                 adam.step(moved, dict(zip(moved, gradients, strict=True)))
                 done()
-        self.noted["generator_loss"] = float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())
+        self.round_metrics["generator_loss"] = float(torch.stack(losses[-max(1, len(losses) // 10) :]).mean())
         return {**model.state_dict(), **mean}

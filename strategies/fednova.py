@@ -29,7 +29,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, final
 
 from flfw.errors import require
-from flfw.messages.replies import Unusable
+from flfw.messages.replies import UnusableReplyError
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
@@ -85,12 +85,12 @@ class FedNova(FederatedStrategy):
         """Refuse an update without its tau_i."""
         steps = metrics.get("steps")
         if not (isinstance(steps, int) and steps >= 1):
-            raise Unusable(f"expected steps >= 1, got {steps}")
+            raise UnusableReplyError(f"expected steps >= 1, got {steps}")
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Add tau_eff times the mean of the clients' normalised changes."""
-        x, lr, lengths = self.broadcasted, self.place.experiment.lr, []
-        moving = {name for name, _ in self.place.blank.named_parameters()}
+        x, lr, lengths = self.last_broadcast, self.require_context.experiment.lr, []
+        moving = {name for name, _ in self.require_context.blank.named_parameters()}
 
         def normalised() -> Iterator[Update]:
             for update in updates:

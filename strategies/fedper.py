@@ -17,7 +17,7 @@ from typing import final
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LastingTraining
+from flfw.training.optimisers import PersistentTraining
 from flfw.victims.local_steps import LocalSteps
 
 
@@ -25,14 +25,14 @@ from flfw.victims.local_steps import LocalSteps
 class FedPer(FederatedStrategy):
     """Weighted averaging of extractors."""
 
-    Settings = LastingTraining
+    Settings = PersistentTraining
     downloads = ("extractor.*",)
     uploads = ("extractor.*",)
     averaged = True
     reduces = "mean"
 
     @classmethod
-    def local_steps(cls, settings: LastingTraining, lr: float, steps: int) -> LocalSteps | None:
+    def local_steps(cls, settings: PersistentTraining, lr: float, steps: int) -> LocalSteps | None:
         """Describe plain steps of the optimiser."""
         return settings.steps_at(lr, steps)
 

@@ -19,12 +19,12 @@ from flfw.errors import require
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LastingTraining
+from flfw.training.optimisers import PersistentTraining
 from flfw.victims.local_steps import LocalSteps
 
 
 @dataclass(frozen=True)
-class FedProxSettings(LastingTraining):
+class FedProxSettings(PersistentTraining):
     """Settings of local SGD and of the proximal term."""
 
     mu: float = 0.01  # weight of the proximal term, >= 0; the FedCG paper tries 0.001, 0.01, 0.1 and 1

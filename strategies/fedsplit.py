@@ -19,12 +19,12 @@ from typing import Literal, final
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LastingTraining
+from flfw.training.optimisers import PersistentTraining
 from flfw.victims.local_steps import LocalSteps
 
 
 @dataclass(frozen=True)
-class FedSplitSettings(LastingTraining):
+class FedSplitSettings(PersistentTraining):
     """Settings of local training, and the start of the extractors."""
 
     start: Literal["common", "independent"] = "common"

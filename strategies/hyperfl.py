@@ -37,7 +37,7 @@ from torch import nn
 from flfw.messages.factored_upload import FactoredUpload
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet, require_all_weights
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.hypernetwork_training import HypernetworkTraining
@@ -63,7 +63,7 @@ class HyperFL(FederatedStrategy):
 
     @classmethod
     def victim_model(
-        cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: HypernetworkTraining
+        cls, model: nn.Module, received: Tensors, inputs: InputSpec, settings: HypernetworkTraining
     ) -> GeneratedVictim:
         """Build a client whose hypernetwork is known, and whose embedding and classifier are not."""
         assert isinstance(model, GeneratedNet)

@@ -38,13 +38,13 @@ from typing import ClassVar, final
 
 from torch import nn
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.factored_upload import FactoredUpload
 from flfw.nets import Net, Tensors
 from flfw.nets.backbones.adapters import ConvAdapter, adapters_of
 from flfw.nets.backbones.freezing import freeze
 from flfw.nets.hypernetwork import GeneratedNet, HeadInit
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.hypernetwork_training import HypernetworkTraining
@@ -84,7 +84,9 @@ class HyperFLLPM(FederatedStrategy):
         """
         adapters = adapters_of(net.extractor)
         if not adapters:
-            raise BadInput("Expected a pretrained network with --train adapter for hyperfl_lpm, got none of its kind.")
+            raise InputError(
+                "Expected a pretrained network with --train adapter for hyperfl_lpm, got none of its kind."
+            )
         for adapter in adapters if settings.head_init == "identity" else ():
             adapter.become_identity()
         if settings.frozen_projection and isinstance(net.classifier, nn.Sequential):
@@ -94,7 +96,7 @@ class HyperFLLPM(FederatedStrategy):
 
     @classmethod
     def victim_model(
-        cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: LPMSettings
+        cls, model: nn.Module, received: Tensors, inputs: InputSpec, settings: LPMSettings
     ) -> GeneratedVictim:
         """Build a client whose hypernetwork is known; its adapters normalise by the batch as training does."""
         by_batch = normalising_by_batch(model)

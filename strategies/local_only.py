@@ -17,14 +17,14 @@ from typing import final
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LastingTraining
+from flfw.training.optimisers import PersistentTraining
 
 
 @final
 class LocalOnly(FederatedStrategy):
     """Strategy without aggregation."""
 
-    Settings = LastingTraining
+    Settings = PersistentTraining
     downloads = ()
     uploads = ()
 

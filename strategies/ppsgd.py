@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.dp.settings import BesideOwnHead
+from flfw.dp.settings import PrivateHeadSettings
 from flfw.dp.strategy import EitherUnitStrategy
 
 
@@ -34,6 +34,6 @@ from flfw.dp.strategy import EitherUnitStrategy
 class PPSGD(EitherUnitStrategy):
     """Averaging of extractors."""
 
-    Settings = BesideOwnHead
+    Settings = PrivateHeadSettings
     downloads = ("extractor.*",)
     uploads = ("extractor.*",)

@@ -40,7 +40,7 @@ from torch import Tensor, nn
 
 from flfw.errors import require
 from flfw.nets import Net, Tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.optimisers import LocalTraining
@@ -112,7 +112,7 @@ class Scaffold(FederatedStrategy):
 
     @classmethod
     def victim_model(
-        cls, model: nn.Module, received: Tensors, inputs: Inputs, settings: ScaffoldSettings
+        cls, model: nn.Module, received: Tensors, inputs: InputSpec, settings: ScaffoldSettings
     ) -> PlainVictim:
         """Build a client whose own variate is taken to be the server's, so that its direction is its gradient."""
         stood_in = {
@@ -127,7 +127,7 @@ class Scaffold(FederatedStrategy):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Add eta_g times the mean change of the models; c follows the change of the variates, over all N clients."""
-        before, cohort = self.broadcasted, []
+        before, cohort = self.last_broadcast, []
 
         def alike() -> Iterator[Update]:
             for update in updates:
@@ -135,7 +135,7 @@ class Scaffold(FederatedStrategy):
                 yield replace(update, examples=1)
 
         mean = weighted_mean(alike())
-        share = len(cohort) / self.place.experiment.clients
+        share = len(cohort) / self.require_context.experiment.clients
 
         def after(name: str, size: float) -> Tensor:
             change = mean[name].double() - before[name].double()

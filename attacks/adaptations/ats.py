@@ -57,7 +57,7 @@ class ATSAdaptation(DataOperator):
         each = [[replayed(x, steps) for steps in known] for x in samples.split(1)]
         return [torch.cat(batch) for batch in product(*each)]
 
-    def apart(self, samples: Tensor, result: Tensor) -> Tensor:
+    def augmentation_distance(self, samples: Tensor, result: Tensor) -> Tensor:
         """Compare each image with all versions of each sample."""
         rows = []
         for x in samples.split(1):

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import final
 
 from flfw.inversion.matching import inner
-from flfw.membership.adapted import Passage
+from flfw.membership.adapted import ResidualMechanism
 from flfw.nets.net import Tensors
 from flfw.victims.operator import TRAITS, Operator, Trait
 
@@ -25,12 +25,12 @@ class DPGaussianAdaptation(Operator):
     """Clipping bound, and the size of the noise."""
 
     @property
-    def needs(self) -> frozenset[Trait]:
+    def requires(self) -> frozenset[Trait]:
         """The noise, if there is any; the bound needs nothing."""
         return frozenset(("noise",)) if self.settings["std"] else frozenset()
 
     @property
-    def spares(self) -> frozenset[Trait]:
+    def preserves(self) -> frozenset[Trait]:
         """Scale and noise unless there is a bound, and the others unless noise covers them."""
         by_a_bound: frozenset[Trait] = frozenset(("scale", "noise"))
         left = TRAITS - by_a_bound if self.settings["clip"] else TRAITS
@@ -45,9 +45,9 @@ class DPGaussianAdaptation(Operator):
         factor = (bound / (inner(gradients, gradients) + _TINY).sqrt()).clamp(max=1.0)
         return {name: value * factor for name, value in gradients.items()}
 
-    def passage(self, sent: Tensors) -> Passage:
+    def residual(self, sent: Tensors) -> ResidualMechanism:
         """Return the rest of an example: its gradient below noise, at the scale that a bound gives to all."""
-        return Passage(deviation=self.settings["std"], scaled=bool(self.settings["clip"]))
+        return ResidualMechanism(deviation=self.settings["std"], scaled=bool(self.settings["clip"]))
 
     @property
     def noise(self) -> float | None:

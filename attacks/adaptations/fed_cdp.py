@@ -21,7 +21,7 @@ from typing import final
 import torch
 
 from flfw.inversion.clipped import Clipped
-from flfw.membership.adapted import Passage
+from flfw.membership.adapted import ResidualMechanism
 from flfw.nets.net import Tensors
 from flfw.training.clipping import grouped
 
@@ -73,13 +73,13 @@ class FedCDPAdaptation(Clipped):
         return super().known + (f", {zeroed}" if self._compresses != "none" else "")
 
     @property
-    def obstacle(self) -> str:
+    def unsupported_reason(self) -> str:
         """An unknown bound, where clipped gradients are not seen one by one; compression in each step."""
         if self._reads_bound and self.at.batch * self.at.steps > 1:
             return "of several examples or steps the client's own bound cannot be read off"
         if self._compresses != "none" and self.at.steps > 1:
             return "what is zeroed in each of several steps is not followed"
-        return super().obstacle
+        return super().unsupported_reason
 
     @property
     def noise(self) -> float | None:
@@ -107,9 +107,9 @@ class FedCDPAdaptation(Clipped):
                 constants |= {f"precision.{name}": torch.where(deviation > 0, 1 / deviation, 0.0) for name in members}
         return constants
 
-    def passage(self, sent: Tensors) -> Passage:
+    def residual(self, sent: Tensors) -> ResidualMechanism:
         """Return the rest of an example: as in the base class, at the sent entries."""
-        left = super().passage(sent)
+        left = super().residual(sent)
         if self._compresses == "none":
             return left
         return replace(left, weights={name: (value != 0).to(value.dtype) for name, value in sent.items()})

@@ -20,7 +20,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.membership.adapted import Passage
+from flfw.membership.adapted import ResidualMechanism
 from flfw.nets.net import Tensors
 from flfw.victims.operator import Operator, Trait
 
@@ -37,12 +37,12 @@ class LowPrecisionAdaptation(Operator):
         return self.settings["rounding"] == "nearest" and self.settings["bits"] <= _COARSE
 
     @property
-    def needs(self) -> frozenset[Trait]:
+    def requires(self) -> frozenset[Trait]:
         """The largest magnitudes and the rounding errors; nothing where the trial is rounded."""
         return frozenset() if self._coarse else frozenset(("largest", "noise"))
 
     @property
-    def spares(self) -> frozenset[Trait]:
+    def preserves(self) -> frozenset[Trait]:
         """The scale, and zeros unless one stochastic bit turns them into other levels; noise is rounded."""
         drawn = self.settings["rounding"] == "stochastic" and self.settings["bits"] == 1
         return frozenset(("scale",)) if drawn else frozenset(("scale", "zeros"))
@@ -65,12 +65,12 @@ class LowPrecisionAdaptation(Operator):
             return {name: _straight_through(trial[name], self.settings["bits"]) for name in sent}
         return {name: value + (trial[name] - value) * constants[f"precision.{name}"] for name, value in sent.items()}
 
-    def passage(self, sent: Tensors) -> Passage | None:
+    def residual(self, sent: Tensors) -> ResidualMechanism | None:
         """Return the rest of an example: its entries, in deviations of the rounding error; coarse: not modelled."""
         if self._coarse:
             return None
         weights = {name: self.read({name: value})[f"precision.{name}"].expand_as(value) for name, value in sent.items()}
-        return Passage(weights, deviation=1.0)
+        return ResidualMechanism(weights, deviation=1.0)
 
     @property
     def passes(self) -> bool:

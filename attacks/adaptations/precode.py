@@ -33,7 +33,7 @@ class PrecodeAdaptation(Operator):
     """Noise of the bottleneck, as constants of the attacker's network."""
 
     @property
-    def needs(self) -> frozenset[Trait]:
+    def requires(self) -> frozenset[Trait]:
         """The scale: a bound takes the norm of all layers, and those whose rank is not one are left out here."""
         return frozenset(("scale",))
 
@@ -41,7 +41,7 @@ class PrecodeAdaptation(Operator):
         """Build the client whose bottleneck has the noise read off one step's gradient."""
         return super().victim(plain.reading(self._noise) if local is None else plain, received, local)
 
-    def left_out(
+    def unmodelled_part(
         self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS, sent: Sequence[str] | None = None
     ) -> str:
         """Name the noise, where it cannot be computed: of several examples or steps, of changed or unsent gradients."""
@@ -55,7 +55,7 @@ class PrecodeAdaptation(Operator):
         one = self._one_example(sent)
         return {_COMPARED: torch.tensor(float(one), device=next(iter(sent.values())).device)}
 
-    def undone(self, sent: Tensors) -> Tensors:
+    def undo(self, sent: Tensors) -> Tensors:
         """Leave out the layers from the bottleneck on, unless they are one example's."""
         if self._one_example(sent):
             return sent

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import final
 
-from flfw.membership.adapted import Passage
+from flfw.membership.adapted import ResidualMechanism
 from flfw.nets.net import Tensors
 from flfw.victims.operator import TRAITS, Operator, Trait
 
@@ -23,12 +23,12 @@ class PruneAdaptation(Operator):
     """Support of the observation as a mask."""
 
     @property
-    def needs(self) -> frozenset[Trait]:
+    def requires(self) -> frozenset[Trait]:
         """The zeros."""
         return frozenset(("zeros",))
 
     @property
-    def spares(self) -> frozenset[Trait]:
+    def preserves(self) -> frozenset[Trait]:
         """Traits of every kind but the rank: an entry is sent as it is, or is 0 in the trial as well."""
         return TRAITS - {"rank"}
 
@@ -36,9 +36,9 @@ class PruneAdaptation(Operator):
         """Read ``support.NAME``: 1 where an entry was sent, else 0."""
         return {f"support.{name}": (value != 0).to(value.dtype) for name, value in sent.items()}
 
-    def passage(self, sent: Tensors) -> Passage:
+    def residual(self, sent: Tensors) -> ResidualMechanism:
         """Return the rest of an example: its entries at the sent places, as they are."""
-        return Passage({name: (value != 0).to(value.dtype) for name, value in sent.items()})
+        return ResidualMechanism({name: (value != 0).to(value.dtype) for name, value in sent.items()})
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Keep the trial's entries at the sent places."""

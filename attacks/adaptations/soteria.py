@@ -26,12 +26,12 @@ class SoteriaAdaptation(Operator):
     """Sent columns of the defended layer as a mask."""
 
     @property
-    def needs(self) -> frozenset[Trait]:
+    def requires(self) -> frozenset[Trait]:
         """The zeros."""
         return frozenset(("zeros",))
 
     @property
-    def spares(self) -> frozenset[Trait]:
+    def preserves(self) -> frozenset[Trait]:
         """Traits of every kind but one: a hidden column may have held the largest entry.
 
         None in the layers of a bottleneck: its noise is read off them, and a hidden column looks like an input of 0.

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from flfw.data.transformations import patterns, sequences, transformed
 from flfw.defence import Defence
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 
 _INVERT = "47"
 _IDENTITIES = {"28", "39"}
@@ -53,7 +53,7 @@ class ATS(Defence):
     Settings = ATSSettings
 
     @classmethod
-    def mildest(cls, settings: ATSSettings) -> ATSSettings:
+    def weakest_settings(cls, settings: ATSSettings) -> ATSSettings:
         """Return the policy that inverts images, which is undone exactly; one that changes nothing stays."""
         changes = set(settings.policy.replace("+", "-").split("-")) - _IDENTITIES
         return replace(settings, policy=_INVERT) if changes else settings
@@ -61,7 +61,7 @@ class ATS(Defence):
     def check_inputs(self, shape: tuple[int, ...]) -> None:
         """Refuse data that are no grey or colour images."""
         if len(shape) != 3 or shape[0] not in _CHANNELS:
-            raise BadInput(f"Expected images of 1 or 3 channels for ats, got inputs of {'x'.join(map(str, shape))}.")
+            raise InputError(f"Expected images of 1 or 3 channels for ats, got inputs of {'x'.join(map(str, shape))}.")
 
     def batch(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Transform each image by a sequence of the policy."""

@@ -34,10 +34,10 @@ from torch.nn.functional import cosine_similarity, one_hot
 
 from flfw.data.sensitive import SensitiveSamples
 from flfw.defence import Defence, DefendedData, LocalStep
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.messages.sharing import matches
 from flfw.nets import Tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import entering, evaluating
 from flfw.rng import normal
 from flfw.training.optimisers import Adam
@@ -93,14 +93,14 @@ class DCS2(Defence):
         self._traced: dict[Any, Traced] = {}
 
     @classmethod
-    def mildest(cls, settings: DCS2Settings) -> DCS2Settings:
+    def weakest_settings(cls, settings: DCS2Settings) -> DCS2Settings:
         """Return settings whose concealed sample is the sensitive one, but for a thousandth of a proxy."""
         return replace(settings, start="mixed", mixture=min(settings.mixture, 1e-3), steps=1, lr=min(settings.lr, 1e-6))
 
     def check_model(self, model: nn.Module, uploads: Sequence[str]) -> None:
         """Refuse a method that shares nothing that its own loss moves."""
         if not any(matches(name, uploads) for name in _moved(model)):
-            raise BadInput(
+            raise InputError(
                 f"Expected shared weights in {' or '.join(_PARTS)} for dcs2, got none; choose another method."
             )
 
@@ -116,7 +116,7 @@ class DCS2(Defence):
         present = held.labels if rule.last else held.labels[rule.mask(held.labels, held.positions)]
         for label in present.unique().tolist() if self.settings.start != "noise" else []:
             if not bool((held.public != label).any()):
-                raise BadInput(_NO_PROXY.format(label))
+                raise InputError(_NO_PROXY.format(label))
 
     def step(self, step: LocalStep, rng: torch.Generator) -> Tensors:
         """Add the gradient of concealed samples to that of the batch, and project the sum."""
@@ -239,7 +239,7 @@ class Search:
         for label in self._y.tolist():
             others = (y != label).nonzero().flatten()
             if not len(others):
-                raise BadInput(_NO_PROXY.format(label))
+                raise InputError(_NO_PROXY.format(label))
             places.append(int(others[torch.randint(len(others), (), generator=rng)]))
         proxies, labels = self._inputs.normalise(x[places]), y[places]
         if self._settings.start == "mixed":
@@ -271,7 +271,7 @@ def projected(mixed: Tensors, g: Tensors) -> Tensors:
     return {name: mixed[name] + share * g[name] for name in g}
 
 
-def _outside(x: Tensor, inputs: Inputs) -> float:
+def _outside(x: Tensor, inputs: InputSpec) -> float:
     """Compute the share of network inputs that no image has: a server that could see them would know these samples."""
     raw = x.cpu() * inputs.std.cpu() + inputs.mean.cpu()
     return float(((raw < 0) | (raw > 1)).float().mean())

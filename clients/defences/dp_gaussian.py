@@ -52,7 +52,7 @@ class DPGaussian(Defence):
     independent_noise = True
 
     @classmethod
-    def mildest(cls, settings: DPGaussianSettings) -> DPGaussianSettings:
+    def weakest_settings(cls, settings: DPGaussianSettings) -> DPGaussianSettings:
         """Return settings with faint noise; the bound stays."""
         return replace(settings, std=min(settings.std, _FAINT))
 

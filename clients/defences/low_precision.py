@@ -47,7 +47,7 @@ class LowPrecision(Defence):
     Settings = LowPrecisionSettings
 
     @classmethod
-    def mildest(cls, settings: LowPrecisionSettings) -> LowPrecisionSettings:
+    def weakest_settings(cls, settings: LowPrecisionSettings) -> LowPrecisionSettings:
         """Return settings with at least 8 bits: an error of 1/254 of the largest entry."""
         return replace(settings, bits=max(settings.bits, 8))
 

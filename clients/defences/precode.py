@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from flfw.defence import Defence
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.messages.sharing import matches
 from flfw.nets import Net
 from flfw.nets.bottleneck import bottlenecks, with_bottleneck
@@ -54,12 +54,12 @@ class Precode(Defence):
     Settings = PrecodeSettings
 
     @classmethod
-    def bare(cls, settings: PrecodeSettings) -> PrecodeSettings:
+    def disabled_settings(cls, settings: PrecodeSettings) -> PrecodeSettings:
         """Return settings without noise."""
         return replace(settings, scale=0.0)
 
     @classmethod
-    def mildest(cls, settings: PrecodeSettings) -> PrecodeSettings:
+    def weakest_settings(cls, settings: PrecodeSettings) -> PrecodeSettings:
         """Return settings with at most a hundredth of the paper's noise."""
         return replace(settings, scale=min(settings.scale, 0.01))
 
@@ -71,9 +71,11 @@ class Precode(Defence):
     def check_model(self, model: nn.Module, uploads: Sequence[str]) -> None:
         """Refuse a method that builds a model without the bottleneck, or sends nothing of the layers below it."""
         if not bottlenecks(model):
-            raise BadInput("Expected a method that trains the network as it is for precode, got none; choose another.")
+            raise InputError(
+                "Expected a method that trains the network as it is for precode, got none; choose another."
+            )
         if not any(matches(name, uploads) for name, _ in model.named_parameters()):
-            raise BadInput("Expected shared weights of the network for precode, got none; choose another method.")
+            raise InputError("Expected shared weights of the network for precode, got none; choose another method.")
 
     def prepare(self, model: nn.Module, rng: torch.Generator) -> None:
         """Draw the noise of this step's examples from ``rng``."""

@@ -36,7 +36,7 @@ class Prune(Defence):
     Settings = PruneSettings
 
     @classmethod
-    def mildest(cls, settings: PruneSettings) -> PruneSettings:
+    def weakest_settings(cls, settings: PruneSettings) -> PruneSettings:
         """Return settings that zero at most a tenth of the entries."""
         return replace(settings, ratio=min(settings.ratio, 0.1))
 

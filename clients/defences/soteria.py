@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from flfw.defence import Defence, LocalStep
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.messages.sharing import matches
 from flfw.nets import Tensors
 from flfw.nets.representation import representation, row_norms
@@ -51,7 +51,7 @@ class Soteria(Defence):
     differentiates_inputs = True
 
     @classmethod
-    def mildest(cls, settings: SoteriaSettings) -> SoteriaSettings:
+    def weakest_settings(cls, settings: SoteriaSettings) -> SoteriaSettings:
         """Return settings that hide at most a tenth of the units."""
         return replace(settings, ratio=min(settings.ratio, 0.1))
 
@@ -59,9 +59,9 @@ class Soteria(Defence):
         """Refuse a model without the layer, and a method that does not share its weight."""
         chosen, shared = self.settings.layer, _layers(model, uploads)
         if not shared:
-            raise BadInput("Expected a fully connected layer among the shared tensors for soteria, got none.")
+            raise InputError("Expected a fully connected layer among the shared tensors for soteria, got none.")
         if chosen and chosen not in shared:
-            raise BadInput(f"Expected soteria.layer among {', '.join(shared)}; got {chosen}.")
+            raise InputError(f"Expected soteria.layer among {', '.join(shared)}; got {chosen}.")
 
     def step(self, step: LocalStep, rng: torch.Generator) -> Tensors:
         """Zero the columns of the units whose scores are lowest."""

@@ -31,8 +31,8 @@ from flfw.adversary.observation import Truth
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.foreign import TrainingDescription, audit
-from flfw.audit.measures.public import Public
-from flfw.errors import BadInput
+from flfw.audit.measures.public import PublicData
+from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 
 PLAIN, HALVES = ((1, 8, 8), (0.0,), (1.0,)), ((1, 8, 8), (0.5,), (0.5,))  # x and (x - 0.5) / 0.5
@@ -130,11 +130,11 @@ def examine(name, recordings, out, iterations=300, **changed):
     example = EXAMPLES[name]
     if example.inputs is ROWS:
         x, y = tabular_mlp.load_rows(20, 6)
-        public, truth, data = Public.from_arrays(x.numpy(), y.numpy()), rows, "wine"
+        public, truth, data = PublicData.from_arrays(x.numpy(), y.numpy()), rows, "wine"
     else:
         x, y = load_digits(return_X_y=True)
         images = (x[-200:] / 16).astype("float32").reshape(-1, 1, 8, 8)
-        public, truth, data = Public.from_arrays(images, y[-200:]), digits, "digits"
+        public, truth, data = PublicData.from_arrays(images, y[-200:]), digits, "digits"
     details = {"net": example.net, "training": example.training, "inputs": example.inputs, "name": name} | changed
     attacks = {"analytic": Analytic(), "ig": IG(IGSettings(iterations=iterations))}
     audit(
@@ -157,7 +157,7 @@ def main(names):
             for entry in examine(name, run(name, folder / "recordings"), folder / "audit"):
                 print(f"{name}, {entry['attack']}, round {entry['round']}: {entry['verdict']}. {entry['reason']}")
             print("   ", *(check["words"] for check in entry["consistency"][:1]))
-        except BadInput as error:
+        except InputError as error:
             print(f"{name}: {error}")
 
 

@@ -10,14 +10,14 @@ from torch.nn.functional import cross_entropy
 
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.recovery import assign
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
-from flfw.inversion.search import Recipe, Target, invert
-from flfw.nets.inputs import Inputs
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.nets.inputs import InputSpec
 from flfw.victims.victim import PlainVictim
 
-INPUTS = Inputs.from_constants((1, 8, 8), mean=(0.3,), std=(0.4,))  # (x - 0.3) / 0.4, for x in [0, 1]
+INPUTS = InputSpec.from_constants((1, 8, 8), mean=(0.3,), std=(0.4,))  # (x - 0.3) / 0.4, for x in [0, 1]
 
 
 def network() -> nn.Module:
@@ -47,15 +47,17 @@ def main(iterations: int = 300) -> list[float]:
 
     # The attacker holds the model, the gradient that was sent and the labels.
     victim = PlainVictim(model, known=model.state_dict(), shared=("*",), inputs=INPUTS)
-    target = Target(sent, y, torch.Generator().manual_seed(1))
-    recipe = Recipe(cosine_distance, AdamDescent(iterations, lr=0.1, signed=True), weighted((1e-6, total_variation)))
+    target = SearchTarget(sent, y, torch.Generator().manual_seed(1))
+    recipe = SearchConfig(
+        cosine_distance, AdamSearch(iterations, lr=0.1, signed=True), weighted((1e-6, total_variation))
+    )
     (result,) = invert(victim, [target], recipe)
 
     guesses = result.samples.numpy()
     order = assign(x.numpy(), guesses)  # a gradient does not say which image came first
     values = [psnr(true, guess) for true, guess in zip(x.numpy(), guesses[order], strict=True)]
     shown = ", ".join(f"image {i}: {db:.1f} dB" for i, db in enumerate(values))
-    print(f"cosine distance {result.matched:.1e}; {shown}")
+    print(f"cosine distance {result.matching_loss:.1e}; {shown}")
     return values
 
 

@@ -11,7 +11,7 @@ from quickstart.task import SmallNet, digits, places
 from flfw.adversary.observation import Truth
 from flfw.attacks.ig import IG, IGSettings
 from flfw.audit.foreign import audit
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.recording.reader import Recordings
 
 
@@ -31,7 +31,7 @@ def main(recordings: Path, out: Path, iterations: int = 500) -> Path:
         SmallNet,
         attacks={"ig": IG(IGSettings(iterations=iterations))},
         truth=truth,
-        public=Public.from_arrays(images[-300:].numpy(), labels[-300:].numpy()),  # of no client
+        public=PublicData.from_arrays(images[-300:].numpy(), labels[-300:].numpy()),  # of no client
         inputs=((1, 8, 8), (0.5,), (0.5,)),  # (x - 0.5) / 0.5, as in load_data
         name="quickstart",
         dataset="digits",

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.adversary.upload import Upload
-from flfw.inversion.compute import Compute
+from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.fit import Fit
 from flfw.plugins import NoSettings
 
@@ -29,7 +29,7 @@ Private: TypeAlias = Literal["searched for", "searched for in part", "stood in f
 
 
 @dataclass(frozen=True)
-class Budget:
+class AttackCost:
     """Cost of an attack; printed in the report.
 
     Attributes:
@@ -56,7 +56,7 @@ class Preparation:
     kept: bool
 
 
-class NotApplicable(RuntimeError):
+class NotApplicableError(RuntimeError):
     """Error: the attack cannot work on this network; the report says so, and it counts as a failure."""
 
 
@@ -76,9 +76,9 @@ class AttackPlugin(ABC):
     tuned_on: ClassVar[str] = ""
     """The data on which its default settings were chosen, in words; empty: they are a paper's, or untuned."""
 
-    def __init__(self, settings: Any = None, compute: Compute | None = None) -> None:
+    def __init__(self, settings: Any = None, compute: ComputeLimits | None = None) -> None:
         self.settings = self.Settings() if settings is None else settings
-        self.compute = compute or Compute()
+        self.compute = compute or ComputeLimits()
 
 
 class Attack(AttackPlugin):
@@ -144,7 +144,7 @@ class Attack(AttackPlugin):
 
     @property
     @abstractmethod
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """Cost of one run."""
 
     @abstractmethod

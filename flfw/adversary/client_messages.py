@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
 from flfw.membership.statistics import label_only
@@ -22,7 +22,7 @@ def mean_gradient_behind(one: MembershipRound, sent: Tensors) -> Tensors:
     """
     both = [name for name, value in sent.items() if name in one.received and value.is_floating_point()]
     if not both:
-        raise NotApplicable("membership needs tensors that clients receive and send back")
+        raise NotApplicableError("membership needs tensors that clients receive and send back")
     return {name: (one.received[name] - sent[name]) / (one.lr * one.steps) for name in both}
 
 

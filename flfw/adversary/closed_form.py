@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC
 from typing import ClassVar
 
-from flfw.adversary.attack import Attack, Budget
+from flfw.adversary.attack import Attack, AttackCost
 
 
 class ClosedFormAttack(Attack, ABC):
@@ -15,9 +15,9 @@ class ClosedFormAttack(Attack, ABC):
     """The rule that chooses the result, without the truth; printed in the report."""
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """A budget without iterations."""
-        return Budget(iterations=0, restarts=1, selection=self.selection)
+        return AttackCost(iterations=0, restarts=1, selection=self.selection)
 
     @property
     def labels(self) -> str:

@@ -9,11 +9,11 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import Budget
+from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.adversary.observation import Knowledge, Observation, mean_gradient
 from flfw.errors import require
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.closed_form.features import (
     feature_victim,
     features_range,
@@ -24,7 +24,7 @@ from flfw.inversion.closed_form.features import (
 from flfw.inversion.descent import LBFGS
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.priors import energy
-from flfw.inversion.search import Recipe
+from flfw.inversion.search import SearchConfig
 from flfw.victims.operator import Operator
 
 _INNER = 20  # evaluations in a step of L-BFGS
@@ -47,17 +47,17 @@ class FeatureSearch(GradientMatching):
     Settings = FeatureSearchSettings
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings."""
-        return Budget(self.settings.evaluations, 1, "lowest squared distance")
+        return AttackCost(self.settings.evaluations, 1, "lowest squared distance")
 
-    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use L-BFGS on the relative squared distance; for known noise, likelihood and Gaussian prior in nats."""
         inner = min(_INNER, self.settings.evaluations)
         descent, size = LBFGS(self.settings.evaluations // inner, inner=inner), mechanism.noise if mechanism else None
         if size is None:
-            return Recipe(relative_distance, descent)
-        return Recipe(gaussian_likelihood(size), descent, lambda x: energy(x) * x.numel() / 2)
+            return SearchConfig(relative_distance, descent)
+        return SearchConfig(gaussian_likelihood(size), descent, lambda x: energy(x) * x.numel() / 2)
 
     def features(
         self, seen: Sequence[Observation], known: Sequence[Knowledge], rngs: Sequence[torch.Generator]
@@ -71,7 +71,7 @@ class FeatureSearch(GradientMatching):
         """
         model, inputs = known[0].model.model, known[0].model.inputs
         first, shape = first_linear(model), features_shape(model, inputs)
-        if first and known[0].batch == 1 and not known[0].mechanism:
+        if first and known[0].batch == 1 and not known[0].operator:
             gradients = [mean_gradient(o, k) for o, k in zip(seen, known, strict=True)]
             return [read_features(g[f"{first}.weight"], g[f"{first}.bias"]).view(1, *shape) for g in gradients]
         victim, box = feature_victim(known[0].model), features_range(model)

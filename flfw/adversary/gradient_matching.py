@@ -10,18 +10,18 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import Attack, Models, NotApplicable
+from flfw.adversary.attack import Attack, Models, NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.closed_form.labels import NoLabels, recovered
 from flfw.inversion.fit import Fit, fits
-from flfw.inversion.search import Recipe, SearchResult, Target, invert
-from flfw.inversion.settled import alike, settled
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
+from flfw.inversion.settled import alike, choose_operator
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
 from flfw.victims.operator import DataOperator, Operator
 
-GrantedMechanism: TypeAlias = Operator | Automatic | None
+GrantedOperator: TypeAlias = Operator | DifferentiableDefence | None
 """Known mechanism between the gradient and the observation, as it stands in the objective; None: none."""
 
 
@@ -40,7 +40,7 @@ class GradientMatching(Attack, ABC):
         return frozenset({"defence", "steps", "batch_statistics"})
 
     @abstractmethod
-    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Return the settings of the search.
 
         Args:
@@ -48,7 +48,7 @@ class GradientMatching(Attack, ABC):
                 it has a ``noise``, distances have to be likelihoods of that deviation.
         """
 
-    def recipes(self, known: Knowledge, mechanism: Operator | Automatic | None) -> Sequence[Recipe]:
+    def recipes(self, known: Knowledge, mechanism: Operator | DifferentiableDefence | None) -> Sequence[SearchConfig]:
         """Return the searches of which, for each victim, the result that `counting` chooses is kept.
 
         By default `recipe` alone. Several have to end in the same distance, or their results could not be compared.
@@ -65,7 +65,7 @@ class GradientMatching(Attack, ABC):
         Args:
             results: one for each of `recipes`, in their order.
         """
-        return min(results, key=lambda result: result.matched)
+        return min(results, key=lambda result: result.matching_loss)
 
     def first_guess(self, known: Knowledge, labels: Tensor | None) -> Tensor | None:
         """Return the first guess (B, ...) in normalised units; None: the recipe draws it, as by default.
@@ -90,10 +90,10 @@ class GradientMatching(Attack, ABC):
     ) -> list[Reconstruction]:
         """Search for all victims of one model at once."""
         results: dict[int, Reconstruction] = {}
-        groups: dict[tuple[int, int, int, str | int], tuple[GrantedMechanism, dict[int, Target]]] = {}
+        groups: dict[tuple[int, int, int, str | int], tuple[GrantedOperator, dict[int, SearchTarget]]] = {}
         for i, known in enumerate(knowledge):
             mechanism, target = self._target(observations[i], known, rngs[i])
-            like = id(known.model), id(known.mechanism), known.batch, _like(known, mechanism) or i
+            like = id(known.model), id(known.operator), known.batch, _like(known, mechanism) or i
             groups.setdefault(like, (mechanism, {}))[1][i] = target
         for mechanism, targets in groups.values():
             known = knowledge[next(iter(targets))]
@@ -101,7 +101,7 @@ class GradientMatching(Attack, ABC):
         return [results[i] for i in range(len(observations))]
 
     def reconstruct(
-        self, known: Knowledge, targets: Sequence[Target], mechanism: GrantedMechanism
+        self, known: Knowledge, targets: Sequence[SearchTarget], mechanism: GrantedOperator
     ) -> list[Reconstruction]:
         """Search for the data of victims of one model by each of `recipes`; a subclass may join their results.
 
@@ -133,13 +133,15 @@ class GradientMatching(Attack, ABC):
         values = iter(fits(known.model, target, self.recipe(mechanism), places, mechanism=mechanism))
         return [min(islice(values, len(many)), key=lambda fit: fit.distance) for many in versions]
 
-    def _target(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> tuple[GrantedMechanism, Target]:
+    def _target(
+        self, seen: Observation, known: Knowledge, rng: torch.Generator
+    ) -> tuple[GrantedOperator, SearchTarget]:
         """Return the mechanism in the objective, and the target; its labels are read off the undone observation."""
         sent = seen.sent if known.unrolled else mean_gradient(seen, known)
         given = None
         if self.labels == "given":
             if known.labels is None:
-                raise NotApplicable("it needs the labels: grant them, or have it recover them")
+                raise NotApplicableError("it needs the labels: grant them, or have it recover them")
             given = known.labels
         mechanism = _settled(known, sent, given)
         labels = given
@@ -147,42 +149,42 @@ class GradientMatching(Attack, ABC):
             # Without any labels, a search would look for them.
             labels = torch.zeros(known.batch, dtype=torch.int64, device=known.model.inputs.mean.device)
         elif self.labels not in ("given", "searched for"):
-            operator = mechanism.undoing if isinstance(mechanism, Automatic) else mechanism
+            operator = mechanism.undoing if isinstance(mechanism, DifferentiableDefence) else mechanism
             try:
                 labels = recovered(known.model, sent, known.batch, self.labels, rng, operator)
             except NoLabels as error:
-                raise NotApplicable(str(error)) from error
+                raise NotApplicableError(str(error)) from error
         first, beside = self.first_guess(known, labels), self.beside(seen, known)
-        return mechanism, Target(sent, labels, rng, known.batch, first, beside)
+        return mechanism, SearchTarget(sent, labels, rng, known.batch, first, beside)
 
 
-def _settled(known: Knowledge, sent: Tensors, labels: Tensor | None) -> GrantedMechanism:
+def _settled(known: Knowledge, sent: Tensors, labels: Tensor | None) -> GrantedOperator:
     """Return the mechanism in the objective.
 
     A defence, such as a bound, may act on one victim and not on another: each observation is tested separately.
     """
-    if isinstance(known.mechanism, DataOperator):
+    if isinstance(known.operator, DataOperator):
         return None  # the gradient is that of the changed data
-    if not isinstance(known.mechanism, Automatic):
-        return known.mechanism
-    return settled(known.mechanism, known.model, sent, labels, known.batch, torch_generator(0, "settled"))
+    if not isinstance(known.operator, DifferentiableDefence):
+        return known.operator
+    return choose_operator(known.operator, known.model, sent, labels, known.batch, torch_generator(0, "settled"))
 
 
 def _versions(known: Knowledge, guess: Reconstruction) -> list[Tensor]:
     """Return all that the client may have made of a guess before it computed the gradient; empty: too many."""
     if guess.searched is not None:
         return [guess.searched]
-    if isinstance(known.mechanism, DataOperator) and bool(guess.samples.isfinite().all()):
-        return known.mechanism.versions(guess.samples)
+    if isinstance(known.operator, DataOperator) and bool(guess.samples.isfinite().all()):
+        return known.operator.versions(guess.samples)
     return [guess.samples]
 
 
-def _like(known: Knowledge, mechanism: GrantedMechanism) -> str:
+def _like(known: Knowledge, mechanism: GrantedOperator) -> str:
     """Return a key of the victims of one mechanism that may be searched for together; empty: this one alone."""
-    if mechanism is None or not isinstance(known.mechanism, Automatic):
+    if mechanism is None or not isinstance(known.operator, DifferentiableDefence):
         return "as granted"
     return alike(mechanism)
 
 
 def _reconstruction(result: SearchResult) -> Reconstruction:
-    return Reconstruction(result.samples, result.matched, result.iterations, result.labels)
+    return Reconstruction(result.samples, result.matching_loss, result.iterations, result.labels)

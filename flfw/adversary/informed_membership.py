@@ -8,12 +8,12 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.client_messages import floors, mean_gradient_behind, public_examples
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.inversion.private.stand_ins import StoodIn, stood_in
-from flfw.inversion.private.surrogate import Teaching
-from flfw.membership.adapted import Passage, fitted, joined, projections, scale_of
+from flfw.inversion.private.surrogate import SurrogateTraining
+from flfw.membership.adapted import ResidualMechanism, fitted, joined, projections, scale_of
 from flfw.membership.generated import nearer_share
 from flfw.membership.gradients import compared_gradients
 from flfw.membership.sketch import Sketch
@@ -59,13 +59,13 @@ def informed_scores(view: MembershipView, settings: InformedSettings, seed: int)
     parts, clear, made = [], [], []
     for one in view.rounds:
         known = _known(view, one, settings, seed)
-        passage = Passage() if one.mechanism is None else one.mechanism.passage(known.update)
+        passage = ResidualMechanism() if one.operator is None else one.operator.residual(known.update)
         if passage is None:
-            raise NotApplicable("what is left of one example is not modelled for what hides the data")
+            raise NotApplicableError("what is left of one example is not modelled for what hides the data")
         message = passage.of_message(known.update)
         sketch = Sketch.draw(message, settings.width, torch_generator(seed, "sketch", one.round))
 
-        def gradient(x: Tensor, y: Tensor, known: StoodIn = known, passage: Passage = passage) -> Tensors:
+        def gradient(x: Tensor, y: Tensor, known: StoodIn = known, passage: ResidualMechanism = passage) -> Tensors:
             return passage.of_example(known.victim.gradient(x, y, known.unknown, known.constants))
 
         mine = compared_gradients(gradient, sketch, [message], view.candidates.samples, view.candidates.labels)
@@ -89,7 +89,7 @@ def _known(view: MembershipView, one: MembershipRound, settings: InformedSetting
         update, constants = victim.observed(mean_gradient_behind(one, sent))
         return StoodIn(victim, update, constants, victim.unknown)
     rng = torch_generator(seed, "stand-in", one.round)
-    teaching = Teaching(surrogate_epochs=settings.epochs)
+    teaching = SurrogateTraining(surrogate_epochs=settings.epochs)
     return stood_in(
         victim, view.replaced, sent, one.lr * one.steps, public_examples(view, settings.public), teaching, rng
     )

@@ -12,10 +12,10 @@ from torch import Tensor
 from flfw.data.splits.partition import evenly
 from flfw.errors import require
 from flfw.experiment import Experiment
-from flfw.messages.streaming import GridAround
+from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
-from flfw.nets.tampered import Tampering
+from flfw.nets.tampered import ModelModification
 from flfw.pipeline import tampering_of
 from flfw.task import Task
 
@@ -24,7 +24,7 @@ _EXAMPLES_AT_MOST = 10_000
 
 
 @final
-class MaliciousServer(GridAround):
+class MaliciousServer(GridWrapper):
     """Grid that replaces the tensors that a `Tampering` crafts, in each message with arrays.
 
     A server that isolates a client lies in probes of the target alone: the numbers that make an update zero would end
@@ -39,7 +39,7 @@ class MaliciousServer(GridAround):
         public: (n, ...) public inputs, normalised as the network takes them.
     """
 
-    def __init__(self, grid: Grid, tampering: Tampering, public: Tensor) -> None:
+    def __init__(self, grid: Grid, tampering: ModelModification, public: Tensor) -> None:
         super().__init__(grid)
         self._tampering, self._public = tampering, public
         self._last: tuple[ArrayRecord, ArrayRecord] | None = None

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import AttackPlugin, NotApplicable
+from flfw.adversary.attack import AttackPlugin, NotApplicableError
 from flfw.adversary.observation import Examples
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps
@@ -37,7 +37,7 @@ class MembershipRound:
     sent: Mapping[int, Tensors]
     lr: float
     steps: int
-    mechanism: Operator | None = None
+    operator: Operator | None = None
 
 
 @dataclass(frozen=True)
@@ -146,4 +146,4 @@ class MembershipAttack(AttackPlugin):
         Raises:
             NotApplicable: the attack reads messages of clients.
         """
-        raise NotApplicable("it reads what clients send, and an outsider sees the final model alone")
+        raise NotApplicableError("it reads what clients send, and an outsider sees the final model alone")

@@ -11,9 +11,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.nets.net import Tensors
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
 
@@ -112,7 +112,7 @@ class Knowledge:
     weights: bool = False
     lr: float | None = None
     granted: tuple[str, ...] = ()
-    mechanism: Operator | Automatic | None = None
+    operator: Operator | DifferentiableDefence | None = None
     unrolled: bool = False
     public: Examples | None = None
     start: Tensors | None = None
@@ -180,7 +180,7 @@ class Truth:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         tensors = {"samples": self.samples, "labels": self.labels, "indices": self.indices, "order": self.order}
         data = save({name: value for name, value in tensors.items() if value is not None})
-        write_whole(folder / f"{name}.safetensors", data, 0o600)
+        write_atomic(folder / f"{name}.safetensors", data, 0o600)
 
     @property
     def steps(self) -> tuple[tuple[int, ...], ...] | None:

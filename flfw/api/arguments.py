@@ -9,10 +9,10 @@ from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flfw.errors import BadInput, meant, require
+from flfw.errors import InputError, require, suggestion
 from flfw.experiment import Experiment
 from flfw.formats.paths import from_home
-from flfw.formats.typed import Misfit, fit
+from flfw.formats.typed import SchemaMismatchError, fit
 
 T = TypeVar("T")
 
@@ -54,8 +54,8 @@ def require_fields(given: Iterable[str], known: Iterable[str]) -> None:
     known = list(known)
     for name in given:
         if name not in known:
-            question = meant(name, known) or "; see help(flfw.Experiment)."
-            raise BadInput(f"Expected a field of Experiment, got {name}{question}")
+            question = suggestion(name, known) or "; see help(flfw.Experiment)."
+            raise InputError(f"Expected a field of Experiment, got {name}{question}")
 
 
 def folder_of(run: str | os.PathLike[str], name: str = "folder") -> Path:
@@ -75,7 +75,7 @@ def path_of(given: str | os.PathLike[str], name: str) -> Path:
     """
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(path, str):
-        raise BadInput(f"Expected {name} as a path or a result, got {given!r:.80}.")
+        raise InputError(f"Expected {name} as a path or a result, got {given!r:.80}.")
     return from_home(Path(path))
 
 
@@ -120,7 +120,7 @@ def _several(given: Any, one: type, kind: type[T], name: str, words: str) -> tup
     if isinstance(given, one):
         return (_fitted(given, kind, name),)
     if isinstance(given, str) or not isinstance(given, Iterable):
-        raise BadInput(f"Expected {name} as {words}, got {given!r}.")
+        raise InputError(f"Expected {name} as {words}, got {given!r}.")
     return tuple(_fitted(value, kind, f"{name}[{at}]") for at, value in enumerate(given))
 
 
@@ -129,8 +129,8 @@ def _fitted(value: Any, kind: type[T], name: str) -> T:
         value = int(value)
     try:
         return fit(value, kind, name)
-    except Misfit as error:
-        raise BadInput(f"Expected {error}.") from error
+    except SchemaMismatchError as error:
+        raise InputError(f"Expected {error}.") from error
 
 
 def experiment_from(config: dict[str, Any]) -> Experiment:
@@ -140,6 +140,6 @@ def experiment_from(config: dict[str, Any]) -> Experiment:
         BadInput: a value does not fit, as in the result of another version, or the result is of another app's audit.
     """
     if missing := [name for name in ("clients", "rounds", "engine") if name not in config]:
-        raise BadInput(f"Expected the settings of a run, got one without {missing[0]}, as of another app's audit.")
+        raise InputError(f"Expected the settings of a run, got one without {missing[0]}, as of another app's audit.")
     fields = {name: value for name, value in config.items() if name in _FIELDS}
     return dataclasses.replace(Experiment(**fields), out=None)

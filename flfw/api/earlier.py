@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.result_file import RESULT, read_result
 from flfw.runs import run
@@ -39,9 +39,11 @@ def _refuse_audit(source: Path) -> None:
         return
     result = read_result(source)
     if earlier := (result.get("provenance") or {}).get("from"):
-        raise BadInput(f"Expected a run, got {source}, an audit of the run in {earlier}; name that one.")
+        raise InputError(f"Expected a run, got {source}, an audit of the run in {earlier}; name that one.")
     if "clients" not in (result.get("config") or {}):
-        raise BadInput(f"Expected a run, got {source}, an audit of another app; flfw.audit.foreign makes another one.")
+        raise InputError(
+            f"Expected a run, got {source}, an audit of another app; flfw.audit.foreign makes another one."
+        )
 
 
 def resume(folder: Path, change: Change) -> Path:
@@ -58,7 +60,7 @@ def resume(folder: Path, change: Change) -> Path:
     stored = run.stored(folder)
     asked = change(stored)
     if asked.out != stored.out:
-        raise BadInput(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
+        raise InputError(f"Expected a run to be resumed where it lies, {stored.out}, got --out {asked.out}.")
     complete, resumed = is_complete(folder), run.resume(asked)
     if complete and asked != stored:
         print("warning: the run is complete: flags that were given anew change nothing of it", file=sys.stderr)

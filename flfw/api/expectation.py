@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from flfw.api.summary import claimed
-from flfw.dp.ledger import Ledger
-from flfw.errors import BadInput
+from flfw.dp.ledger import RunAccountant
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.runs.engine import check_resources
 from flfw.runs.estimate import Estimate, estimate, lines
@@ -50,12 +50,12 @@ def expected(experiment: Experiment, fresh: bool = False) -> Expectation:
         RunFailed: a measurement failed, as the run would.
     """
     if experiment.ray_address:
-        raise BadInput(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
+        raise InputError(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")
     resolved, task, notes = check(experiment)
     task.require_data("--estimate")
     check_resources(resolved.experiment)
     assert resolved.experiment.out is not None, "check names the folder"
     require_folder(resolved.experiment.out)
     own_s, began = since_start_s() if fresh else 0.0, time.process_time()
-    privacy = tuple(Ledger(resolved, task.split).entries())
+    privacy = tuple(RunAccountant(resolved, task.split).entries())
     return Expectation(privacy, tuple(notes), estimate(resolved, time.process_time() - began, own_s))

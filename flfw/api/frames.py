@@ -14,8 +14,8 @@ from typing import Any, Literal, NotRequired, Required, Union, get_args, get_ori
 
 import pandas as pd
 
-from flfw.errors import BadInput
-from flfw.formats.result_entries import Figure
+from flfw.errors import InputError
+from flfw.formats.result_entries import JsonNumber
 from flfw.formats.rows import read_rows
 from flfw.formats.typed import NodeId
 
@@ -69,7 +69,7 @@ CELLS = {
     **dict.fromkeys(("acc_local", "acc_global", "acc_central"), _NUMBER),
 }
 """Fields of a cell in matrix.json, behind the folder of its matrix."""
-_KINDS: dict[Any, str] = {int: _WHOLE, NodeId: _NODE, float: _NUMBER, bool: _TRUTH, Figure: _NUMBER}
+_KINDS: dict[Any, str] = {int: _WHOLE, NodeId: _NODE, float: _NUMBER, bool: _TRUTH, JsonNumber: _NUMBER}
 _INFINITE = {"inf": float("inf"), "-inf": float("-inf")}
 
 
@@ -113,7 +113,7 @@ def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
     try:
         return typed(rows, {**kinds, **by_values})
     except ValueError as error:
-        raise BadInput(f"Expected numbers in {path}, got {error}; restore it, or run anew.") from error
+        raise InputError(f"Expected numbers in {path}, got {error}; restore it, or run anew.") from error
 
 
 def columns(form: Any, prefix: str = "") -> dict[str, str]:
@@ -137,11 +137,11 @@ def _bare(hint: Any) -> Any:
     """Return a field's type without ``NotRequired`` and without the alternative of nothing."""
     while get_origin(hint) in (NotRequired, Required):
         hint = get_args(hint)[0]
-    if hint == Figure or get_origin(hint) not in (Union, types.UnionType):
+    if hint == JsonNumber or get_origin(hint) not in (Union, types.UnionType):
         return hint
     others = [one for one in get_args(hint) if one is not types.NoneType]
     if float in others and all(one is float or get_origin(one) is Literal for one in others):
-        return Figure
+        return JsonNumber
     return others[0] if len(others) == 1 else hint
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, final
 from flfw.api.arguments import experiment_of, folder_of, numbers_of, words_of
 from flfw.api.library_calls import library_call
 from flfw.api.result import Result
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class MatrixResult:
         below = [file.parent for file in sorted(folder.glob(f"*/{MATRIX}"))]
         matrices = [folder] if (folder / MATRIX).is_file() else below
         if not matrices:
-            raise BadInput(f"Expected a matrix in {folder}, got no {MATRIX}; name the folder of a matrix.")
+            raise InputError(f"Expected a matrix in {folder}, got no {MATRIX}; name the folder of a matrix.")
         for one in matrices:
             read_matrix(one / MATRIX)
         return cls(folder, {one.name: one for one in matrices})

@@ -10,7 +10,7 @@ from typing import Any
 from markupsafe import Markup, escape
 
 from flfw.api.summary import summary
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.report.findings import AuditEntry, Sample, read_settings
 from flfw.report.ranking import answers
 from flfw.report.report import why_no_pictures
@@ -54,7 +54,7 @@ def show(folder: Path, height: int) -> None:
     """
     report = folder / "report.html"
     if not report.is_file():
-        raise BadInput(f"Expected {report}, got none; restore it, or run anew.")
+        raise InputError(f"Expected {report}, got none; restore it, or run anew.")
     if not _in_notebook():
         print(report)
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 from flfw.api.arguments import experiment_of, folder_of, number_of, path_of
 from flfw.api.library_calls import library_call
 from flfw.api.result import Result
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class RehearsalResult:
             content = json.loads((folder / _FILE).read_bytes())
             known = {name: content[name] for name in ("answers", "found", "warnings", "notes", "limits")}
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"Expected a rehearsal in {folder}, got no {_FILE} that can be read ({error}).") from error
+            raise InputError(f"Expected a rehearsal in {folder}, got no {_FILE} that can be read ({error}).") from error
         return cls(folder, {**content, **known})
 
     @property

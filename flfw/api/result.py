@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from flfw.api.arguments import folder_of
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.result_file import RESULT, read_result
 
@@ -44,10 +44,10 @@ class Result:
         folder = folder_of(path, "path")
         if not (folder / RESULT).is_file():
             way_out = "flfw.resume finishes one" if (folder / "checkpoint").is_dir() else "name the folder of a run"
-            raise BadInput(f"Expected {RESULT} of a finished run in {folder}, got none; {way_out}.")
+            raise InputError(f"Expected {RESULT} of a finished run in {folder}, got none; {way_out}.")
         content = read_result(folder)
         if missing := [name for name in _NEEDED if name not in content]:
-            raise BadInput(f"Expected {missing[0]} in {folder / RESULT}, got none; restore it, or run anew.")
+            raise InputError(f"Expected {missing[0]} in {folder / RESULT}, got none; restore it, or run anew.")
         return cls(folder, content)
 
     @property
@@ -190,7 +190,7 @@ class Result:
     def _folder(self) -> Path:
         """Return the folder, which must be there: a table would be empty without a word."""
         if not self.path.is_dir():
-            raise BadInput(f"Expected the result in {self.path}, got no such folder; load it from where it is now.")
+            raise InputError(f"Expected the result in {self.path}, got no such folder; load it from where it is now.")
         return self.path
 
     def _trained(self) -> Path:
@@ -202,7 +202,7 @@ class Result:
         if (around / RESULT).is_file() and read_result(around).get("rounds") == self.content.get("rounds"):
             return around
         if not Path(earlier).is_dir():
-            raise BadInput(f"Expected the run of the audit {folder} in {earlier}, got no such folder; put it back.")
+            raise InputError(f"Expected the run of the audit {folder} in {earlier}, got no such folder; put it back.")
         return Path(earlier)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flfw.curves import Point
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.result_file import read_result
 from flfw.privacy.rounding import at_least, at_most
 from flfw.report.causes import because, fallen
@@ -25,9 +25,11 @@ def summary(folder: os.PathLike[str]) -> str:
     try:
         return "\n".join([*lines(read_result(Path(folder))), str(Path(folder) / "report.html")])
     except (KeyError, TypeError, ValueError) as error:  # a finished run may be resumed, and its result be incomplete
-        if isinstance(error, BadInput):
+        if isinstance(error, InputError):
             raise
-        raise BadInput(f"Expected the figures of a run in {folder}/result.json, got {error!r}; restore it.") from error
+        raise InputError(
+            f"Expected the figures of a run in {folder}/result.json, got {error!r}; restore it."
+        ) from error
 
 
 def lines(result: Mapping[str, Any]) -> list[str]:

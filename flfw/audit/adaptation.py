@@ -14,9 +14,9 @@ import torch
 from torch import nn
 
 from flfw import plugins
-from flfw.audit.jobs import Ticket
+from flfw.audit.jobs import ProbeSet
 from flfw.defence import Defence
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.messages.sharing import matches
 from flfw.pipeline import DefenceStage
 from flfw.resolve import Resolved
@@ -30,7 +30,7 @@ How: TypeAlias = Literal["nothing to adapt to", "written", "automatic", "none"]
 
 
 @dataclass(frozen=True)
-class Hiding:
+class Protection:
     """Operation between a client's data and an observation, and the adaptation of an attacker who knows it.
 
     Attributes:
@@ -46,7 +46,7 @@ class Hiding:
     """
 
     resolved: Resolved
-    ticket: Ticket
+    ticket: ProbeSet
     vantage: str
     how: How = "nothing to adapt to"
     by: str = ""
@@ -60,7 +60,7 @@ class Hiding:
         """True if an adaptation exists."""
         return self.how in ("written", "automatic")
 
-    def through(self, factor: float) -> Operator | Automatic | None:
+    def through(self, factor: float) -> Operator | DifferentiableDefence | None:
         """Return the operator in the objective of an informed attacker; None: nothing to adapt to, or no adaptation.
 
         Args:
@@ -68,7 +68,7 @@ class Hiding:
         """
         if self.method:
             return self.operator if self.adapts else None
-        return mechanism(self.resolved, self.ticket, self.vantage, factor) if self.adapts else None
+        return defence_operator(self.resolved, self.ticket, self.vantage, factor) if self.adapts else None
 
     @property
     def left_out(self) -> str:
@@ -76,7 +76,7 @@ class Hiding:
         operator = None if self.method or not self.adapts else self.through(1.0)
         if not isinstance(operator, Operator):
             return ""
-        return operator.left_out(
+        return operator.unmodelled_part(
             self.ticket.batch, self.ticket.steps, sent=sent_names(self.resolved, self.resolved.model)
         )
 
@@ -96,7 +96,7 @@ class Hiding:
             if adaptive and self.left_out:
                 yield f"not made use of: {self.left_out}"
         if self.beside:
-            deed = f"that {self.beside} {self.operator.deed}" if self.operator else _unwritten(self.beside)
+            deed = f"that {self.beside} {self.operator.action}" if self.operator else _unwritten(self.beside)
             yield f"not made use of: {deed}, beside the defence"
 
     def _of_defence(self, adaptive: bool, against: str) -> str:
@@ -121,19 +121,19 @@ class Hiding:
         if operator is None:
             yield f"not made use of: {_unwritten(self.by)}"
         elif self.how == "nothing to adapt to":
-            yield _does_nothing_here(f"that {self.by} {operator.deed}")
+            yield _does_nothing_here(f"that {self.by} {operator.action}")
         elif self.how == "none":
-            why = f", for {operator.obstacle}" if operator.obstacle else ""
-            yield f"not made use of: that {self.by} {operator.deed}{why}"
+            why = f", for {operator.unsupported_reason}" if operator.unsupported_reason else ""
+            yield f"not made use of: that {self.by} {operator.action}{why}"
         elif not adaptive:
-            yield f"not granted: that {self.by} {operator.deed}"
+            yield f"not granted: that {self.by} {operator.action}"
         else:
             yield f"that {self.by} {operator.known}, to which it adapts with what is written for it"
-            if operator.missed:
-                yield f"not made use of: {operator.missed}"
+            if operator.unmodelled_clause:
+                yield f"not made use of: {operator.unmodelled_clause}"
 
 
-def hiding(resolved: Resolved, ticket: Ticket, vantage: str, defended: bool) -> Hiding:
+def hiding(resolved: Resolved, ticket: ProbeSet, vantage: str, defended: bool) -> Protection:
     """Return the operation that hides a client's data, and the adaptation to it.
 
     Args:
@@ -144,23 +144,25 @@ def hiding(resolved: Resolved, ticket: Ticket, vantage: str, defended: bool) -> 
     """
     at, experiment = (resolved, ticket, vantage), resolved.experiment
     if ticket.fresh:  # below it, neither a method nor a defence acts
-        return Hiding(*at)
+        return Protection(*at)
     by_method = _of_method(*at)
     if not defended:
         return by_method
     how, acts = adaptation(*at), bool(by_method.by) and by_method.how != "nothing to adapt to"
     if how == "nothing to adapt to" and acts:
         return replace(by_method, idle=experiment.defence)
-    return Hiding(*at, how=how, by=experiment.defence, beside=by_method.by if acts else "", operator=by_method.operator)
+    return Protection(
+        *at, how=how, by=experiment.defence, beside=by_method.by if acts else "", operator=by_method.operator
+    )
 
 
-def _of_method(resolved: Resolved, ticket: Ticket, vantage: str) -> Hiding:
+def _of_method(resolved: Resolved, ticket: ProbeSet, vantage: str) -> Protection:
     at, experiment = (resolved, ticket, vantage), resolved.experiment
     name, cls, settings = experiment.method, resolved.method, resolved.settings
     if _function(cls.mechanism) is _function(FederatedStrategy.mechanism):
-        return Hiding(*at)
+        return Protection(*at)
     if name not in plugins.names(plugins.ADAPTATION):
-        return Hiding(*at, how="none", by=name, method=True)
+        return Protection(*at, how="none", by=name, method=True)
     circumstances = Circumstances(
         lr=experiment.lr,
         batch=ticket.batch,
@@ -171,12 +173,12 @@ def _of_method(resolved: Resolved, ticket: Ticket, vantage: str) -> Hiding:
         shared=cls.descended(resolved.model, settings),
     )
     operator = _written(name)(asdict(settings), circumstances)
-    how: How = "written" if experiment.adaptation == "auto" and not operator.obstacle else "none"
-    return Hiding(*at, how=how if operator.acts else "nothing to adapt to", by=name, method=True, operator=operator)
+    how: How = "written" if experiment.adaptation == "auto" and not operator.unsupported_reason else "none"
+    return Protection(*at, how=how if operator.acts else "nothing to adapt to", by=name, method=True, operator=operator)
 
 
 def _written(method: str) -> type[MethodOperator]:
-    return plugins.find(plugins.ADAPTATION, method, MethodOperator)
+    return plugins.load_class(plugins.ADAPTATION, method, MethodOperator)
 
 
 def sent_names(resolved: Resolved, model: nn.Module, fresh: bool = False) -> list[str]:
@@ -197,7 +199,7 @@ def _unwritten(name: str) -> str:
     return f"what {name} does to the data for their privacy, for which no adaptation is written"
 
 
-def adaptation(resolved: Resolved, ticket: Ticket, vantage: str) -> How:
+def adaptation(resolved: Resolved, ticket: ProbeSet, vantage: str) -> How:
     """Return how an attacker who knows the experiment's defence adapts to it.
 
     Args:
@@ -222,7 +224,9 @@ def adaptation(resolved: Resolved, ticket: Ticket, vantage: str) -> How:
     return "written" if written else "automatic"
 
 
-def mechanism(resolved: Resolved, ticket: Ticket, vantage: str, factor: float) -> Operator | Automatic | None:
+def defence_operator(
+    resolved: Resolved, ticket: ProbeSet, vantage: str, factor: float
+) -> Operator | DifferentiableDefence | None:
     """Return the defence as the objective uses it; None: nothing to adapt to, or no adaptation.
 
     Args:
@@ -238,11 +242,11 @@ def mechanism(resolved: Resolved, ticket: Ticket, vantage: str, factor: float) -
         assert operators is not None, "they were there before"
         return operators[0] if len(operators) == 1 else Composed(operators)
     if how == "automatic":
-        return Automatic(defence, factor=factor, finished=vantage != "client_example")
+        return DifferentiableDefence(defence, factor=factor, finished=vantage != "client_example")
     return None
 
 
-def relies_on_noise(resolved: Resolved, ticket: Ticket, vantage: str) -> bool:
+def relies_on_noise(resolved: Resolved, ticket: ProbeSet, vantage: str) -> bool:
     """Return whether the adaptation takes a defence's randomness for independent noise that the defence does not claim.
 
     Each stage of a defence acts twice on the same random tensors, with generators of different seeds. The claim of a

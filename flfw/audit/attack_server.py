@@ -17,9 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal, final
 
-from flfw.audit.jobs import Job, Solution, Ticket
+from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
 from flfw.audit.queue import Queue
-from flfw.errors import BadInput, RunFailed, require
+from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
 
 _POLL_S = 0.05
@@ -28,7 +28,7 @@ _WRITES = 2  # of a result that cannot be read
 _IDLE_DEATHS = 3  # processes in a row that died before they began a job
 _NOT_TOLD = ("FLFW_DATA", "FLFW_TRUTH", "FLFW_STATE")  # the clients' folders, withheld from attacks
 
-Jobs = Callable[[Ticket], list[Job]]
+Jobs = Callable[[ProbeSet], list[AttackJob]]
 
 
 def place(experiment: Experiment) -> Literal["beside", "after", "inline"]:
@@ -77,7 +77,7 @@ class Attacks(ABC):
         """Note that training is over, and that all its jobs are in the queue; rungs may still be put there."""
 
     @abstractmethod
-    def wait(self, job: Job) -> Solution:
+    def wait(self, job: AttackJob) -> JobResult:
         """Return the solution of a job in the queue.
 
         Raises:
@@ -98,7 +98,7 @@ class Inline(Attacks):
     def close(self) -> None:
         """Do nothing: nothing waits for the end of training."""
 
-    def wait(self, job: Job) -> Solution:
+    def wait(self, job: AttackJob) -> JobResult:
         """Do the job now, unless it was done before."""
         from flfw.audit.attack_worker import attempt
 
@@ -107,7 +107,7 @@ class Inline(Attacks):
                 return solution
             attempt(job, self._queue)
         if (solution := self._queue.solution(job)) is None:
-            raise RunFailed(f"The result of {job.name} was written {_WRITES} times and cannot be read.")
+            raise RunError(f"The result of {job.name} was written {_WRITES} times and cannot be read.")
         return solution
 
 
@@ -147,11 +147,11 @@ class AttackServer(Attacks):
         self._queue.close()
         self._closed.set()
 
-    def wait(self, job: Job) -> Solution:
+    def wait(self, job: AttackJob) -> JobResult:
         """Wait for a job and return its solution."""
         while (solution := self._queue.solution(job)) is None:
             if self._broken or not self._thread.is_alive():
-                raise RunFailed(f"The attack server could not go on: {self._broken or 'its watch ended'}.")
+                raise RunError(f"The attack server could not go on: {self._broken or 'its watch ended'}.")
             time.sleep(_POLL_S)
         return solution
 
@@ -185,7 +185,7 @@ class AttackServer(Attacks):
         for ticket in self._queue.tickets():
             if ticket.name not in asked:
                 asked.add(ticket.name)
-                with suppress(BadInput):  # the request for all jobs at the end raises it
+                with suppress(InputError):  # the request for all jobs at the end raises it
                     for job in self._jobs(ticket):
                         self._queue.put(job)
 

@@ -17,17 +17,17 @@ from typing import Any
 
 import torch
 
-from flfw.adversary.attack import Attack, NotApplicable
+from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.observation import Observation, Reconstruction
 from flfw.adversary.sums import Protocol, summed
-from flfw.audit.jobs import Job, Solution, alone, solved
+from flfw.audit.jobs import AttackJob, JobResult, alone, solved
 from flfw.audit.knowledge import MOST_SEARCHED, grant, granted_uploads, observed, protocol, restored
-from flfw.audit.membership_game.game import Game, as_scores, unusable
+from flfw.audit.membership_game.game import MembershipGame, as_scores, unusable
 from flfw.audit.membership_views import game_views
 from flfw.audit.queue import Queue
 from flfw.audit.standing import unseen
 from flfw.curves import GROUP
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
@@ -37,7 +37,7 @@ _POLL_S = 0.05
 _NICENESS = 10  # training has priority
 
 
-def solve(job: Job) -> Solution:
+def solve(job: AttackJob) -> JobResult:
     """Do a job.
 
     Raises:
@@ -53,7 +53,7 @@ def solve(job: Job) -> Solution:
     return _solve(job, resolved)
 
 
-def _by_client(job: Job, resolved: Resolved) -> Solution:
+def _by_client(job: AttackJob, resolved: Resolved) -> JobResult:
     """Do a job of an attack that itself tells apart the clients of a sum; each of them is a part of its result."""
     solutions = []
     for exchange in job.exchanges:
@@ -71,13 +71,13 @@ def _joined(parts: Sequence[Reconstruction | None]) -> Reconstruction | None:
     return Reconstruction(torch.cat([part.samples for part in whole])) if len(whole) == len(parts) else None
 
 
-def _solve(job: Job, resolved: Resolved, drawn: Protocol | None = None) -> Solution:
+def _solve(job: AttackJob, resolved: Resolved, drawn: Protocol | None = None) -> JobResult:
     """Do a job; ``drawn`` rounds the sums of an attack on sums."""
     experiment, attack = resolved.experiment, resolved.attacks[job.attack]
     recordings = Recordings(job.recordings)
     try:
         seen = observed(job, recordings, experiment)
-    except BadInput as error:  # of a sum that no attack of single models can use
+    except InputError as error:  # of a sum that no attack of single models can use
         return solved(job, [None] * len(job.exchanges), 0.0, stopped=f"not possible: {error}")
     uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
     earlier = [answer for answer in recordings.observations(job.earlier) if answer is not None]
@@ -94,13 +94,13 @@ def _solve(job: Job, resolved: Resolved, drawn: Protocol | None = None) -> Solut
     if not attack.reconstructs:
         return _inferred(attack, uploads, job, resolved, extra)
     try:
-        if job.ticket.source == "update" and attack.budget.iterations:
+        if job.ticket.source == "update" and attack.cost.iterations:
             require(most <= MOST_SEARCHED, f"a search for at most {MOST_SEARCHED} examples at once", examples=most)
         reconstructions = attack.run(observations, knowledge, rngs) if observations else []
-    except NotApplicable as error:
+    except NotApplicableError as error:
         seconds = time.monotonic() - started
         return solved(job, [None] * len(seen), seconds, stopped=f"not applicable: {error}", **extra)
-    except BadInput as error:  # it would be the same if tried again
+    except InputError as error:  # it would be the same if tried again
         seconds = time.monotonic() - started
         return solved(job, [None] * len(seen), seconds, stopped=f"not possible: {error}", **extra)
     seconds = time.monotonic() - started
@@ -113,7 +113,7 @@ def _solve(job: Job, resolved: Resolved, drawn: Protocol | None = None) -> Solut
     return solved(job, everything, seconds, stopped=stopped, **extra)
 
 
-def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
+def _scored(job: AttackJob, game: MembershipGame, resolved: Resolved) -> JobResult:
     """Let an attack score the candidates of a membership game."""
     attack, recordings = resolved.membership[job.attack], Recordings(job.recordings)
     ids, refused = [exchange.id for exchange in job.exchanges], list[str]()
@@ -129,15 +129,15 @@ def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
             rng, final = torch_generator(seed, f"attack {job.attack}"), view.published
             try:
                 statistics = attack.published_scores(view, final, rng) if final else attack.scores(view, rng)
-            except BadInput as error:  # it would be the same if tried again; other clients may have sent what fits
+            except InputError as error:  # it would be the same if tried again; other clients may have sent what fits
                 stopped = stopped or f"not possible: {error}"
                 refused.append(f"Client {view.client} has no scores: {error}")
             else:
                 scores += as_scores(view, statistics)
                 refused += attack.left_out(view) if game.vantage == "server" else ()  # sums have fewer by nature
-    except NotApplicable as error:
+    except NotApplicableError as error:
         stopped, scores = f"not applicable: {error}", []
-    except BadInput as error:
+    except InputError as error:
         stopped, scores = f"not possible: {error}", []
     if scores:
         stopped = None
@@ -152,7 +152,7 @@ def _scored(job: Job, game: Game, resolved: Resolved) -> Solution:
 
 
 def _present(
-    attack: Attack, uploads: Sequence[Observation], job: Job, resolved: Resolved
+    attack: Attack, uploads: Sequence[Observation], job: AttackJob, resolved: Resolved
 ) -> tuple[tuple[int, tuple[bool, ...]], ...]:
     """Return the classes that the attack infers for each client."""
     if not uploads:
@@ -162,8 +162,8 @@ def _present(
 
 
 def _inferred(
-    attack: Attack, uploads: Sequence[Observation], job: Job, resolved: Resolved, extra: dict[str, Any]
-) -> Solution:
+    attack: Attack, uploads: Sequence[Observation], job: AttackJob, resolved: Resolved, extra: dict[str, Any]
+) -> JobResult:
     """Return the solution of an attack that reconstructs nothing: the shares of the classes that it infers."""
     started, stopped = time.monotonic(), None
     shares: tuple[tuple[int, tuple[float, ...]], ...] = ()
@@ -171,16 +171,16 @@ def _inferred(
         granted = granted_uploads(job, resolved, uploads)
         answers = zip(granted, attack.shares(granted) if granted else (), strict=True)
         shares = tuple((one.seen.client, tuple(estimate.tolist())) for one, estimate in answers if estimate is not None)
-    except NotApplicable as error:
+    except NotApplicableError as error:
         stopped = f"not applicable: {error}"
-    except BadInput as error:
+    except InputError as error:
         stopped = f"not possible: {error}"
     nothing = [None] * len(job.exchanges)
     return solved(job, nothing, time.monotonic() - started, stopped=stopped, shares=shares, **extra)
 
 
 @contextmanager
-def _share_of_memory(job: Job) -> Iterator[None]:
+def _share_of_memory(job: AttackJob) -> Iterator[None]:
     """Keep a job to its share of a GPU's memory; without an attack server, clients use the same process afterwards."""
     if job.device != "cuda":
         yield
@@ -192,7 +192,7 @@ def _share_of_memory(job: Job) -> Iterator[None]:
         torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-def attempt(job: Job, queue: Queue) -> None:
+def attempt(job: AttackJob, queue: Queue) -> None:
     """Do a job and write its solution; an attack that raises is a failed try and does not stop the others."""
     queue.start(job, os.getpid())
     try:

@@ -14,26 +14,26 @@ import numpy as np
 
 from flfw.adversary.attack import tuned_on
 from flfw.audit.attack_server import Attacks, AttackServer, Inline, place, require_gpu
-from flfw.audit.climb import Climb
-from flfw.audit.jobs import Job, Solution, Ticket
-from flfw.audit.judge import Judge, control, easy, easy_words
+from flfw.audit.climb import ControlRunner
+from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
+from flfw.audit.judge import EntryBuilder, control, easy, easy_words
 from flfw.audit.measures import perceptual
 from flfw.audit.measures.feature_error import Extractors
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.membership_game.membership_audit import MembershipAudit
 from flfw.audit.membership_game.request import MembershipRequest
 from flfw.audit.membership_views import with_informed
 from flfw.audit.plan import Plan
-from flfw.audit.probe import ladder_net
+from flfw.audit.probe import control_net
 from flfw.audit.queue import Queue
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.audit.standing import standing
 from flfw.audit.uploads import read_truth, truth_keys
 from flfw.audit.verdicts.conclude import MALICIOUS, POSITIVE
-from flfw.audit.verdicts.evidence import Rung
+from flfw.audit.verdicts.evidence import ControlResult
 from flfw.audit.verdicts.groups_needed import with_groups_needed
 from flfw.curves import GROUP, Point
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.net import Tensors
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved
@@ -62,7 +62,7 @@ def auditing(resolved: Resolved, task: Task, out: Path, source: Path | None = No
         return nullcontext(None)
     require_gpu(experiment)
     if not len(task.split.public):
-        raise BadInput(
+        raise InputError(
             "Expected test examples that are no training examples, for the floors of the audit, got none among "
             f"{len(task.dataset.test_y)} of {experiment.dataset}; add others to its test part, or leave out --attack."
         )
@@ -100,7 +100,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._granted: tuple[str, int] | None = None
         self._plan = self._plan_of(resolved)
         self._attacks = self._place()
-        self._climb = Climb(resolved, self._plan_of, self._attempt, source / "truth", task)
+        self._climb = ControlRunner(resolved, self._plan_of, self._attempt, source / "truth", task)
 
     def _plan_of(self, resolved: Resolved) -> Plan:
         note = lambda sentence: self._note([sentence])  # noqa: E731
@@ -133,9 +133,9 @@ class Auditor(AbstractContextManager["Auditor"]):
         return Scorer(self._public, self.source / "truth", self._out, self.experiment.seed, *sides)
 
     @cached_property
-    def _public(self) -> Public:
+    def _public(self) -> PublicData:
         (samples, labels), held = self._task.public(), self._task.dataset
-        return Public.from_arrays(samples.numpy(), held.kinds(labels.numpy()), bool(held.vocabulary), held.columns)
+        return PublicData.from_arrays(samples.numpy(), held.kinds(labels.numpy()), bool(held.vocabulary), held.columns)
 
     @cached_property
     def _extractors(self) -> Extractors:
@@ -161,11 +161,11 @@ class Auditor(AbstractContextManager["Auditor"]):
         """Data on which the attacks' defaults were chosen, for the provenance."""
         return tuned_on({**self._named, **self._of_membership})
 
-    def tickets(self, last: int | None = None) -> list[Ticket]:
+    def tickets(self, last: int | None = None) -> list[ProbeSet]:
         """Return the tickets of a run that ended after round ``last``; see `flfw.audit.plan.Plan.tickets`."""
         return self._plan.tickets(last) if self._named else []
 
-    def jobs(self, ticket: Ticket) -> list[Job]:
+    def jobs(self, ticket: ProbeSet) -> list[AttackJob]:
         """Return the jobs of a ticket whose probes are recorded; see `flfw.audit.plan.Plan.jobs`."""
         return self._plan.jobs(ticket)
 
@@ -195,11 +195,11 @@ class Auditor(AbstractContextManager["Auditor"]):
         self.remarks = self._game.remarks if games else []
         return entries, self._scored
 
-    def _reconstructed(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    def _reconstructed(self, jobs: Sequence[AttackJob]) -> list[dict[str, Any]]:
         """Score the jobs of attacks that reconstruct, as they come; return the entries of ``audit``."""
-        judge = Judge(self._plan, self._task, self._climb, self._scorer, self._control(), self._settings(jobs))
+        judge = EntryBuilder(self._plan, self._task, self._climb, self._scorer, self._control(), self._settings(jobs))
         entries: list[dict[str, Any]] = []
-        inferring: list[tuple[Job, Solution]] = []
+        inferring: list[tuple[AttackJob, JobResult]] = []
         with Steps("attack", len(jobs)) as steps:
             for name in self._named:
                 untold: list[ScoreRow] = []
@@ -228,7 +228,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self.inference = judge.inferred(inferring)
         return with_groups_needed(entries, (*POSITIVE, MALICIOUS))
 
-    def membership_jobs(self, last: int | None = None) -> list[tuple[MembershipRequest, Job]]:
+    def membership_jobs(self, last: int | None = None) -> list[tuple[MembershipRequest, AttackJob]]:
         """Return the requests to the attacks on membership, each with its job.
 
         Args:
@@ -244,7 +244,7 @@ class Auditor(AbstractContextManager["Auditor"]):
 
     @cached_property
     def _game(self) -> MembershipAudit:
-        fresh = lambda: ladder_net("easy", self.experiment, self._resolved.build_net)  # noqa: E731
+        fresh = lambda: control_net("easy", self.experiment, self._resolved.build_net)  # noqa: E731
         folder = self.source / "observations"
         put, inputs = self._queue.put_candidates, self._task.inputs
 
@@ -256,12 +256,12 @@ class Auditor(AbstractContextManager["Auditor"]):
 
         return MembershipAudit(self.experiment, self._task, folder, put, fresh, held)
 
-    def _settings(self, jobs: Sequence[Job]) -> int:
+    def _settings(self, jobs: Sequence[AttackJob]) -> int:
         """Return the number of tests of identification: two in each setting; other vantages see the same bytes."""
         tested = (job for job in jobs if job.ticket.rung == "target" and self._named[job.attack].reconstructs)
         return 2 * sum(len(self._plan.defences_of(job)) for job in tested) or 1
 
-    def _attempt(self, plan: Plan, job: Job) -> tuple[Solution, list[ScoreRow]]:
+    def _attempt(self, plan: Plan, job: AttackJob) -> tuple[JobResult, list[ScoreRow]]:
         """Run a job that was not foreseen; return its solution and rows, which are kept."""
         self._queue.put(job)
         solution = self._attacks.wait(job)
@@ -269,14 +269,14 @@ class Auditor(AbstractContextManager["Auditor"]):
         self._scored += rows
         return solution, rows
 
-    def _control(self) -> Rung:
+    def _control(self) -> ControlResult:
         recordings = Recordings(self.source / "observations")
         probes = [(o, read_truth(self.source / "truth", o.key)) for o in recordings.probes("control", 0)]
         self._note(recordings.refused)
         asked = len(recordings.probe_lines("control", 0))
         return control([(seen, truth) for seen, truth in probes if truth is not None], asked, self._task.inputs)
 
-    def _rows(self, plan: Plan, job: Job, solution: Solution) -> list[ScoreRow]:
+    def _rows(self, plan: Plan, job: AttackJob, solution: JobResult) -> list[ScoreRow]:
         ticket, seed = job.ticket, self.experiment.seed
         self._note(solution.refused)
         common: ScoreRow = {"attack": job.attack, "vantage": job.vantage, "source": ticket.source, "rung": ticket.rung}
@@ -305,7 +305,7 @@ class Auditor(AbstractContextManager["Auditor"]):
         self.refused += [sentence for sentence in refused if sentence not in self.refused]
 
 
-def _which(job: Job) -> str:
+def _which(job: AttackJob) -> str:
     ticket, suffix = job.ticket, ", told of what hides the data" if job.adaptive else ""
     if ticket.group:
         rest = "the rest of " * bool(ticket.colluding)

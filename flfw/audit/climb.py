@@ -15,22 +15,22 @@ from typing import final
 import numpy as np
 import torch
 
-from flfw.adversary.attack import Attack, NotApplicable
+from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Truth
 from flfw.adversary.peer_view import rounding as of_the_model
 from flfw.adversary.sums import Protocol
 from flfw.aggregates.secagg_plus import Quantiser
-from flfw.audit.jobs import Job, Solution
+from flfw.audit.jobs import AttackJob, JobResult
 from flfw.audit.knowledge import grant, observed
 from flfw.audit.measures.agreement import Agreement, agreement, resolution
-from flfw.audit.measures.candidates import disjoint_candidates, numbered, pointed
+from flfw.audit.measures.candidates import candidate_test, disjoint_candidates, numbered
 from flfw.audit.measures.identification import Identified
 from flfw.audit.plan import Plan
-from flfw.audit.rungs import MATCHED, TOLD, on_rung
+from flfw.audit.rungs import MATCHED, TOLD, under_control
 from flfw.audit.scorer import ScoreRow
 from flfw.audit.uploads import read_truth, truth_keys
-from flfw.audit.verdicts.evidence import EASY_SHARE, Rung, Searched
-from flfw.errors import BadInput
+from flfw.audit.verdicts.evidence import EASY_SHARE, ControlResult, Searched
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.fit import Fit
 from flfw.nets.net import Tensors
@@ -43,7 +43,7 @@ from flfw.victims.operator import DataOperator
 _SHORT = 1e-5  # of the way from a random guess to the truth that a search may lack: about what float32 rounds
 _CANDIDATES, _LEAST, _SHARE = 99, 19, 10  # at most as many as a tenth of the search's iterations, within these bounds
 
-Attempt = Callable[[Plan, Job], tuple[Solution, list[ScoreRow]]]
+Attempt = Callable[[Plan, AttackJob], tuple[JobResult, list[ScoreRow]]]
 """Runs a job of a plan; returns its solution and a row for each example."""
 
 Opened = tuple[Observation, Knowledge, Truth]
@@ -51,7 +51,7 @@ Opened = tuple[Observation, Knowledge, Truth]
 
 
 @final
-class Climb:
+class ControlRunner:
     """Rungs of one audit.
 
     Args:
@@ -73,9 +73,9 @@ class Climb:
         self._resolved, self._plan_of, self._attempt, self._truth = resolved, plan_of, attempt, truth
         self._task = task
         self._plans: dict[str, Plan | None] = {}
-        self._done: dict[tuple[str, str, str], Rung] = {}
+        self._done: dict[tuple[str, str, str], ControlResult] = {}
 
-    def beside(self, job: Job, rung: str) -> Rung:
+    def beside(self, job: AttackJob, rung: str) -> ControlResult:
         """Return the result of a job's attack on a rung beside its target.
 
         Args:
@@ -87,23 +87,25 @@ class Climb:
             self._done[at] = self._climbed(job, rung)
         return self._done[at]
 
-    def _climbed(self, job: Job, rung: str) -> Rung:
+    def _climbed(self, job: AttackJob, rung: str) -> ControlResult:
         plan, beside = self._plan(rung), self._job(job, rung)
         if plan is None:
             hider = self._resolved.experiment.defence
             hider = self._resolved.experiment.method if hider == "none" else hider
-            return Rung(rung, None, None, stopped=f"{hider} has no settings for this rung: write `mildest`")
+            return ControlResult(rung, None, None, stopped=f"{hider} has no settings for this rung: write `mildest`")
         if beside is None or not beside.exchanges:
-            return Rung(rung, None, None, stopped="its probes were not recorded")
+            return ControlResult(rung, None, None, stopped="its probes were not recorded")
         solution, rows = self._attempt(plan, beside)
         values = [row["db"] for row in rows if row["db"] is not None]
         share = sum(row["recovered"] for row in rows) / max(1, len(rows))
         mean = sum(values) / len(values) if values else None
         reason = f"{share:.0%} of the examples reconstructed" + (f", {mean:.1f} dB on average" if values else "")
         passed = share >= EASY_SHARE
-        return Rung(rung, mean, passed, round(solution.seconds, 3), None if values else solution.stopped, reason)
+        return ControlResult(
+            rung, mean, passed, round(solution.seconds, 3), None if values else solution.stopped, reason
+        )
 
-    def consistency(self, job: Job, clients: Sequence[int], hidden: bool) -> Rung:
+    def consistency(self, job: AttackJob, clients: Sequence[int], hidden: bool) -> ControlResult:
         """Return whether the attacker's model of the client, at the true examples, gives the message.
 
         Args:
@@ -113,39 +115,41 @@ class Climb:
         """
         checked = self._job(job, MATCHED) if hidden else job
         if checked is None:
-            return Rung("consistency", None, None, stopped="no undefended probes were recorded")
+            return ControlResult("consistency", None, None, stopped="no undefended probes were recorded")
         if checked.ticket.group and not checked.ticket.colluding and self._cut(checked):
-            return Rung("consistency", None, None, stopped="secure aggregation cut the largest numbers off")
+            return ControlResult("consistency", None, None, stopped="secure aggregation cut the largest numbers off")
         compared: list[Agreement] = []
         for seen, known, truth in self._open(checked):
             if seen.client not in clients:
                 continue
             if known.model.unknown:
-                return Rung("consistency", None, None, stopped="clients keep tensors private")
+                return ControlResult("consistency", None, None, stopped="clients keep tensors private")
             shown, constants = known.model.observed(seen.sent)
             trial = known.model.gradient(truth.samples, truth.labels, {}, constants)
             rounding = resolution(seen.sent, seen.received, shown, known.steps) if known.weights else 0.0
             rounding += of_the_sum(shown, seen, known.weights, job)
             compared.append(agreement(shown, [trial], rounding))
         if not compared:
-            return Rung("consistency", None, None, stopped="none of its messages could be checked")
+            return ControlResult("consistency", None, None, stopped="none of its messages could be checked")
         worst = max(compared, key=lambda one: (one.outcome == "failed", one.outcome == "not possible", one.off))
         if worst.outcome == "not possible":
-            return Rung("consistency", None, None, stopped=worst.sentence.rstrip("."))
-        return Rung("consistency", None, worst.agrees, reason=worst.sentence)
+            return ControlResult("consistency", None, None, stopped=worst.sentence.rstrip("."))
+        return ControlResult("consistency", None, worst.agrees, reason=worst.sentence)
 
-    def _cut(self, job: Job) -> bool:
+    def _cut(self, job: AttackJob) -> bool:
         """Return whether secure aggregation clips any message of a job's sums."""
         ids = [id_ for exchange in job.exchanges for id_ in exchange.summed]
         seen = Recordings(job.recordings).observations(ids)
         return Protocol(0).cuts([one.sent for one in seen if one is not None])
 
-    def lost(self, job: Job) -> bool:
+    def lost(self, job: AttackJob) -> bool:
         """Return whether rounding may be as large as the message in half of a job's sums; so where none was seen."""
         errors = [of_the_sum(seen.sent, seen, known.weights, job) for seen, known, _ in self._open(job)]
         return not errors or median(errors) >= 1
 
-    def candidates(self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution) -> Identified | None:
+    def candidates(
+        self, job: AttackJob, attack: Attack, clients: Sequence[int], solution: JobResult
+    ) -> Identified | None:
         """Hold other data of the same client and classes against each message; None: it cannot be done.
 
         Args:
@@ -158,7 +162,7 @@ class Climb:
         if job.ticket.source != "probe" or job.ticket.pooled or not self._task.has_data:
             return None
         opened = [one for one in self._open(job) if one[0].client in clients]
-        most = min(_CANDIDATES, max(_LEAST, attack.budget.iterations * attack.budget.restarts // _SHARE))
+        most = min(_CANDIDATES, max(_LEAST, attack.cost.iterations * attack.cost.restarts // _SHARE))
         drawn = self._drawn(opened, most)
         results = _by_slot(job, solution)
 
@@ -169,14 +173,14 @@ class Climb:
             values = self._fits(job, attack, opened[message], guesses)
             if values is None:
                 seen, known, _ = opened[message]
-                return _apart(known.mechanism, results.get(seen.slot), guesses)
+                return _apart(known.operator, results.get(seen.slot), guesses)
             return [value.distance for value in values]
 
         def alike(message: int) -> np.ndarray:
             places = [opened[message][2].indices.numpy(), *drawn[message]]
             return numbered([self._task.examples("train", batch)[0].numpy() for batch in places])
 
-        return pointed([len(places) for places in drawn], explain, alike)
+        return candidate_test([len(places) for places in drawn], explain, alike)
 
     def _drawn(self, opened: Sequence[Opened], most: int) -> list[np.ndarray]:
         """Draw candidates for messages (n, B), as training indices; no example serves twice, and no victim at all."""
@@ -194,7 +198,7 @@ class Climb:
                 taken = np.append(taken, drawn[place])
         return drawn
 
-    def searched(self, job: Job, attack: Attack, clients: Sequence[int], solution: Solution) -> Searched | None:
+    def searched(self, job: AttackJob, attack: Attack, clients: Sequence[int], solution: JobResult) -> Searched | None:
         """Return the objective at the truth, at the reconstructions and at random guesses; None: it has no finite one.
 
         Args:
@@ -225,7 +229,7 @@ class Climb:
         return Searched(at_truth, median(reached), at_noise, short=short, total=len(values))
 
     def _fits(
-        self, job: Job, attack: Attack, opened: Opened, guesses: Sequence[Truth | Reconstruction]
+        self, job: AttackJob, attack: Attack, opened: Opened, guesses: Sequence[Truth | Reconstruction]
     ) -> list[Fit] | None:
         """Compute the attack's objective at some guesses; None: it has none, or cannot compute it."""
         seen, known, _ = opened
@@ -233,16 +237,16 @@ class Climb:
         placed = [g if isinstance(g, Reconstruction) else Reconstruction(g.samples, labels=g.labels) for g in guesses]
         try:
             return attack.objective(seen, known, placed, rng)
-        except (BadInput, NotApplicable):  # the search itself said so before
+        except (InputError, NotApplicableError):  # the search itself said so before
             return None
 
-    def _open(self, job: Job) -> list[Opened]:
+    def _open(self, job: AttackJob) -> list[Opened]:
         """Return the observations of a job with the knowledge granted about each, and the truth."""
         resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
         recordings = Recordings(job.recordings)
         try:
             seen = [o for o in observed(job, recordings, resolved.experiment) if o is not None]
-        except BadInput:  # a sum of no single model
+        except InputError:  # a sum of no single model
             return []
         uploads = [upload for upload in recordings.observations(job.uploads) if upload is not None]
         granted = grant(replace(job, device="cpu"), resolved, resolved.attacks[job.attack], seen, uploads)
@@ -258,11 +262,11 @@ class Climb:
 
     def _plan(self, rung: str) -> Plan | None:
         if rung not in self._plans:
-            changed = on_rung(self._resolved, rung)
+            changed = under_control(self._resolved, rung)
             self._plans[rung] = None if changed is None else self._plan_of(changed)
         return self._plans[rung]
 
-    def _job(self, job: Job, rung: str) -> Job | None:
+    def _job(self, job: AttackJob, rung: str) -> AttackJob | None:
         """Return the same attack on a rung beside the target."""
         plan = self._plan(rung)
         jobs = [] if plan is None else plan.jobs(job.ticket.at(rung))
@@ -270,7 +274,7 @@ class Climb:
         return matching[0] if matching else None
 
 
-def of_the_sum(shown: Tensors, seen: Observation, weights: bool, job: Job) -> float:
+def of_the_sum(shown: Tensors, seen: Observation, weights: bool, job: AttackJob) -> float:
     """Return the relative error of a mean or sum of a group that rounding explains: of the protocol, or the model."""
     ticket = job.ticket
     group = ticket.group if ticket.isolated is None else 1 / max(1, ticket.group)  # of an isolated client, the sum
@@ -288,7 +292,7 @@ def of_the_sum(shown: Tensors, seen: Observation, weights: bool, job: Job) -> fl
     return Quantiser().step / 2 * (sum(change.numel() for change in changes) / group) ** 0.5 / length
 
 
-def _by_slot(job: Job, solution: Solution) -> dict[int, Reconstruction]:
+def _by_slot(job: AttackJob, solution: JobResult) -> dict[int, Reconstruction]:
     return {e.slot: r for e, r in zip(job.exchanges, solution.reconstructions, strict=True) if r is not None}
 
 
@@ -302,7 +306,7 @@ def _apart(mechanism: object, result: Reconstruction | None, guesses: Sequence[T
     values = []
     for guess in guesses:
         labels = guess.labels if result.labels is None else result.labels
-        each = mechanism.apart(guess.samples, result.searched)
+        each = mechanism.augmentation_distance(guess.samples, result.searched)
         each = each.masked_fill(guess.labels[:, None] != labels[None, :], inf)
         values.append(float(each.min(1).values.square().sum()))
     return values

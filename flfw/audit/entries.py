@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from flfw.audit.jobs import Solution
+from flfw.audit.jobs import JobResult
 from flfw.audit.measures import statistics
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.reach import out_of_reach
 from flfw.audit.measures.rouge import GRAMS
 from flfw.audit.scorer import FLOORS, UNGUIDED, ScoreRow
-from flfw.audit.verdicts.conclude import MALICIOUS, POSITIVE, conclude
-from flfw.audit.verdicts.evidence import Evidence, Ladder, Searched
+from flfw.audit.verdicts.conclude import MALICIOUS, POSITIVE, verdict_on_attack
+from flfw.audit.verdicts.evidence import ControlResults, Evidence, Searched
 from flfw.audit.verdicts.sum_conclusion import SumFacts
 from flfw.rng import numpy_generator
 
@@ -60,10 +60,10 @@ class AuditedTarget:
 
 def entry(
     description: Mapping[str, Any],
-    solution: Solution,
+    solution: JobResult,
     rows: Sequence[ScoreRow],
     asked: int,
-    ladder: Ladder,
+    ladder: ControlResults,
     seed: int,
     target: AuditedTarget,
     untold: Sequence[ScoreRow] = (),
@@ -82,7 +82,7 @@ def entry(
     """
     failures = sum(row["failed"] for row in rows) + asked - len(rows)
     evidence = _evidence(description, rows, failures / asked, target, untold, seed)
-    word, cause, reason = conclude(ladder, evidence, target.sums, target.tampered_by, target.unread)
+    word, cause, reason = verdict_on_attack(ladder, evidence, target.sums, target.tampered_by, target.unread)
     if solution.stopped and word not in (*POSITIVE, MALICIOUS):
         reason = f"{reason} {description['attack']} gave nothing: {solution.stopped.rstrip('.')}."
     floors = FLOORS if _mean(rows, f"floor_{UNGUIDED}") is None else (*FLOORS, UNGUIDED)

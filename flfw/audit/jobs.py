@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from flfw.adversary.observation import Reconstruction
-from flfw.audit.membership_game.game import Game
+from flfw.audit.membership_game.game import MembershipGame
 from flfw.curves import Point
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
@@ -21,7 +21,7 @@ from flfw.formats.typed import from_json
 
 
 @dataclass(frozen=True)
-class Ticket:
+class ProbeSet:
     """A note that a group of probes is recorded.
 
     Attributes:
@@ -91,7 +91,7 @@ class Ticket:
         """Kind of the attacked messages: ``probe``, or ``update`` for the uploads of a round of training."""
         return "update" if self.point.partition("-")[0] == UPLOAD else "probe"
 
-    def in_sums(self, group: int, curve: str, colluding: int = 0, isolated: int | None = None) -> Ticket:
+    def in_sums(self, group: int, curve: str, colluding: int = 0, isolated: int | None = None) -> ProbeSet:
         """Return the ticket of sums of these probes over so many clients each, as a point of a curve or of none.
 
         Args:
@@ -106,18 +106,18 @@ class Ticket:
         seen = replace(self, curve=curve, vantage=vantage, **sizes)
         return replace(seen, point=f"{self.point}{seen._mark}")
 
-    def outside(self) -> Ticket:
+    def outside(self) -> ProbeSet:
         """Return the ticket of one who sees none of these probes, but the model that they were made with."""
         return replace(self, vantage=OUTSIDER, point=f"{self.point}-{OUTSIDER}")
 
-    def at(self, rung: str) -> Ticket:
+    def at(self, rung: str) -> ProbeSet:
         """Return the ticket of the same probes on a rung beside the target; see `flfw.audit.rungs`."""
         return replace(self, rung=rung, point=f"{self.point}-{rung}")
 
 
 FRESH = ("control", "easy")
 """Rungs on a fresh network."""
-EASY = Ticket("easy", 0, "", 1, 1, "easy")
+EASY = ProbeSet("easy", 0, "", 1, 1, "easy")
 """Ticket of the ladder's middle rung, which is attacked once."""
 UPLOAD = "update"
 """Point of uploads: what clients send in a round of training."""
@@ -125,18 +125,18 @@ EXAMPLE = "example"
 """Point of probes whose answer, one example's gradient, stays on the client's own disk."""
 
 
-def ticket_of(point: Point, server_round: int) -> Ticket:
+def target_probe_set(point: Point, server_round: int) -> ProbeSet:
     """Return the ticket of the target's probes of one point after a round."""
-    return Ticket("target", server_round, point.curve, point.batch, point.steps, point.name)
+    return ProbeSet("target", server_round, point.curve, point.batch, point.steps, point.name)
 
 
-def tickets_of(experiment: Experiment, server_round: int) -> list[Ticket]:
+def round_probe_sets(experiment: Experiment, server_round: int) -> list[ProbeSet]:
     """Return the tickets of the probes after an audited round: the target, its curves, one example on the client."""
     if experiment.audit_source == "update" and not experiment.record:
         return []
-    tickets = [ticket_of(point, server_round) for point in experiment.points]
+    tickets = [target_probe_set(point, server_round) for point in experiment.points]
     if "client_example" in experiment.vantage:
-        tickets.append(Ticket("target", server_round, "", 1, 1, EXAMPLE))
+        tickets.append(ProbeSet("target", server_round, "", 1, 1, EXAMPLE))
     return tickets
 
 
@@ -176,7 +176,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Job:
+class AttackJob:
     """An attack on the probes of a ticket, with all its grants.
 
     Attributes:
@@ -202,7 +202,7 @@ class Job:
     """
 
     attack: str
-    ticket: Ticket
+    ticket: ProbeSet
     exchanges: tuple[Exchange, ...]
     recordings: Path
     run_config: dict[str, Any]
@@ -219,7 +219,7 @@ class Job:
     uploads: tuple[str, ...] = ()
     earlier: tuple[str, ...] = ()
     examples: tuple[tuple[int, int], ...] = ()
-    game: Game | None = None
+    game: MembershipGame | None = None
 
     def __post_init__(self) -> None:
         require(all(size >= 1 for size in self.shape), "sizes >= 1 of a job's inputs", shape=self.shape)
@@ -236,7 +236,7 @@ class Job:
         return json.dumps(asdict(self) | {"recordings": str(self.recordings)}, indent=1).encode()
 
     @classmethod
-    def from_json(cls, data: bytes) -> Job:
+    def from_json(cls, data: bytes) -> AttackJob:
         """Read a job from the output of `to_json`.
 
         Raises:
@@ -245,7 +245,7 @@ class Job:
         return from_json(data, cls, "a job of the attacks' queue", "start the audit again")
 
 
-def alone(job: Job, exchange: Exchange) -> Job:
+def alone(job: AttackJob, exchange: Exchange) -> AttackJob:
     """Return a job's attack on the clients of one sum, each with its own examples, for an attack that tells them apart.
 
     Args:
@@ -264,7 +264,7 @@ def alone(job: Job, exchange: Exchange) -> Job:
 
 
 @dataclass(frozen=True)
-class Solution:
+class JobResult:
     """Result of a job.
 
     Attributes:
@@ -290,14 +290,14 @@ class Solution:
     scores: tuple[tuple[int, str, tuple[float | None, ...]], ...] = ()
 
 
-def failed(job: Job, why: str) -> Solution:
+def failed(job: AttackJob, why: str) -> JobResult:
     """Return the solution of a job without a result."""
-    return Solution(digest(job), (None,) * len(job.exchanges), stopped=why)
+    return JobResult(digest(job), (None,) * len(job.exchanges), stopped=why)
 
 
-def solved(job: Job, reconstructions: Sequence[Reconstruction | None], seconds: float, **more: Any) -> Solution:
+def solved(job: AttackJob, reconstructions: Sequence[Reconstruction | None], seconds: float, **more: Any) -> JobResult:
     """Return the solution of a job, with its reconstructions on the CPU."""
-    return Solution(digest(job), tuple(f and _on_cpu(f) for f in reconstructions), seconds=seconds, **more)
+    return JobResult(digest(job), tuple(f and _on_cpu(f) for f in reconstructions), seconds=seconds, **more)
 
 
 def _on_cpu(reconstruction: Reconstruction) -> Reconstruction:
@@ -314,6 +314,6 @@ def _inputs(samples: torch.Tensor) -> torch.Tensor:
     return samples.detach().to("cpu", torch.float32, copy=True).contiguous()
 
 
-def digest(job: Job) -> str:
+def digest(job: AttackJob) -> str:
     """Return the SHA-256 of a job's file, which links a solution to its job."""
     return hashlib.sha256(job.to_json()).hexdigest()

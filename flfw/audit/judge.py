@@ -13,29 +13,29 @@ import numpy as np
 from flfw.adversary.observation import Observation, Truth
 from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import relies_on_noise
-from flfw.audit.climb import Climb
+from flfw.audit.climb import ControlRunner
 from flfw.audit.entries import AuditedTarget, entry
-from flfw.audit.jobs import Job, Solution, Ticket
+from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
 from flfw.audit.measures.class_inference import PRESENT, Inference
 from flfw.audit.measures.identification import Identified
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.plan import Plan
 from flfw.audit.rungs import MATCHED, TOLD
 from flfw.audit.scorer import Scorer, ScoreRow
-from flfw.audit.standing import Standing, standing, unseen
-from flfw.audit.verdicts.evidence import CONTROL_DB, EASY_SHARE, Ladder, Rung, Searched
+from flfw.audit.standing import ThreatModel, standing, unseen
+from flfw.audit.verdicts.evidence import CONTROL_DB, EASY_SHARE, ControlResult, ControlResults, Searched
 from flfw.audit.verdicts.sum_conclusion import SumFacts
 from flfw.experiment import PEER
 from flfw.inversion.closed_form.linear import linear_inputs
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import numpy_generator
 from flfw.task import Task
 
-_NOT_ATTACKED = Rung("easy", None, False, stopped="it was not attacked")
+_NOT_ATTACKED = ControlResult("easy", None, False, stopped="it was not attacked")
 
 
 @final
-class Judge:
+class EntryBuilder:
     """Author of the entries of one audit.
 
     Args:
@@ -50,16 +50,18 @@ class Judge:
         below: the easy rung of each attack, by its name, once it was climbed.
     """
 
-    def __init__(self, plan: Plan, task: Task, climb: Climb, scorer: Scorer, control: Rung, settings: int) -> None:
+    def __init__(
+        self, plan: Plan, task: Task, climb: ControlRunner, scorer: Scorer, control: ControlResult, settings: int
+    ) -> None:
         self._plan, self._task, self._climb, self._scorer = plan, task, climb, scorer
         self._control, self._settings = control, settings
         self._resolved, self._experiment = plan.resolved, plan.resolved.experiment
         self._named = plan.attacks
-        self.below: dict[str, Rung] = {}
+        self.below: dict[str, ControlResult] = {}
         self._recovered_alone: dict[tuple[str, str, bool, str, int, str], float] = {}
 
     def entries(
-        self, job: Job, solution: Solution, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow]
+        self, job: AttackJob, solution: JobResult, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow]
     ) -> list[dict[str, Any]]:
         """Return an entry for each vantage and defence; an adaptive job covers only defences that it can adapt to."""
         entries = []
@@ -87,7 +89,7 @@ class Judge:
             entries.append(entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other))
         return entries
 
-    def _sums(self, job: Job, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
+    def _sums(self, job: AttackJob, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
         """Return the facts of a job's sums; those with one client left are attacked first, and kept for the others."""
         ticket = job.ticket
         if not ticket.group:
@@ -99,7 +101,7 @@ class Judge:
         size, lost = ticket.group + ticket.colluding, computed and self._climb.lost(job)
         return SumFacts(size, self._colluding(ticket), self._recovered_alone.get(at), self._untried(), computed, lost)
 
-    def _colluding(self, ticket: Ticket) -> int:
+    def _colluding(self, ticket: ProbeSet) -> int:
         """Return the number of clients of a sum that work together with the attacker."""
         return ticket.colluding or min(self._experiment.colluding, ticket.group - 1)
 
@@ -107,15 +109,15 @@ class Judge:
         """Return in words the kinds of attacks without which a failure on sums is no evidence."""
         ran = [attack for attack in self._named.values() if attack.reconstructs]
         kinds = {
-            "closed form": any(attack.budget.iterations == 0 for attack in ran),
-            "search": any(attack.budget.iterations > 0 for attack in ran),
+            "closed form": any(attack.cost.iterations == 0 for attack in ran),
+            "search": any(attack.cost.iterations > 0 for attack in ran),
             "attack on membership": bool(self._resolved.membership),
         }
         return tuple(kind for kind, tried in kinds.items() if not tried)
 
-    def _ladder(self, job: Job, defence: str, stands: Standing, rows: Sequence[ScoreRow]) -> Ladder:
+    def _ladder(self, job: AttackJob, defence: str, stands: ThreatModel, rows: Sequence[ScoreRow]) -> ControlResults:
         """Climb as far as the verdict needs it: the rungs beside a target only where its failure could count."""
-        ladder = Ladder(self._control, self.below.get(job.attack, _NOT_ATTACKED))
+        ladder = ControlResults(self._control, self.below.get(job.attack, _NOT_ATTACKED))
         if not stands.adaptive:
             return ladder
         hidden = stands.hidden_by is not None
@@ -129,7 +131,7 @@ class Judge:
         return replace(ladder, told=mild, matched=self._climb.beside(job, MATCHED))
 
     def _searched(
-        self, job: Job, defence: str, stands: Standing, solution: Solution, rows: Sequence[ScoreRow]
+        self, job: AttackJob, defence: str, stands: ThreatModel, solution: JobResult, rows: Sequence[ScoreRow]
     ) -> Searched | None:
         """Return the attack's objective at the truth and at its results, where nothing was recovered."""
         if not stands.adaptive or any(row["recovered"] for row in rows):
@@ -137,7 +139,7 @@ class Judge:
         return self._climb.searched(job, self._named[job.attack], self._clients(job, defence), solution)
 
     def _pointed(
-        self, job: Job, defence: str, stands: Standing, solution: Solution, rows: Sequence[ScoreRow]
+        self, job: AttackJob, defence: str, stands: ThreatModel, solution: JobResult, rows: Sequence[ScoreRow]
     ) -> Identified | None:
         """Hold candidates against the messages, where something hides the data and nothing was recovered.
 
@@ -147,19 +149,19 @@ class Judge:
             return None
         return self._climb.candidates(job, self._named[job.attack], self._clients(job, defence), solution)
 
-    def _expected(self, job: Job, stands: Standing) -> float | None:
+    def _expected(self, job: AttackJob, stands: ThreatModel) -> float | None:
         """Return the share that the attack's theory expects of an undefended probe of one step; None: there is none."""
         plain = job.ticket.source == "probe" and job.ticket.steps == 1 and stands.hidden_by is None
         attack = self._named[job.attack]
         batch = job.ticket.batch // (job.ticket.group or 1) if attack.of_sums else job.ticket.batch
         return attack.expected_share(batch) if plain else None
 
-    def _clients(self, job: Job, defence: str) -> list[int]:
+    def _clients(self, job: AttackJob, defence: str) -> list[int]:
         """Return the clients with a defence among those whose messages a job attacks."""
         seen = dict.fromkeys(exchange.client for exchange in job.exchanges)
         return [client for client in seen if self._plan.defence_of(client) == defence]
 
-    def _presence(self, solution: Solution, defence: str) -> dict[str, float] | None:
+    def _presence(self, solution: JobResult, defence: str) -> dict[str, float] | None:
         """Return how often the classes inferred for clients are right, beside the better constant answer."""
         inferred = [(client, held) for client, held in solution.present if self._plan.defence_of(client) == defence]
         if not inferred:
@@ -170,13 +172,13 @@ class Judge:
         right = float(np.mean([np.array(held) == true for (_, held), true in zip(inferred, truth, strict=True)]))
         return {"clients": len(inferred), "right": right, "null": max(share, 1 - share)}
 
-    def inferred(self, jobs: Sequence[tuple[Job, Solution]]) -> list[dict[str, Any]]:
+    def inferred(self, jobs: Sequence[tuple[AttackJob, JobResult]]) -> list[dict[str, Any]]:
         """Return an entry for each attack and defence on the inferred classes of the clients, over all rounds.
 
         Args:
             jobs: the static jobs on targets, with their solutions.
         """
-        cases: dict[tuple[str, str], list[tuple[Job, Solution]]] = defaultdict(list)
+        cases: dict[tuple[str, str], list[tuple[AttackJob, JobResult]]] = defaultdict(list)
         for job, solution in jobs:
             answers = dict([*solution.present, *solution.shares])
             if answers or not self._named[job.attack].reconstructs:
@@ -189,7 +191,7 @@ class Judge:
         tests = sum(map(len, compared)) or 1
         return [one.entry(its, tests, rng) for one, its in zip(inferences, compared, strict=True)]
 
-    def _inference(self, defence: str, solved: Sequence[tuple[Job, Solution]]) -> Inference:
+    def _inference(self, defence: str, solved: Sequence[tuple[AttackJob, JobResult]]) -> Inference:
         """Join the inferences of an attack in all rounds, of clients with one defence: the mean over the rounds."""
         (job, first), task, classes = solved[0], self._task, self._task.dataset.classes
         shares = self._means(defence, [solution.shares for _, solution in solved])
@@ -221,7 +223,7 @@ class Judge:
                 answers[client].append(values)
         return {client: np.mean(values, axis=0) for client, values in answers.items()}
 
-    def _asked(self, job: Job, defence: str) -> int:
+    def _asked(self, job: AttackJob, defence: str) -> int:
         """Return the number of examples that a job should give: also those of probes that were not recorded."""
         if job.ticket.source == "update":
             return sum(e.examples or 0 for e in job.exchanges if self._plan.defence_of(e.client) == defence)
@@ -233,7 +235,7 @@ class Judge:
             slots = [slot for slot in slots if alone is None or slot % clients == alone]
         return job.ticket.batch * sum(self._plan.defence_of(slot % clients) == defence for slot in slots)
 
-    def _about(self, job: Job, vantage: str, defence: str, stands: Standing) -> dict[str, Any]:
+    def _about(self, job: AttackJob, vantage: str, defence: str, stands: ThreatModel) -> dict[str, Any]:
         return {
             "attack": job.attack,
             "adaptive": stands.adaptive,
@@ -251,12 +253,12 @@ class Judge:
             "group": job.ticket.group + job.ticket.colluding or None,
             "colluding": self._colluding(job.ticket) if job.ticket.group else None,
             "mode": "train",
-            **asdict(self._named[job.attack].budget),
+            **asdict(self._named[job.attack].cost),
             "seeds": [self._experiment.seed],
         }
 
 
-def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: Inputs) -> Rung:
+def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: InputSpec) -> ControlResult:
     """Run the closed form on softmax regression: it must recover the example of every usable recording.
 
     Args:
@@ -270,10 +272,10 @@ def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: Inp
         guess = (raw.view(1, *inputs.shape) * inputs.std + inputs.mean).nan_to_num(nan=0.5)
         values.append(psnr(truth.samples[0].numpy(), guess[0].numpy()))
     all_recovered = 2 * len(values) > asked and all(value >= CONTROL_DB for value in values)
-    return Rung("control", _mean_psnr(values), all_recovered)
+    return ControlResult("control", _mean_psnr(values), all_recovered)
 
 
-def easy(rows: Sequence[ScoreRow], asked: int, solution: Solution) -> Rung:
+def easy(rows: Sequence[ScoreRow], asked: int, solution: JobResult) -> ControlResult:
     """Return the result of an attack on the fresh network; failed and missing examples count as not recovered.
 
     Args:
@@ -284,12 +286,12 @@ def easy(rows: Sequence[ScoreRow], asked: int, solution: Solution) -> Rung:
     share = sum(row["recovered"] for row in rows) / asked
     values = [row["db"] for row in rows if row["db"] is not None]
     stopped = solution.stopped or (None if values else "no example gave a result")
-    return Rung(
+    return ControlResult(
         "easy", _mean_psnr(values) if values else None, share >= EASY_SHARE, round(solution.seconds, 3), stopped
     )
 
 
-def easy_words(rows: Sequence[ScoreRow], below: Rung) -> str:
+def easy_words(rows: Sequence[ScoreRow], below: ControlResult) -> str:
     """Return the result of the easy rung in some words; decibels are for images alone."""
     if below.stopped or below.psnr is None:
         return below.stopped or "no example gave a result"

@@ -16,14 +16,14 @@ from flfw.adversary.peer_view import others_mean
 from flfw.adversary.sums import Protocol, isolated, pooled
 from flfw.adversary.upload import Upload
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import Job, Ticket
-from flfw.audit.probe import ladder_net
+from flfw.audit.jobs import AttackJob, ProbeSet
+from flfw.audit.probe import control_net
 from flfw.audit.rungs import undefended
 from flfw.data.feed import raw
 from flfw.experiment import Experiment
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.messages.sharing import matches
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.pipeline import tampering_of
 from flfw.recording.reader import Recordings
@@ -52,9 +52,9 @@ MOST_SEARCHED = 512
 
 def unrolled(
     resolved: Resolved,
-    ticket: Ticket,
+    ticket: ProbeSet,
     attack: Attack,
-    operator: Operator | Automatic | None,
+    operator: Operator | DifferentiableDefence | None,
     order: Order | None = None,
 ) -> LocalSteps | None:
     """Return the local steps of a target, if there are several and the attack searches through them all.
@@ -80,7 +80,7 @@ def unrolled(
     return replace(local, order=order) if bearable else None
 
 
-def observed(job: Job, recordings: Recordings, experiment: Experiment) -> list[Observation | None]:
+def observed(job: AttackJob, recordings: Recordings, experiment: Experiment) -> list[Observation | None]:
     """Return the attacker's observation of each exchange: a client's message, or the mean that a sum of several gives.
 
     Args:
@@ -117,7 +117,7 @@ def protocol(seed: int, server_round: int, slot: int) -> Protocol:
 
 
 def grant(
-    job: Job,
+    job: AttackJob,
     resolved: Resolved,
     attack: Attack,
     seen: Sequence[Observation],
@@ -143,11 +143,13 @@ def grant(
     resolved = resolved.with_input_space(job.shape, job.classes)
     experiment = resolved.experiment
     device = device_of(job.device == "cuda")
-    inputs = Inputs.from_constants(job.shape, job.mean, job.std).to(device)
+    inputs = InputSpec.from_constants(job.shape, job.mean, job.std).to(device)
     exchanges = {exchange.slot: exchange for exchange in job.exchanges}
     common = {"public": granted_public(job, device), "start": _start(job, resolved, device)}
     uploaded = {upload.client: on_device(upload.sent, device) for upload in uploads}
-    models: dict[tuple[int, bool, bool, Order | None], tuple[VictimModel, Operator | Automatic | None, bool]] = {}
+    models: dict[
+        tuple[int, bool, bool, Order | None], tuple[VictimModel, Operator | DifferentiableDefence | None, bool]
+    ] = {}
     observations, knowledge = [], []
     for o in seen:
         asked = exchanges[o.slot]
@@ -174,7 +176,7 @@ def grant(
     return observations, knowledge
 
 
-def granted_uploads(job: Job, resolved: Resolved, seen: Sequence[Observation]) -> list[Upload]:
+def granted_uploads(job: AttackJob, resolved: Resolved, seen: Sequence[Observation]) -> list[Upload]:
     """Return the readable uploads of a job on its device, with the knowledge granted about each.
 
     Args:
@@ -184,7 +186,7 @@ def granted_uploads(job: Job, resolved: Resolved, seen: Sequence[Observation]) -
     """
     resolved = resolved.with_input_space(job.shape, job.classes)
     device, numbers = device_of(job.device == "cuda"), dict(job.examples)
-    inputs, public = Inputs.from_constants(job.shape, job.mean, job.std).to(device), granted_public(job, device)
+    inputs, public = InputSpec.from_constants(job.shape, job.mean, job.std).to(device), granted_public(job, device)
     models, granted = dict[int, VictimModel](), []
     for upload in seen:
         if (like := id(upload.received)) not in models:
@@ -205,7 +207,7 @@ def _training(resolved: Resolved, examples: int) -> LocalSteps | None:
 
 def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:
     """Return an attack's result after the known change of the data was undone; a failed search stays as it is."""
-    mechanism, samples = known.mechanism, result.samples
+    mechanism, samples = known.operator, result.samples
     if not isinstance(mechanism, DataOperator) or not bool(samples.isfinite().all()):
         return result
     public = None if known.public is None else known.public.samples
@@ -216,7 +218,7 @@ def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:
     return replace(result, samples=undone, searched=samples, unguided=unguided)
 
 
-def granted_public(job: Job, device: torch.device) -> Examples | None:
+def granted_public(job: AttackJob, device: torch.device) -> Examples | None:
     """Return the public data of a job on a device; None: it grants none."""
     if job.public is None:
         return None
@@ -224,7 +226,7 @@ def granted_public(job: Job, device: torch.device) -> Examples | None:
     return Examples(raw(held["samples"]).to(device), held["labels"].to(device))
 
 
-def _start(job: Job, resolved: Resolved, device: torch.device) -> Tensors | None:
+def _start(job: AttackJob, resolved: Resolved, device: torch.device) -> Tensors | None:
     """Return every client's private tensors before training, built from the run's seed as a client builds them."""
     if not job.start:
         return None
@@ -235,11 +237,11 @@ def _start(job: Job, resolved: Resolved, device: torch.device) -> Tensors | None
 
 
 def _victim(
-    job: Job,
+    job: AttackJob,
     resolved: Resolved,
     seen: Observation,
-    inputs: Inputs,
-    operator: Operator | Automatic | None,
+    inputs: InputSpec,
+    operator: Operator | DifferentiableDefence | None,
     local: LocalSteps | None,
     by_batch: bool,
 ) -> VictimModel:
@@ -257,13 +259,15 @@ def _victim(
     return model if local is None else SteppedVictim(model, received, local)
 
 
-def _everything(job: Job, resolved: Resolved, seen: Observation, received: Tensors, inputs: Inputs) -> VictimModel:
-    net = ladder_net(seen.rung, resolved.experiment, resolved.build_net).to(inputs.mean.device)
+def _everything(
+    job: AttackJob, resolved: Resolved, seen: Observation, received: Tensors, inputs: InputSpec
+) -> VictimModel:
+    net = control_net(seen.rung, resolved.experiment, resolved.build_net).to(inputs.mean.device)
     return PlainVictim(net, received, ("*",), inputs)
 
 
 def _what_the_method_shares(
-    job: Job, resolved: Resolved, seen: Observation, received: Tensors, inputs: Inputs
+    job: AttackJob, resolved: Resolved, seen: Observation, received: Tensors, inputs: InputSpec
 ) -> VictimModel:
     method, settings = resolved.method, resolved.settings
     with initialising(resolved.experiment.seed, "attacker"):

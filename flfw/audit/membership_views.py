@@ -11,15 +11,15 @@ from safetensors.torch import load_file
 
 from flfw.adversary.membership_attack import MembershipView
 from flfw.adversary.observation import Observation
-from flfw.audit.adaptation import Hiding, hiding
-from flfw.audit.jobs import Job, Ticket
+from flfw.audit.adaptation import Protection, hiding
+from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.knowledge import granted_public, hidden, on_device, protocol
-from flfw.audit.membership_game.game import Game, views
+from flfw.audit.membership_game.game import MembershipGame, views
 from flfw.audit.membership_game.membership_audit import MembershipRequest
 from flfw.audit.membership_game.request import TARGET
-from flfw.audit.probe import ladder_net
+from flfw.audit.probe import control_net
 from flfw.data.feed import raw
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.resolve import Resolved
 from flfw.rng import initialising
@@ -30,7 +30,9 @@ from flfw.victims.operator import MethodOperator, Operator
 from flfw.victims.victim import PlainVictim, VictimModel
 
 
-def game_views(job: Job, game: Game, resolved: Resolved, seen: Sequence[Observation]) -> Iterator[MembershipView]:
+def game_views(
+    job: AttackJob, game: MembershipGame, resolved: Resolved, seen: Sequence[Observation]
+) -> Iterator[MembershipView]:
     """Yield the views of a membership game on the job's device.
 
     Args:
@@ -41,13 +43,13 @@ def game_views(job: Job, game: Game, resolved: Resolved, seen: Sequence[Observat
     """
     resolved = resolved.with_input_space(job.shape, job.classes)
     device = device_of(job.device == "cuda")
-    inputs = Inputs.from_constants(job.shape, job.mean, job.std).to(device)
+    inputs = InputSpec.from_constants(job.shape, job.mean, job.std).to(device)
     public = granted_public(job, device)
     assert public is not None, "every game grants public data"
 
     def model(received: Tensors) -> VictimModel:
         if game.easy:
-            net = ladder_net("easy", resolved.experiment, resolved.build_net).to(device)
+            net = control_net("easy", resolved.experiment, resolved.build_net).to(device)
             return PlainVictim(net, received, ("*",), inputs)
         with initialising(resolved.experiment.seed, "attacker"):
             built = resolved.build_model().to(device)
@@ -67,15 +69,15 @@ def game_views(job: Job, game: Game, resolved: Resolved, seen: Sequence[Observat
         received = moved.setdefault(id(one.received), on_device(one.received, device))
         brought.append(replace(one, sent=on_device(one.sent, device), received=received))
     held = {name: raw(value) if name == "samples" else value for name, value in load_file(game.file).items()}
-    known = Informed(resolved, game, job.attack, job.vantage)
+    known = InformedAttacker(resolved, game, job.attack, job.vantage)
     of_sums = partial(protocol, resolved.experiment.seed)
     for view in views(game, held, brought, public, model, local, of_sums):
-        yield known.told(view) if job.adaptive else view
+        yield known.with_operators(view) if job.adaptive else view
 
 
 @final
 @dataclass(frozen=True)
-class Informed:
+class InformedAttacker:
     """Knowledge of an attacker on membership about the mechanisms that hide the data of a run's clients.
 
     Attributes:
@@ -86,7 +88,7 @@ class Informed:
     """
 
     resolved: Resolved
-    game: Game
+    game: MembershipGame
     attack: str
     vantage: str = "server"
 
@@ -106,7 +108,11 @@ class Informed:
     def missed(self, client: int) -> str:
         """Name the parts that the model of a client's messages leaves out; empty: none."""
         hides, operator = self._hiding(client, 1), self.operator(client, 1)
-        parts = [hides.left_out, hides.beside, operator.missed if isinstance(operator, MethodOperator) else ""]
+        parts = [
+            hides.left_out,
+            hides.beside,
+            operator.unmodelled_clause if isinstance(operator, MethodOperator) else "",
+        ]
         if hides.how != "nothing to adapt to" and operator is None:
             parts.append(f"what {hides.by} does")
         if kept := hidden(self.resolved):
@@ -115,7 +121,7 @@ class Informed:
             parts.append(f"the private tensors ({names}), {instead}")
         return " and ".join(filter(None, parts))
 
-    def told(self, view: MembershipView) -> MembershipView:
+    def with_operators(self, view: MembershipView) -> MembershipView:
         """Return a view with the mechanism of each round."""
         rounds = tuple(replace(one, mechanism=self.operator(view.client, one.round)) for one in view.rounds)
         return replace(view, rounds=rounds, adaptive=True, replaced="" if self.game.easy else self.replaced)
@@ -129,11 +135,11 @@ class Informed:
         operator = hides.through(-self.game.lr * self.game.steps[place])
         return operator if isinstance(operator, Operator) and operator.passes else None
 
-    def _hiding(self, client: int, server_round: int) -> Hiding:
+    def _hiding(self, client: int, server_round: int) -> Protection:
         place, experiment = self.game.clients.index(client), self.resolved.experiment
         batch = min([experiment.batch_size, *self.game.examples[place : place + 1]])
         rung = "easy" if self.game.easy else "target"
-        ticket = Ticket(rung, server_round, "", batch, self.game.steps[place], "membership")
+        ticket = ProbeSet(rung, server_round, "", batch, self.game.steps[place], "membership")
         return hiding(self.resolved, ticket, self.vantage, client in experiment.defended_partitions)
 
 
@@ -146,7 +152,7 @@ def with_informed(resolved: Resolved, asked: Sequence[MembershipRequest]) -> lis
     """
     by_server = [one for one in asked if one.game.vantage == "server"]
     targets = [one for one in by_server if one.kind == TARGET]
-    informed = {one.attack: Informed(resolved, one.game, one.attack).clients for one in targets}
+    informed = {one.attack: InformedAttacker(resolved, one.game, one.attack).clients for one in targets}
     more = [
         replace(one, adaptive=True, game=one.game if one.game.easy else one.game.among(informed[one.attack]))
         for one in by_server

@@ -12,10 +12,10 @@ from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Truth, key
 from flfw.adversary.sums import groups_of
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import EASY, UPLOAD, Exchange, Job, Ticket, tickets_of
+from flfw.audit.jobs import EASY, UPLOAD, AttackJob, Exchange, ProbeSet, round_probe_sets
 from flfw.audit.knowledge import hidden
 from flfw.audit.membership_game.request import MembershipRequest
-from flfw.audit.membership_views import Informed
+from flfw.audit.membership_views import InformedAttacker
 from flfw.audit.uploads import is_audited, read_truth, ticket_of_uploads, upload_key
 from flfw.curves import GROUP
 from flfw.experiment import AGGREGATE, FREE_ON_RESUME, OUTSIDER, PEER, VANTAGES, Experiment
@@ -56,18 +56,18 @@ class Plan:
         self.attacks, self._note = attacks, note
         self._public = public
 
-    def tickets(self, last: int | None = None) -> list[Ticket]:
+    def tickets(self, last: int | None = None) -> list[ProbeSet]:
         """Return the tickets, without the control, that this audit attacks in a run that ended after round ``last``.
 
         Without ``last``, the run is taken to be complete. Jobs are the same either way: they hold the requested
         experiment, which clients and attacks both use.
         """
         audited = self._experiment.audited_by(self._experiment.rounds if last is None else last)
-        probed = [EASY, *(ticket for r in audited for ticket in tickets_of(self._experiment, r))]
+        probed = [EASY, *(ticket for r in audited for ticket in round_probe_sets(self._experiment, r))]
         sent = [ticket for r in audited if is_audited(self._experiment, r) for ticket in self._uploads(r)]
         return [ticket for ticket in probed + sent if self.vantages(ticket) or self.sums(ticket)]
 
-    def _uploads(self, server_round: int) -> list[Ticket]:
+    def _uploads(self, server_round: int) -> list[ProbeSet]:
         """Return the ticket of a round's uploads; none without any truth."""
         truths = [self._truth_of(line["client"], server_round) for line in self._upload_lines(server_round)]
         known = [truth for truth in truths if truth is not None]
@@ -84,7 +84,7 @@ class Plan:
     def _truth_of(self, client: int, server_round: int) -> Truth | None:
         return read_truth(self._source / "truth", upload_key(server_round, client))
 
-    def vantages(self, ticket: Ticket) -> list[str]:
+    def vantages(self, ticket: ProbeSet) -> list[str]:
         """Return the requested vantages that see a ticket's probes; attackers at all of them see the same bytes."""
         if ticket.fresh:
             return ["server"]
@@ -93,7 +93,7 @@ class Plan:
         single, on_client = [v for v in VANTAGES if v not in (AGGREGATE, PEER, OUTSIDER)], ticket.on_client
         return [v for v in single if v in self._experiment.vantage and (v == "client_example") == on_client]
 
-    def sums(self, ticket: Ticket) -> list[Ticket]:
+    def sums(self, ticket: ProbeSet) -> list[ProbeSet]:
         """Return the tickets of the views of those who see none of a ticket's messages by itself.
 
         Sums are in the order of their sizes; of a peer's there are only those with another client in them. An outsider
@@ -110,7 +110,7 @@ class Plan:
         last = OUTSIDER in asked.vantage and ticket.round == max(asked.audited) and not ticket.curve
         return [*seen, *([ticket.outside()] if last else [])]
 
-    def jobs(self, ticket: Ticket) -> list[Job]:
+    def jobs(self, ticket: ProbeSet) -> list[AttackJob]:
         """Return every attack on a ticket's recordings and on their sums, and the adaptive forms that there are.
 
         An adaptive job grants the clients' defence, or the method's own operation for privacy.
@@ -120,7 +120,7 @@ class Plan:
         """
         return [job for each in (ticket, *self.sums(ticket)) for job in self._jobs(each)]
 
-    def _jobs(self, ticket: Ticket) -> list[Job]:
+    def _jobs(self, ticket: ProbeSet) -> list[AttackJob]:
         if ticket.rung == "control" or not self.vantages(ticket):
             return []
         exchanges, updates = self._exchanges(ticket), self._experiment.audit_source == "update"
@@ -148,11 +148,11 @@ class Plan:
         probed = {self.defence_of(slot % self._experiment.clients) for slot in range(self._experiment.images)}
         return sorted(probed, key=lambda defence: defence == "none")
 
-    def defences_of(self, job: Job) -> list[str]:
+    def defences_of(self, job: AttackJob) -> list[str]:
         """Return the defences whose clients a job attacks; an adaptive one leaves out those that need no adaptation."""
         return [d for d in self.defences() if not job.adaptive or self.adapts(job.ticket, d)]
 
-    def adapts(self, ticket: Ticket, defence: str) -> bool:
+    def adapts(self, ticket: ProbeSet, defence: str) -> bool:
         """Return whether an informed attacker can adapt to clients with this defence, or with ``none``.
 
         What each client does to its own message is not done to the sum of several.
@@ -160,7 +160,7 @@ class Plan:
         return ticket.group <= 1 and hiding(self.resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
 
     @property
-    def hides(self) -> str | None:
+    def protecting_method(self) -> str | None:
         """Name of the method, if an operation of its own or tensors that clients keep hide the data; None: neither."""
         mechanism = self.resolved.method.mechanism
         is_its_own = mechanism.__func__ is not Method.mechanism.__func__  # type: ignore[attr-defined]
@@ -168,29 +168,29 @@ class Plan:
 
     def missed(self, asked: MembershipRequest, client: int) -> str:
         """Name the parts that an informed attacker's model of a client's messages leaves out; empty: none."""
-        return Informed(self.resolved, asked.game, asked.attack).missed(client)
+        return InformedAttacker(self.resolved, asked.game, asked.attack).missed(client)
 
     def unread(self, attack: str) -> str:
         """Name the running statistics that clients send and an attack on membership does not read; empty: none."""
         return "" if self.resolved.membership[attack].reads_statistics else self.resolved.unread_statistics
 
-    def game_job(self, asked: MembershipRequest) -> Job:
+    def game_job(self, asked: MembershipRequest) -> AttackJob:
         """Return the job of a membership game: the uploads that are granted, the candidates and public data."""
         game = asked.game
         rung, read = "easy" if game.easy else "target", max(asked.rounds, default=0)
-        ticket = Ticket(rung, read, "", 1, 1, "-".join(filter(None, ["membership", asked.name])))
+        ticket = ProbeSet(rung, read, "", 1, 1, "-".join(filter(None, ["membership", asked.name])))
         exchanges = tuple(Exchange(line["id"], line["client"], slot, None) for slot, line in enumerate(asked.lines))
         grants = {"public": self._public(), "vantage": game.vantage, "adaptive": asked.adaptive}
         return self._common(asked.attack, ticket, exchanges, game=game, **grants)
 
-    def _job(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> Job:
+    def _job(self, attack: str, ticket: ProbeSet, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> AttackJob:
         beside = self._beside(attack, ticket, {exchange.slot for exchange in exchanges})
         vantage = self.vantages(ticket)[0]
         return self._common(attack, ticket, exchanges, adaptive=adaptive, vantage=vantage, **beside)
 
-    def _common(self, attack: str, ticket: Ticket, exchanges: tuple[Exchange, ...], **grants: Any) -> Job:
+    def _common(self, attack: str, ticket: ProbeSet, exchanges: tuple[Exchange, ...], **grants: Any) -> AttackJob:
         dataset, gpu = self._task.dataset, self._experiment.attack_gpus
-        return Job(
+        return AttackJob(
             attack=attack,
             ticket=ticket,
             exchanges=exchanges,
@@ -205,7 +205,7 @@ class Plan:
             **grants,
         )
 
-    def _beside(self, attack: str, ticket: Ticket, slots: Set[int]) -> dict[str, Any]:
+    def _beside(self, attack: str, ticket: ProbeSet, slots: Set[int]) -> dict[str, Any]:
         """Return the other data that the attack uses, where available; nothing is private below the target."""
         uses, resolved = self.attacks[attack].uses, self.resolved
         grants: dict[str, Any] = {"public": self._public() if "public" in uses else None}
@@ -222,7 +222,7 @@ class Plan:
             grants["earlier"] = tuple(self._earlier(ticket, slots))
         return grants
 
-    def _earlier(self, ticket: Ticket, slots: Set[int]) -> Iterator[str]:
+    def _earlier(self, ticket: ProbeSet, slots: Set[int]) -> Iterator[str]:
         """Yield the recordings of the attacked probes after earlier rounds, the first round first."""
         recordings = Recordings(self._recordings(ticket))
         for server_round in (r for r in sorted(self._experiment.audited) if r < ticket.round):
@@ -230,14 +230,14 @@ class Plan:
                 if int(line["config"]["slot"]) in slots:  # another client may not have answered in this round
                     yield line["id"]
 
-    def _recordings(self, ticket: Ticket) -> Path:
+    def _recordings(self, ticket: ProbeSet) -> Path:
         """Return the folder of the ticket's recorded exchanges; it holds none of them if no client wrote any."""
         examples = (self._source / "examples").absolute()
         if ticket.on_client and is_recorded(examples):
             return examples
         return (self._source / "observations").absolute()
 
-    def _exchanges(self, ticket: Ticket) -> tuple[Exchange, ...]:
+    def _exchanges(self, ticket: ProbeSet) -> tuple[Exchange, ...]:
         if ticket.source == "update":
             return self._exchanges_of_uploads(ticket.round)
         lines = Recordings(self._recordings(ticket)).probe_lines(ticket.rung, ticket.round, point=ticket.recorded)
@@ -253,7 +253,7 @@ class Plan:
             exchanges.append(Exchange(line["id"], line["client"], slot, tuple(truth.labels.tolist())))
         return self._grouped(exchanges, ticket) if ticket.group else tuple(exchanges)
 
-    def _grouped(self, exchanges: Sequence[Exchange], ticket: Ticket) -> tuple[Exchange, ...]:
+    def _grouped(self, exchanges: Sequence[Exchange], ticket: ProbeSet) -> tuple[Exchange, ...]:
         """Return an exchange for each sum; one in which a message is missing, or the isolated client, is left out."""
         by_slot, size = {exchange.slot: exchange for exchange in exchanges}, ticket.group + ticket.colluding
         groups = groups_of(self._experiment.images, self._experiment.clients, size)

@@ -27,12 +27,12 @@ from flwr.serverapp import Grid
 from torch import nn
 
 from flfw.adversary.observation import Truth, key
-from flfw.audit.jobs import EXAMPLE, FRESH, Ticket
+from flfw.audit.jobs import EXAMPLE, FRESH, ProbeSet
 from flfw.audit.rungs import BESIDE
 from flfw.client.site import Site
 from flfw.experiment import Experiment
-from flfw.messages.reasons import Declined
-from flfw.messages.replies import Unusable, read_metrics, read_update
+from flfw.messages.reasons import RequestDeclinedError
+from flfw.messages.replies import UnusableReplyError, read_metrics, read_update
 from flfw.messages.wire import broadcast
 from flfw.nets.net import Net, Tensors, loss, targets
 from flfw.pipeline import tampered_net
@@ -49,7 +49,7 @@ _ON_THE_CLIENT = {"vantage": "client_example"}
 _AT_ONCE = 4  # a hypernetwork's gradient is 60 MB: more in flight would only fill the server's memory
 
 
-def ladder_net(rung: str, experiment: Experiment, build: Callable[[str], Net]) -> Net:
+def control_net(rung: str, experiment: Experiment, build: Callable[[str], Net]) -> Net:
     """Build the fresh, fully shared network of the control or the easy rung; both sides know it."""
     with initialising(experiment.seed, rung):
         return build("linear") if rung == "control" else tampered_net(experiment, build(experiment.net))
@@ -59,7 +59,7 @@ def send_probes(
     grid: Grid,
     strategy: FederatedStrategy,
     experiment: Experiment,
-    ticket: Ticket,
+    ticket: ProbeSet,
     arrays: ArrayRecord,
 ) -> list[Failure]:
     """Send the ``experiment.images`` probes of a ticket, spread over the clients; the tap records the answers.
@@ -79,8 +79,8 @@ def send_probes(
         if client in strategy.roster.unfit:
             failed.append(Failure(client, strategy.roster.unfit[client]))
         else:
-            sent = arrays if ticket.fresh else strategy.message_for(client, arrays)
-            messages.append(strategy.ask(client, sent, "train.probe", ticket.round, config))
+            sent = arrays if ticket.fresh else strategy.arrays_for(client, arrays)
+            messages.append(strategy.create_message(client, sent, "train.probe", ticket.round, config))
     take = _nothing if ticket.on_client else _checked(arrays)
     for start in range(0, len(messages), _AT_ONCE):
         asked = messages[start : start + _AT_ONCE]
@@ -98,7 +98,7 @@ def is_sound(message: Message, reply: Message) -> bool:
         return False
     try:
         _checked(message.content.array_records["arrays"])(reply)
-    except Unusable:
+    except UnusableReplyError:
         return False
     return True
 
@@ -111,17 +111,17 @@ def _checked(arrays: ArrayRecord) -> Callable[[Message], object]:
 def _nothing(reply: Message) -> None:
     read_metrics(reply)
     if any(reply.content.array_records.values()):
-        raise Unusable("sent arrays, which were to stay on the client")
+        raise UnusableReplyError("sent arrays, which were to stay on the client")
 
 
-def send_ladder(
+def send_control_probes(
     grid: Grid, strategy: FederatedStrategy, experiment: Experiment, build: Callable[[str], Net]
 ) -> list[Failure]:
     """Send the control and the easy rung before the first round; return the clients without an answer."""
     failed: list[Failure] = []
     for rung in RUNGS[:2]:
-        arrays = broadcast(ladder_net(rung, experiment, build), ("*",))
-        failed += send_probes(grid, strategy, experiment, Ticket(rung, 0, "", 1, 1, rung), arrays)
+        arrays = broadcast(control_net(rung, experiment, build), ("*",))
+        failed += send_probes(grid, strategy, experiment, ProbeSet(rung, 0, "", 1, 1, rung), arrays)
     return failed
 
 
@@ -157,14 +157,16 @@ def answer(
     """
     rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
     if not _exists(config, experiment) or not all(isinstance(n, int) and n >= 0 for n in numbers):
-        raise Declined(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
+        raise RequestDeclinedError(f"client {partition} was asked for a probe that does not exist: {rung}, {numbers}")
     if site.truth is None:
-        raise Declined(f"client {partition} answers no probes: its site names no truth folder")
+        raise RequestDeclinedError(f"client {partition} answers no probes: its site names no truth folder")
     if site.volunteered is not None and not experiment.record:
-        raise Declined(f"client {partition} answers no probes of a run that is not recorded")
+        raise RequestDeclinedError(f"client {partition} answers no probes of a run that is not recorded")
     watched = _is_watched(config)
     if watched and site.examples is None:
-        raise Declined(f"client {partition} lets nobody read its local training: its site names no examples folder")
+        raise RequestDeclinedError(
+            f"client {partition} lets nobody read its local training: its site names no examples folder"
+        )
     batch = experiment.victim_batch if watched else int(config["batch"])
     own_slot = int(config["own_slot"])
     if site.volunteered is None:
@@ -180,7 +182,7 @@ def answer(
         return {}
     if config["rung"] not in LADDER:
         return target(x, y, int(config["steps"]))
-    net = ladder_net(config["rung"], experiment, task.build_net)
+    net = control_net(config["rung"], experiment, task.build_net)
     net.load_state_dict({name: torch.tensor(value) for name, value in received.items()})
     return _gradient(net, task, x, y)
 
@@ -189,7 +191,7 @@ def _given_away(indices: np.ndarray, volunteered: Sequence[int], slot: int, batc
     """Return a probe's examples among those that a site chose to give away: the site chooses, not a seed."""
     places = list(volunteered[slot * batch : (slot + 1) * batch])
     if len(places) < batch or not all(0 <= place < len(indices) for place in places):
-        raise Declined(f"this site volunteers {len(volunteered)} of its examples, and was asked for others")
+        raise RequestDeclinedError(f"this site volunteers {len(volunteered)} of its examples, and was asked for others")
     return indices[places]
 
 

@@ -31,11 +31,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from flfw.adversary.observation import Reconstruction
-from flfw.audit.jobs import Job, Solution, Ticket, digest, failed
-from flfw.errors import BadInput
+from flfw.audit.jobs import AttackJob, JobResult, ProbeSet, digest, failed
+from flfw.errors import InputError
 from flfw.formats.typed import from_json
 from flfw.nets.net import Tensors
-from flfw.storage.sealed import drop_unfinished, read_checked, with_checksum, write_checked, write_whole
+from flfw.storage.sealed import drop_unfinished, read_checked, with_checksum, write_atomic, write_checked
 
 PUBLIC = "public.safetensors"
 _AGAIN = "remove the queue's folder and start the audit again"
@@ -97,14 +97,14 @@ class Queue:
 
     # --- the recording side ---
 
-    def announce(self, ticket: Ticket) -> None:
+    def announce(self, ticket: ProbeSet) -> None:
         """Announce that the probes of a ticket are recorded, as far as they ever will be."""
         self._make()
         write_checked(self.folder / f"{ticket.name}.ticket", json.dumps(asdict(ticket)).encode())
 
-    def tickets(self) -> list[Ticket]:
+    def tickets(self) -> list[ProbeSet]:
         """Return the tickets announced so far."""
-        return [from_json(read_checked(path), Ticket, path, _AGAIN) for path in sorted(self.folder.glob("*.ticket"))]
+        return [from_json(read_checked(path), ProbeSet, path, _AGAIN) for path in sorted(self.folder.glob("*.ticket"))]
 
     def reopen(self) -> None:
         """Forget tickets and jobs but keep solutions: a resumed run announces and requests them again.
@@ -124,7 +124,7 @@ class Queue:
 
     # --- the side that requests attacks ---
 
-    def put(self, job: Job) -> None:
+    def put(self, job: AttackJob) -> None:
         """Request an attack. The same job is not done twice; another job of its name replaces its solution."""
         path, data = self.folder / f"{job.name}.json", job.to_json()
         with self._asking:  # the thread that watches the recordings may request the same job at the same time
@@ -147,7 +147,7 @@ class Queue:
                 self._make()
                 bytes_ = (samples * 255).round_()
                 whole = samples.dim() > 2 and bool(torch.equal(bytes_ / 255, samples))
-                write_whole(path, save({"samples": bytes_.byte() if whole else samples, "labels": labels}), 0o600)
+                write_atomic(path, save({"samples": bytes_.byte() if whole else samples, "labels": labels}), 0o600)
         return str(path)
 
     def put_candidates(self, name: str, tensors: Tensors) -> str:
@@ -155,10 +155,10 @@ class Queue:
         path = self.folder / f"candidates-{name}.safetensors"
         with self._asking:
             self._make()
-            write_whole(path, save({key: value.contiguous() for key, value in tensors.items()}), 0o600)
+            write_atomic(path, save({key: value.contiguous() for key, value in tensors.items()}), 0o600)
         return str(path)
 
-    def solution(self, job: Job) -> Solution | None:
+    def solution(self, job: AttackJob) -> JobResult | None:
         """Return the solution of a job; None while there is none."""
         if (stored := self._stored(job)) is None:
             return None
@@ -169,18 +169,18 @@ class Queue:
             tensors = load(data) if stored.tensors else {}
             results = tuple(one and one.with_tensors(tensors, i) for i, one in enumerate(stored.results))
         except (OSError, SafetensorError, KeyError, ValueError) as error:
-            return Solution(stored.job, (None,) * len(job.exchanges), f"its result cannot be read: {error}")
+            return JobResult(stored.job, (None,) * len(job.exchanges), f"its result cannot be read: {error}")
         numbers = stored.seconds, stored.tries
         inferred = stored.present, stored.shares, stored.scores
-        return Solution(stored.job, results, stored.stopped, *numbers, stored.refused, *inferred)
+        return JobResult(stored.job, results, stored.stopped, *numbers, stored.refused, *inferred)
 
     # --- the attack server ---
 
-    def next(self) -> Job | None:
+    def next(self) -> AttackJob | None:
         """Return the earliest job that is neither solved nor at work; None if there is none."""
         paths = sorted((p for p in self.folder.glob("*.json") if not p.stem.endswith(".solved")), key=_age)
         for path in paths:
-            job = Job.from_json(read_checked(path))
+            job = AttackJob.from_json(read_checked(path))
             if not self._started(job.name).exists() and not self._is_solved(job):
                 return job
         return None
@@ -190,27 +190,27 @@ class Queue:
         """True if no more jobs will come."""
         return (self.folder / "closed").exists()
 
-    def start(self, job: Job, pid: int) -> None:
+    def start(self, job: AttackJob, pid: int) -> None:
         """Note the process at work on a job, and the time of its start."""
         note = {"pid": pid, "since": time.time(), "job": job.name}
         write_checked(self._started(job.name), json.dumps(note).encode())
 
-    def started(self) -> list[tuple[Job, Note]]:
+    def started(self) -> list[tuple[AttackJob, Note]]:
         """Return the jobs at work, with the notes of `start`."""
         jobs = []
         for path in self.folder.glob("*.started"):
             job = self.folder / f"{path.stem}.json"
             try:
-                jobs.append((Job.from_json(read_checked(job)), from_json(read_checked(path), Note, path, _AGAIN)))
+                jobs.append((AttackJob.from_json(read_checked(job)), from_json(read_checked(path), Note, path, _AGAIN)))
             except FileNotFoundError:
                 continue  # it was solved in the meantime
         return jobs
 
-    def give_back(self, job: Job) -> None:
+    def give_back(self, job: AttackJob) -> None:
         """Release a job: no process is at work on it any more."""
         self._started(job.name).unlink(missing_ok=True)
 
-    def solve(self, job: Job, solution: Solution) -> None:
+    def solve(self, job: AttackJob, solution: JobResult) -> None:
         """Write the solution of a job."""
         given = solution.reconstructions
         tensors = {str(i): f.samples for i, f in enumerate(given) if f is not None}
@@ -220,7 +220,7 @@ class Queue:
         tensors |= {f"{i}.unguided": f.unguided for i, f in enumerate(given) if f and f.unguided is not None}
         data = save(tensors) if tensors else b""
         if data:
-            write_whole(self._tensors(job.name), data, 0o600)
+            write_atomic(self._tensors(job.name), data, 0o600)
         summaries = [f and {"matching_loss": f.matching_loss, "iterations": f.iterations} for f in given]
         tries = self._failed_tries(job) + 1
         stored = {"results" if name == "reconstructions" else name: value for name, value in vars(solution).items()}
@@ -229,7 +229,7 @@ class Queue:
         write_checked(self._solved(job.name), json.dumps(stored).encode())
         self.give_back(job)
 
-    def fail(self, job: Job, why: str) -> None:
+    def fail(self, job: AttackJob, why: str) -> None:
         """Note a failed try, and offer the job again unless its tries are used up."""
         tries = self._failed_tries(job) + 1
         if self._is_solved(job):  # it was solved while it was given up
@@ -243,21 +243,21 @@ class Queue:
     def _make(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
-    def _failed_tries(self, job: Job) -> int:
+    def _failed_tries(self, job: AttackJob) -> int:
         path = self._tries(job.name)
         return from_json(read_checked(path), int, path, _AGAIN) if path.exists() else 0
 
     def _tries(self, name: str) -> Path:
         return self.folder / f"{name}.tries"
 
-    def _is_solved(self, job: Job) -> bool:
+    def _is_solved(self, job: AttackJob) -> bool:
         return self._stored(job) is not None
 
-    def _stored(self, job: Job) -> _StoredSolution | None:
+    def _stored(self, job: AttackJob) -> _StoredSolution | None:
         """Return the content of a job's solution; None: there is none, it is another job's, or it is damaged."""
         try:
             stored = from_json(read_checked(self._solved(job.name)), _StoredSolution, self._solved(job.name))
-        except (FileNotFoundError, BadInput):  # a damaged one is made again
+        except (FileNotFoundError, InputError):  # a damaged one is made again
             return None
         return stored if stored.job == digest(job) and len(stored.results) == len(job.exchanges) else None
 

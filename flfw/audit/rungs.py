@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import Ticket
+from flfw.audit.jobs import ProbeSet
 from flfw.pipeline import Pipeline, PipelineSettings, changes_network
 from flfw.plugins import short_name
 from flfw.resolve import Resolved
@@ -26,7 +26,7 @@ BESIDE = (MATCHED, TOLD)
 _UNDEFENDED = {"defence": "none", "defended": "all"}
 
 
-def on_rung(resolved: Resolved, rung: str) -> Resolved | None:
+def under_control(resolved: Resolved, rung: str) -> Resolved | None:
     """Return an experiment as clients carry it out on a rung; None: it has no such rung.
 
     Args:
@@ -36,11 +36,11 @@ def on_rung(resolved: Resolved, rung: str) -> Resolved | None:
     if rung not in BESIDE:
         return resolved
     method, settings, stages = resolved.method, resolved.settings, resolved.stages
-    changed = method.bare(settings) if rung == MATCHED else method.mildest(settings)
+    changed = method.disabled_settings(settings) if rung == MATCHED else method.weakest_settings(settings)
     if changed is None:
         return None
     assignments = _assignments(short_name(resolved.experiment.method), settings, changed)
-    left = (Pipeline.bare if rung == MATCHED else Pipeline.mildest)(PipelineSettings(stages))
+    left = (Pipeline.disabled_settings if rung == MATCHED else Pipeline.weakest_settings)(PipelineSettings(stages))
     if left is None:
         return None
     return _with_stages(resolved, left, assignments)
@@ -48,7 +48,9 @@ def on_rung(resolved: Resolved, rung: str) -> Resolved | None:
 
 def undefended(resolved: Resolved) -> Resolved:
     """Return an experiment as clients that do not use its defence carry it out: in the network that it may change."""
-    left = Pipeline.bare(PipelineSettings(resolved.stages)) if changes_network(resolved.experiment) else None
+    left = (
+        Pipeline.disabled_settings(PipelineSettings(resolved.stages)) if changes_network(resolved.experiment) else None
+    )
     return resolved if left is None else _with_stages(resolved, left).with_input_space(*resolved.input_space)
 
 
@@ -61,7 +63,7 @@ def _with_stages(resolved: Resolved, left: PipelineSettings, assignments: tuple[
     return resolved.replaced(set=(*resolved.experiment.set, *assignments), **chosen)
 
 
-def tickets_beside(resolved: Resolved, ticket: Ticket) -> Iterator[Ticket]:
+def tickets_beside(resolved: Resolved, ticket: ProbeSet) -> Iterator[ProbeSet]:
     """Yield the tickets of the rungs beside a target's probes; none where no attack adapts.
 
     Args:
@@ -69,10 +71,10 @@ def tickets_beside(resolved: Resolved, ticket: Ticket) -> Iterator[Ticket]:
         ticket: the target's probes.
     """
     if any("defence" in attack.models for attack in resolved.attacks.values()) and _adapts(resolved, ticket):
-        yield from (ticket.at(rung) for rung in BESIDE if on_rung(resolved, rung) is not None)
+        yield from (ticket.at(rung) for rung in BESIDE if under_control(resolved, rung) is not None)
 
 
-def _adapts(resolved: Resolved, ticket: Ticket) -> bool:
+def _adapts(resolved: Resolved, ticket: ProbeSet) -> bool:
     vantage = "client_example" if ticket.on_client else "server"
     defended = len(resolved.experiment.defended_partitions)
     kinds = ([True] if defended else []) + ([False] if defended < resolved.experiment.clients else [])

@@ -13,7 +13,7 @@ from safetensors.torch import save
 from torch import Tensor, from_numpy
 
 from flfw.adversary.observation import Reconstruction, Truth
-from flfw.audit.jobs import Exchange, Job
+from flfw.audit.jobs import AttackJob, Exchange
 from flfw.audit.measures import metrics, recovery
 from flfw.audit.measures.arrangements import GuessedBatch, exchanged
 from flfw.audit.measures.columns import column_chance, column_rates
@@ -21,12 +21,12 @@ from flfw.audit.measures.exchange import MOST_DB, Fitting, luck
 from flfw.audit.measures.feature_error import Extractor
 from flfw.audit.measures.identification import CONTROLLED, Identified, against_controls, identify
 from flfw.audit.measures.perceptual import Perceptual
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.reduced import reduced_scores
 from flfw.audit.measures.rouge import rouges
 from flfw.audit.uploads import is_unusable, joined_truth, labels_found, opened
 from flfw.data import Dataset
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.recording import format as tape
 from flfw.rng import numpy_generator
 
@@ -55,7 +55,7 @@ class Scorer:
 
     def __init__(
         self,
-        public: Public,
+        public: PublicData,
         truth: Path,
         out: Path,
         seed: int,
@@ -72,7 +72,7 @@ class Scorer:
 
     def rows(
         self,
-        job: Job,
+        job: AttackJob,
         exchange: Exchange,
         columns: ScoreRow,
         names: Sequence[str],
@@ -122,7 +122,7 @@ class Scorer:
             self._batches[job.name, exchange.slot] = GuessedBatch(inputs, guesses, labels, alike)
         best, drawn = ceiling(truth.samples), None if reconstruction is None else reconstruction.unguided
         unguided = None if drawn is None else drawn.numpy()
-        rows, centre = [], Inputs.from_constants(job.shape, job.mean, job.std).mean.expand(job.shape).numpy()
+        rows, centre = [], InputSpec.from_constants(job.shape, job.mean, job.std).mean.expand(job.shape).numpy()
         for i in range(len(truth.labels)):
             guess = None if samples is None else self._public.compared(samples[i])
             floors = dict(self._floors_of(truth, i, centre))
@@ -140,7 +140,7 @@ class Scorer:
             rows = [row | {"assignment_null": null} for row in rows]
         return rows
 
-    def controlled(self, job: Job, rows: Sequence[ScoreRow]) -> list[ScoreRow]:
+    def controlled(self, job: AttackJob, rows: Sequence[ScoreRow]) -> list[ScoreRow]:
         """Return the rows of one job and defence; where chance explains its recoveries, these are taken back.
 
         Chance explains them where results for other messages fit as well, or where the results fit public examples; see
@@ -182,7 +182,7 @@ class Scorer:
         public = self._public
         return recovery.recovered(true, guess, self._floors[known], public.binary, self._guessable[known], public.plan)
 
-    def identified(self, job: Job, slots: Collection[int]) -> Identified | None:
+    def identified(self, job: AttackJob, slots: Collection[int]) -> Identified | None:
         """Return how many examples of some messages were identified, and how many are by chance; None: none compared.
 
         Args:
@@ -207,7 +207,7 @@ class Scorer:
                 return replace(result, p=1.0)
         return replace(result, p=max(result.p, against_controls(result, controls)))
 
-    def columns(self, job: Job, slots: Collection[int]) -> list[dict[str, Any]] | None:
+    def columns(self, job: AttackJob, slots: Collection[int]) -> list[dict[str, Any]] | None:
         """Return for each column of a table how often it was recovered, and by guessing; None: no table, no guess.
 
         Args:
@@ -234,7 +234,7 @@ class Scorer:
         rates = column_rates(matches, floors, messages, chance)
         return [rate.as_dict() | name for rate, name in zip(rates, names, strict=True)]
 
-    def _of(self, job: Job, slots: Collection[int]) -> list[GuessedBatch]:
+    def _of(self, job: AttackJob, slots: Collection[int]) -> list[GuessedBatch]:
         """Return the guesses of an attack on some messages, with their truths."""
         return [batch for (name, slot), batch in self._batches.items() if name == job.name and slot in slots]
 

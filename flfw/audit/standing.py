@@ -11,10 +11,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from flfw.adversary.attack import Attack, Private
 from flfw.adversary.peer_view import SEEN as PEER_SEES
 from flfw.adversary.sums import SEEN, Protocol
-from flfw.audit.adaptation import Hiding, draws_from_seed, hiding, sent_names
-from flfw.audit.jobs import Job, Ticket
+from flfw.audit.adaptation import Protection, draws_from_seed, hiding, sent_names
+from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.knowledge import hidden, unrolled
-from flfw.audit.probe import ladder_net
+from flfw.audit.probe import control_net
 from flfw.experiment import OUTSIDER, PEER
 from flfw.nets.backbones.freezing import is_frozen
 from flfw.nets.conditional_gan import Discriminator, Generator
@@ -23,7 +23,7 @@ from flfw.server.central import sends_mean
 
 
 @dataclass(frozen=True)
-class Standing:
+class ThreatModel:
     """Knowledge of an attacker about a group of clients.
 
     Attributes:
@@ -55,7 +55,9 @@ _NAMED = 6  # at most so many private tensors are named one by one
 _RECOVERED = "not granted: the labels, which it reads off the last layer's gradient"
 
 
-def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vantage: str | None = None) -> Standing:
+def standing(
+    resolved: Resolved, job: AttackJob, attack: Attack, defended: bool, vantage: str | None = None
+) -> ThreatModel:
     """Return the grants of a job's attacker in words, as `grant` makes them.
 
     Args:
@@ -70,7 +72,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     by = experiment.tampered_by
     if ticket.fresh:
         with torch.device("meta"):
-            model, private = ladder_net(ticket.rung, experiment, resolved.build_net), ()
+            model, private = control_net(ticket.rung, experiment, resolved.build_net), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
     known = sum(size for name, size in sizes.items() if name not in private)
     granted = [
@@ -83,7 +85,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
         _LABELS.get(attack.labels, _RECOVERED),
         "the inputs' range and normalisation",
     ]
-    if rough := experiment.attack_precision != "float32" and attack.budget.iterations > 0:
+    if rough := experiment.attack_precision != "float32" and attack.cost.iterations > 0:
         lower = {"bf16": "bfloat16", "tf32": "TensorFloat-32"}[experiment.attack_precision]
         granted.append(f"not made use of: single precision; searches compute in {lower}")
     if vantage == "client_update":
@@ -115,7 +117,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     # Labels that are read off the sent tensors are read as if no defence had changed these.
     knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
     knows = knows and not (job.adaptive and hides.left_out)
-    knows = knows and not hides.beside and not (operator and operator.missed)
+    knows = knows and not hides.beside and not (operator and operator.unmodelled_clause)
     seen_through = steps or (ticket.steps == 1 and ticket.source == "probe")
     copes = (not private or fate == "not needed") and not running and not unused and not rough and not resolved.draws
     copes = (
@@ -123,7 +125,7 @@ def standing(resolved: Resolved, job: Job, attack: Attack, defended: bool, vanta
     )
     way = hides.how if job.adaptive else None
     hidden_by = None if hides.how == "nothing to adapt to" else hides.by
-    return Standing(tuple(granted), copes and knows and seen_through, way, hidden_by, bool(private))
+    return ThreatModel(tuple(granted), copes and knows and seen_through, way, hidden_by, bool(private))
 
 
 def unseen(resolved: Resolved, vantage: str, attack: Attack | None = None) -> str:
@@ -148,7 +150,7 @@ def unseen(resolved: Resolved, vantage: str, attack: Attack | None = None) -> st
     return ""
 
 
-def _of_sums(ticket: Ticket) -> Iterator[str]:
+def _of_sums(ticket: ProbeSet) -> Iterator[str]:
     sums = f"the sum over groups of {ticket.group} clients" if ticket.group > 1 else "sums over one client each"
     if ticket.colluding:
         size, known = (
@@ -173,7 +175,7 @@ _MADE_OF_THEM: dict[Private, str] = {
 }
 
 
-def _beside(job: Job, private: Sequence[str]) -> Iterator[str]:
+def _beside(job: AttackJob, private: Sequence[str]) -> Iterator[str]:
     """Yield in words the grants that are made because the attack uses them."""
     if job.public:
         yield f"{job.public[1]:,} public examples with their labels, none of a client"
@@ -202,7 +204,7 @@ def _of_training(by_batch: bool, running: bool, draws: bool) -> Iterator[str]:
         yield "not granted: the network's random draws in training, such as dropout; they are left out"
 
 
-def _of_the_seed(resolved: Resolved, hides: Hiding, vantage: str) -> Iterator[str]:
+def _of_the_seed(resolved: Resolved, hides: Protection, vantage: str) -> Iterator[str]:
     """Yield in words that the seed is not granted, where random draws from it stand in the way."""
     if hides.how == "nothing to adapt to":
         return
@@ -219,7 +221,7 @@ def _in_short(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(f"{part}.*" if dot else part for part, dot, _ in (n.partition(".") for n in names)))
 
 
-def _what_is_seen(ticket: Ticket) -> str:
+def _what_is_seen(ticket: ProbeSet) -> str:
     if ticket.vantage == OUTSIDER:
         return "not granted: any message of a client, or a sum of several"
     if ticket.on_client:

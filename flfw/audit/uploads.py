@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from flfw.adversary.observation import Reconstruction, Truth, key
-from flfw.audit.jobs import UPLOAD, Exchange, Ticket
+from flfw.audit.jobs import UPLOAD, Exchange, ProbeSet
 from flfw.experiment import Experiment
 
 Noted = Sequence[tuple[np.ndarray, Tensor, Tensor]]
@@ -60,7 +60,7 @@ def truth_of_upload(noted: Noted, varied: bool) -> Truth:
     return Truth(torch.stack(samples), torch.tensor(labels), torch.tensor(indices), padded)
 
 
-def truth_keys(ticket: Ticket, exchange: Exchange) -> tuple[str, ...]:
+def truth_keys(ticket: ProbeSet, exchange: Exchange) -> tuple[str, ...]:
     """Return the names of the files with the truth of an exchange: of a sum, those of its messages."""
     place = exchange.client if ticket.source == "update" else exchange.slot
     return tuple(key(ticket.round, ticket.recorded, slot) for slot in exchange.slots or (place,))
@@ -89,11 +89,11 @@ def write_truth(folder: Path, experiment: Experiment, server_round: int, client:
         truth.write(folder, upload_key(server_round, client))
 
 
-def ticket_of_uploads(server_round: int, truths: Sequence[Truth]) -> Ticket:
+def ticket_of_uploads(server_round: int, truths: Sequence[Truth]) -> ProbeSet:
     """Return the ticket of a round's uploads, with the largest numbers of examples and of steps among them."""
     batch = max(len(truth.labels) for truth in truths)
     steps = max(len(truth.steps or ((),)) for truth in truths)
-    return Ticket("target", server_round, "", batch, steps, UPLOAD)
+    return ProbeSet("target", server_round, "", batch, steps, UPLOAD)
 
 
 def opened(folder: Path, key: str) -> Truth:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flfw.messages.reasons import Declined
+from flfw.messages.reasons import RequestDeclinedError
 from flfw.rng import torch_generator
 
 _SHORTEST = 8  # numbers in a row: of shorter ones some are parallel by chance
@@ -143,4 +143,4 @@ def require_plausible(received: Mapping[str, np.ndarray], fresh: nn.Module, whic
     """
     print(f"flfw: {which}: received weights {digest(received)}", file=sys.stderr, flush=True)
     if alarms := broadcast_alarms(received, zeros_at_first(fresh)):
-        raise Declined(f"was sent weights that its check_broadcast refuses: {alarms[0]}")
+        raise RequestDeclinedError(f"was sent weights that its check_broadcast refuses: {alarms[0]}")

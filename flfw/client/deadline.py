@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from flwr.app import Context
 
-from flfw.messages.reasons import Declined
+from flfw.messages.reasons import RequestDeclinedError
 
 _LONGEST_S = 1e9  # some thirty years; a timer takes not much more
 _AFTER_DEADLINE_S = 1.0  # the server then reports a late client, not a dead process
@@ -31,7 +31,7 @@ def until(deadline: float, context: Context) -> Iterator[None]:
     """
     own_process = not context.node_config.get("in-process")
     if deadline <= time.time():
-        raise Declined("was asked too late")
+        raise RequestDeclinedError("was asked too late")
     if own_process:
         _UNDER_WAY.append(deadline)
         _set_timer()

@@ -11,14 +11,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.defence import LocalStep
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
 from flfw.nets.net import Tensors, hits, loss, regression_metrics, targets
 from flfw.rng import torch_generator
 from flfw.training.devices import device_of
-from flfw.training.optimisers import LastingTraining, Optimiser, Remembering, along, clip_norm
+from flfw.training.optimisers import Optimiser, PersistentTraining, StatefulOptimiser, along, clip_norm
 
 _EVALUATION_BATCH = 500
 
@@ -26,7 +26,7 @@ Batches: TypeAlias = Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]
 Follow: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[float, Tensors]]
 
 
-class LocalDescent(ABC):
+class LocalTrainer(ABC):
     """Local training on named tensors; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:
@@ -41,11 +41,13 @@ class LocalDescent(ABC):
             None: they are not noted.
     """
 
-    def __init__(self, at: Workplace) -> None:
+    def __init__(self, at: ClientContext) -> None:
         self.at = at
         self.model: nn.Module = at.fresh_model()
         self.sharing = at.method.shared(self.model, at.settings)
-        self._lasting = at.settings.lasting_at(at.experiment.lr) if isinstance(at.settings, LastingTraining) else None
+        self._lasting = (
+            at.settings.lasting_at(at.experiment.lr) if isinstance(at.settings, PersistentTraining) else None
+        )
         self.steps_made = 0
         self.noted: list[tuple[np.ndarray, Tensor, Tensor]] | None = None
         self._stored: tuple[Tensor, np.ndarray] | None = None  # the labels taken last, with their examples' places
@@ -74,7 +76,7 @@ class LocalDescent(ABC):
         """Compute the loss that local steps minimise: by default `loss`; a method may add a term."""
         return self.loss(x, y)
 
-    def moving(self) -> dict[str, Tensor]:
+    def trainable_parameters(self) -> dict[str, Tensor]:
         """Choose the parameters that local training changes; with more phases, those of the probed phase."""
         return dict(self.model.named_parameters())
 
@@ -82,19 +84,19 @@ class LocalDescent(ABC):
         """Choose the optimiser at the start of a round: a new one, unless the settings keep it between rounds."""
         return self._lasting or self.at.settings.optimiser_at(self.at.experiment.lr)
 
-    def lasting(self) -> Mapping[str, tuple[Remembering, Mapping[str, Tensor]]]:
+    def lasting(self) -> Mapping[str, tuple[StatefulOptimiser, Mapping[str, Tensor]]]:
         """List optimisers that are kept between rounds, with their parameters, by a name for their memory."""
-        return {"optimiser": (self._lasting, self.moving())} if self._lasting else {}
+        return {"optimiser": (self._lasting, self.trainable_parameters())} if self._lasting else {}
 
     def clips(self) -> dict[str, float]:
         """Return clipping bounds by name pattern: each bounds the joint L2 norm of the matched gradients of a step."""
         return {}
 
-    def follow(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
+    def loss_and_direction(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         """Compute the mean loss of a batch and the direction that a local step follows: by default its gradient."""
         return along(self.local_loss(x, y), parameters)
 
-    def descend(
+    def train_epochs(
         self,
         parameters: Mapping[str, Tensor],
         epochs: int,
@@ -124,7 +126,7 @@ class LocalDescent(ABC):
         for _ in range(epochs):
             values = []
             for x, y in (batches or self.batches)(rng):
-                value, direction = (follow or self.follow)(parameters, x, y)
+                value, direction = (follow or self.loss_and_direction)(parameters, x, y)
                 direction = {**direction, **self.defended(direction, x, y, rng)}
                 for pattern, bound in (clips or {}).items():
                     clip_norm({n: g for n, g in direction.items() if matches(n, [pattern])}, bound)

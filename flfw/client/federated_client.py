@@ -16,12 +16,12 @@ import torch
 from flwr.client import NumPyClient
 from torch import nn
 
-from flfw.client.descent import LocalDescent
+from flfw.client.descent import LocalTrainer
 from flfw.client.phases import Phases, one_by_one
-from flfw.client.probing import Probing
+from flfw.client.probing import ProbeResponder
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
-from flfw.messages.sharing import Border, matches
+from flfw.client.workplace import ClientContext
+from flfw.messages.sharing import MessageValidator, matches
 from flfw.messages.wire import forms
 from flfw.nets.net import Tensors
 from flfw.pipeline import refuse_beside_factors
@@ -31,7 +31,7 @@ IN_THEIR_OWN_WAY = "whose clients take local steps in a way of their own"
 """Reason against joint steps of clients that do not opt in."""
 
 
-class FederatedClient(Probing, NumPyClient, ABC):
+class FederatedClient(ProbeResponder, NumPyClient, ABC):
     """Base of the client halves.
 
     The client receives and sends tensors through `border` only. The app (`flfw.apps`) checks every message and every
@@ -57,7 +57,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
     place_labels: ClassVar[bool] = False
     regresses: ClassVar[bool] = False
 
-    def __init__(self, at: Workplace) -> None:
+    def __init__(self, at: ClientContext) -> None:
         super().__init__(at)
         state, uploads = self.model.state_dict(), self.sharing.uploads
         self.download_names = [name for name in state if matches(name, self.sharing.downloads)]
@@ -70,7 +70,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
             # Factors reveal the tensors that they replace: they may leave only where all of these are uploads.
             if all(matches(name, uploads) for name in replaced):
                 factor_names = self._factored_upload.names
-        self.border = Border(at.partition, at.experiment.method, self.sharing, forms(state), factor_names)
+        self.border = MessageValidator(at.partition, at.experiment.method, self.sharing, forms(state), factor_names)
 
     def training(self) -> Phases[dict[str, float]]:
         """Train as `train` does, and yield the phases that clients can go through together: by default none."""
@@ -78,7 +78,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return self.train()
 
     @classmethod
-    def apart(cls, model: nn.Module, settings: Any) -> str:
+    def not_batchable_reason(cls, model: nn.Module, settings: Any) -> str:
         """Name the reason against joint steps (`flfw.client.phases`) as "whose ..."; empty: there is none.
 
         Args:
@@ -86,7 +86,9 @@ class FederatedClient(Probing, NumPyClient, ABC):
             settings: the method's hyper-parameters.
         """
         same = cls.fit_named is FederatedClient.fit_named
-        opted_in = same and cls.descend is LocalDescent.descend and cls.training is not FederatedClient.training
+        opted_in = (
+            same and cls.train_epochs is LocalTrainer.train_epochs and cls.training is not FederatedClient.training
+        )
         return "" if opted_in else IN_THEIR_OWN_WAY
 
     @classmethod
@@ -94,7 +96,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
         """Return how many clients with this model take joint steps in ``cohort=auto`` on a CPU; 1: none are faster."""
         return 1
 
-    def outgoing(self) -> Tensors:
+    def upload_tensors(self) -> Tensors:
         """Choose the tensors to send after training, by name: by default the method's uploads."""
         return {n: v.detach() for n, v in self.model.state_dict().items() if matches(n, self.sharing.uploads)}
 
@@ -112,7 +114,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
             SharingViolation: the arrays are not the method's downloads, or `outgoing` is not its uploads.
         """
         sent, metrics = self.fit_named(self._named(parameters), int(config["version"]))
-        self.border.leave(sent)
+        self.border.check_sent(sent)
         return [value.numpy() for value in sent.values()], metrics.get("num-examples", 1), metrics
 
     def evaluate(self, parameters: NDArrays, config: dict[str, Any]) -> tuple[float, int, dict[str, Any]]:
@@ -124,7 +126,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
         """Name the arrays by their positions, and check them."""
         more = (f"array {place}" for place in range(len(self.download_names), len(parameters)))
         received = dict(zip([*self.download_names, *more], parameters, strict=False))
-        self.border.enter(received)
+        self.border.check_received(received)
         return received
 
     # The same on named tensors: the app calls these.
@@ -167,10 +169,10 @@ class FederatedClient(Probing, NumPyClient, ABC):
 
         metrics = one_by_one(self._between_evaluations(personalising, received, version))
         if len(self.indices("validation")):
-            self.install(received, version)
+            self.load_received(received, version)
             metrics |= self.metrics_of("validation", "global_validation")
         if self.at.defence is not None:
-            self.install(received, version)
+            self.load_received(received, version)
             metrics |= self.metrics_of("train", "protected")
         return self._reported({**metrics, "num-examples": len(self.indices("test"))})
 
@@ -178,7 +180,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
         """Choose the metrics that may leave as they are: not one unless all may, since each depends on the data."""
         return metrics if self.at.experiment.metrics == "all" else {}
 
-    def install(self, received: Mapping[str, np.ndarray], version: int) -> None:
+    def load_received(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Load the received tensors into the model, and the private tensors of an earlier round if there are any.
 
         Raises:
@@ -194,14 +196,14 @@ class FederatedClient(Probing, NumPyClient, ABC):
                 state[name].copy_(torch.tensor(value))
         if self.device.type != "cpu":
             self.model.to(self.device)
-        private = self.private()
+        private = self.private_state()
         if private and self.at.store:
             self.at.store.allow(version)
         if version and private:
             for name, value in self._private_store().load(version, private).items():
                 private[name].copy_(value)
 
-    def private(self) -> Tensors:
+    def private_state(self) -> Tensors:
         """Return the tensors kept between rounds, not copied: private tensors and the optimisers' memory."""
         state = self.model.state_dict() if self.private_names else {}
         kept = {name: state[name] for name in self.private_names}
@@ -211,13 +213,13 @@ class FederatedClient(Probing, NumPyClient, ABC):
 
     def leaving(self) -> Tensors:
         """Build the upload of a round: `outgoing`, after the defence, in the form that the method sends."""
-        sent = self._defended({name: value.cpu() for name, value in self.outgoing().items()})
+        sent = self._defended({name: value.cpu() for name, value in self.upload_tensors().items()})
         return self._factored_upload.compress(sent, self.received) if self._factored_upload else sent
 
     def _between_evaluations(
         self, train: Callable[[], Phases[dict[str, float]]], received: Mapping[str, np.ndarray], version: int
     ) -> Phases[dict[str, Any]]:
-        self.install(received, version)
+        self.load_received(received, version)
         before = self.metrics_of("test", "global")
         metrics = yield from train()
         measures = before | self.metrics_of("test", "local")
@@ -235,7 +237,7 @@ class FederatedClient(Probing, NumPyClient, ABC):
         return {**sent, **{n: before[n] + value if n in before else value for n, value in change.items()}}
 
     def _keep_private(self, version: int) -> None:
-        if private := self.private():
+        if private := self.private_state():
             self._private_store().save(self.at.round, private, after=version)
 
     def _private_store(self) -> ClientStore:

@@ -11,7 +11,7 @@ from flfw.client.federated_client import IN_THEIR_OWN_WAY, FederatedClient
 from flfw.client.phases import Phases, one_by_one
 
 
-class PhasedClient(FederatedClient, ABC):
+class BatchableClient(FederatedClient, ABC):
     """Base of client halves that opt in to training together; `phases` takes the place of `train`."""
 
     @abstractmethod
@@ -23,13 +23,13 @@ class PhasedClient(FederatedClient, ABC):
         return one_by_one(self.phases())
 
     @classmethod
-    def apart(cls, model: nn.Module, settings: Any) -> str:
+    def not_batchable_reason(cls, model: nn.Module, settings: Any) -> str:
         """Name the reason against joint steps, such as a way of training beside the phases; see the base."""
-        reason = super().apart(model, settings)
-        return reason or ("" if cls.train is PhasedClient.train else IN_THEIR_OWN_WAY)
+        reason = super().not_batchable_reason(model, settings)
+        return reason or ("" if cls.train is BatchableClient.train else IN_THEIR_OWN_WAY)
 
     def training(self) -> Phases[dict[str, float]]:
         """Yield the phases, unless a subclass trains in another way."""
-        if type(self).train is not PhasedClient.train:
+        if type(self).train is not BatchableClient.train:
             return (yield from super().training())
         return (yield from self.phases())

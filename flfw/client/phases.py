@@ -17,14 +17,14 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from flfw.client.descent import LocalDescent
+    from flfw.client.descent import LocalTrainer
 
 Result = TypeVar("Result")
 Batch: TypeAlias = tuple[Tensor, Tensor]
 """Raw inputs (B, ...) and labels (B,)."""
 
 
-class JointSteps(ABC):
+class BatchedSteps(ABC):
     """Local steps of some clients at once.
 
     The clients come in the order of their numbers of steps, the largest first, so that those that are not done yet are
@@ -42,7 +42,7 @@ class JointSteps(ABC):
 
 @final
 @dataclass(frozen=True)
-class LocalPhase:
+class TrainingPhase:
     """Descent in a client's training.
 
     Attributes:
@@ -54,12 +54,12 @@ class LocalPhase:
     """
 
     alone: Callable[[], float]
-    together: Callable[[Sequence[Any]], JointSteps | None]
+    together: Callable[[Sequence[Any]], BatchedSteps | None]
     epochs: int
     purpose: str = "batches"
 
 
-Phases: TypeAlias = Generator[LocalPhase, float, Result]
+Phases: TypeAlias = Generator[TrainingPhase, float, Result]
 """Work that yields each phase, is sent its loss, and returns a result."""
 
 
@@ -77,7 +77,7 @@ def one_by_one(work: Phases[Result]) -> Result:
         return end.value
 
 
-def side_by_side(workers: Sequence[LocalDescent], works: Sequence[Phases[Result]]) -> list[Result | Exception]:
+def side_by_side(workers: Sequence[LocalTrainer], works: Sequence[Phases[Result]]) -> list[Result | Exception]:
     """Do the work of some clients, each phase together.
 
     Args:
@@ -93,7 +93,7 @@ def side_by_side(workers: Sequence[LocalDescent], works: Sequence[Phases[Result]
     results: dict[int, Result | Exception] = {}
     losses: dict[int, float | None] = dict.fromkeys(range(len(works)))
     while losses:
-        phases: dict[int, LocalPhase] = {}
+        phases: dict[int, TrainingPhase] = {}
         for place, loss in losses.items():
             try:
                 phases[place] = next(works[place]) if loss is None else works[place].send(loss)
@@ -109,7 +109,7 @@ def side_by_side(workers: Sequence[LocalDescent], works: Sequence[Phases[Result]
     return [results[place] for place in range(len(works))]
 
 
-def descend_together(workers: Sequence[LocalDescent], phases: Sequence[LocalPhase]) -> list[float]:
+def descend_together(workers: Sequence[LocalTrainer], phases: Sequence[TrainingPhase]) -> list[float]:
     """Do a phase of some clients; return the mean losses of their last epochs."""
     if len(phases) < 2:
         return [phase.alone() for phase in phases]
@@ -136,7 +136,7 @@ def descend_together(workers: Sequence[LocalDescent], phases: Sequence[LocalPhas
     return [means[order.index(place)] for place in range(len(order))]
 
 
-def _stream(worker: LocalDescent, phase: LocalPhase) -> Iterator[Batch]:
+def _stream(worker: LocalTrainer, phase: TrainingPhase) -> Iterator[Batch]:
     rng = worker.generator(phase.purpose)
     for _ in range(phase.epochs):
         yield from worker.batches(rng)

@@ -9,14 +9,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.client.descent import LocalDescent
-from flfw.client.workplace import Workplace
+from flfw.client.descent import LocalTrainer
+from flfw.client.workplace import ClientContext
 from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
 
 
-class Probing(LocalDescent, ABC):
+class ProbeResponder(LocalTrainer, ABC):
     """Local descent of a client with answers to probes; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:
@@ -26,7 +26,7 @@ class Probing(LocalDescent, ABC):
         received: the tensors received in this round, by name; read-only.
     """
 
-    def __init__(self, at: Workplace) -> None:
+    def __init__(self, at: ClientContext) -> None:
         super().__init__(at)
         self.received: Mapping[str, np.ndarray] = {}
 
@@ -60,7 +60,7 @@ class Probing(LocalDescent, ABC):
         It is for methods whose `follow` changes the gradient: by clipping, noise or a correction.
         """
         x, y = self.guarded(x, y, rng)
-        _, direction = self.follow(self.moving(), x.to(self.device), y.to(self.device))
+        _, direction = self.loss_and_direction(self.trainable_parameters(), x.to(self.device), y.to(self.device))
         direction = {name: value.cpu() for name, value in direction.items()}
         return {**direction, **self.defended(direction, x, y, rng)}
 
@@ -83,5 +83,7 @@ class Probing(LocalDescent, ABC):
         def again(rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
             yield self.guarded(*there, rng)
 
-        self.descend(self.moving(), steps, self.optimiser(), purpose="probe", clips=self.clips(), batches=again)
+        self.train_epochs(
+            self.trainable_parameters(), steps, self.optimiser(), purpose="probe", clips=self.clips(), batches=again
+        )
         return expand(self.leaving(), self.received)

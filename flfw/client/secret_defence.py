@@ -30,9 +30,9 @@ class DrawnInSecret(Defence):
         self.measures = defence.measures
 
     @property
-    def acts_at(self) -> frozenset[str]:
+    def active_hooks(self) -> frozenset[str]:
         """Names of the hooks at which the defence acts."""
-        return self._defence.acts_at
+        return self._defence.active_hooks
 
     def network(self, net: Net) -> Net:
         """Return the network as the defence changes it."""

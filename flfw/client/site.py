@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from flfw.client.store import ClientStore
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment.fields import integer
 from flfw.messages.simulated import FORCED
 
@@ -91,7 +91,7 @@ def simulation(experiment: str) -> Path:
 def _named(experiment: str) -> str:
     """Check the experiment's id from the server, which becomes the name of a folder."""
     if not experiment.isalnum():
-        raise BadInput(f"Expected an experiment of letters and digits, got {experiment!r}.")
+        raise InputError(f"Expected an experiment of letters and digits, got {experiment!r}.")
     return experiment
 
 

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from flfw.client.federated_client import IN_THEIR_OWN_WAY
-from flfw.client.phased_client import PhasedClient
-from flfw.client.phases import Batch, JointSteps, LocalPhase, Phases
+from flfw.client.phased_client import BatchableClient
+from flfw.client.phases import Batch, BatchedSteps, Phases, TrainingPhase
 from flfw.errors import require
 from flfw.nets.net import Tensors, loss, running_statistics, targets
-from flfw.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, PlainSGD, Remembering
+from flfw.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, PlainSGD, StatefulOptimiser
 
 _FOLLOWED = ("loss", "penalised", "local_loss", "follow", "moving", "defended")
 """Functions of a client that joint steps stand for: who overrides one of them does not opt in."""
@@ -27,7 +27,7 @@ _NUDGE, _SHOWN = 0.1, 80  # by which a trial moves weights; characters of an err
 _IGNORED = -100  # the label of a row that only fills a batch up; `flfw.nets.net.loss` leaves it out of its mean
 
 
-class GradientClient(PhasedClient, ABC):
+class GradientClient(BatchableClient, ABC):
     """Base of clients with E epochs along the gradient of the loss on all parameters, and of `attraction`."""
 
     def phases(self) -> Phases[dict[str, float]]:
@@ -35,11 +35,11 @@ class GradientClient(PhasedClient, ABC):
         epochs = self.at.experiment.local_epochs
 
         def alone() -> float:
-            return self.descend(self.moving(), epochs, self.optimiser())
+            return self.train_epochs(self.trainable_parameters(), epochs, self.optimiser())
 
-        return {"loss": (yield LocalPhase(alone, self.joint, epochs))}
+        return {"loss": (yield TrainingPhase(alone, self.joint, epochs))}
 
-    def joint(self, workers: Sequence[Any]) -> JointSteps | None:
+    def joint(self, workers: Sequence[Any]) -> BatchedSteps | None:
         """Make the joint steps of some clients like this one; None: their optimisers have different settings."""
         optimisers = [_remembering(worker.optimiser()) for worker in workers]
         alike = all(_settings(one) == _settings(optimisers[0]) for one in optimisers)
@@ -47,13 +47,13 @@ class GradientClient(PhasedClient, ABC):
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the loss with the term of `attraction`."""
-        return self.loss(x, y) + self.attraction(dict(self.model.named_parameters()), self.anchor())
+        return self.loss(x, y) + self.proximal_term(dict(self.model.named_parameters()), self.proximal_anchor())
 
-    def anchor(self) -> Tensors:
+    def proximal_anchor(self) -> Tensors:
         """Return the tensors of this client that `attraction` needs, by name; by default none."""
         return {}
 
-    def attraction(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
+    def proximal_term(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
         """Compute a term of the local loss that depends on no example; by default 0.
 
         Args:
@@ -63,9 +63,9 @@ class GradientClient(PhasedClient, ABC):
         return 0.0
 
     @classmethod
-    def apart(cls, model: nn.Module, settings: Any) -> str:
+    def not_batchable_reason(cls, model: nn.Module, settings: Any) -> str:
         """Name the reason against steps of stacked networks; see the base."""
-        if reason := super().apart(model, settings):
+        if reason := super().not_batchable_reason(model, settings):
             return reason
         if any(getattr(cls, name) is not getattr(cls.joined_as(), name) for name in _FOLLOWED):
             return IN_THEIR_OWN_WAY
@@ -89,7 +89,7 @@ class GradientClient(PhasedClient, ABC):
 
 
 @final
-class StackedDescent(JointSteps):
+class StackedDescent(BatchedSteps):
     """Steps of clients whose parameters are stacked (K, ...), with one forward and one backward pass for all.
 
     Matrices are stacked as their transposes (K, in, out), in the order in which their gradients lie in memory: else
@@ -100,16 +100,16 @@ class StackedDescent(JointSteps):
         optimisers: of each client, with the same settings.
     """
 
-    def __init__(self, workers: Sequence[GradientClient], optimisers: Sequence[Remembering]) -> None:
+    def __init__(self, workers: Sequence[GradientClient], optimisers: Sequence[StatefulOptimiser]) -> None:
         first = workers[0]
-        self._workers, self._model, self._attraction = workers, first.model, first.attraction
+        self._workers, self._model, self._attraction = workers, first.model, first.proximal_term
         self._inputs, self._at_work = first.at.task.inputs, len(workers)
-        moving = [worker.moving() for worker in workers]
+        moving = [worker.trainable_parameters() for worker in workers]
         whole = dict(first.model.named_parameters()).keys()
         require(moving[0].keys() == whole, "local steps on all parameters", cohort=len(workers))
         self._turned = frozenset(name for name, value in moving[0].items() if value.dim() == 2)
         self._moving, self._stacked = moving, self._stack(moving)
-        self._anchors = self._stack([worker.anchor() for worker in workers])
+        self._anchors = self._stack([worker.proximal_anchor() for worker in workers])
         self._optimisers = optimisers
         self._lasting = bool(first.lasting())
         self._optimiser = _like(self._optimisers[0])
@@ -232,13 +232,13 @@ def _near(one: Tensor, other: Tensor) -> bool:
     return not far > _NEAR * other.double().abs().max()
 
 
-def _remembering(optimiser: object) -> Remembering:
+def _remembering(optimiser: object) -> StatefulOptimiser:
     require(isinstance(optimiser, SGD | Adam), "SGD or Adam for joint steps", optimiser=type(optimiser).__name__)
-    assert isinstance(optimiser, Remembering)
+    assert isinstance(optimiser, StatefulOptimiser)
     return optimiser
 
 
-def _settings(optimiser: Remembering) -> tuple[object, ...]:
+def _settings(optimiser: StatefulOptimiser) -> tuple[object, ...]:
     """Return an optimiser's class and hyper-parameters."""
     if isinstance(optimiser, Adam):
         return Adam, optimiser.lr, optimiser.weight_decay, optimiser.betas
@@ -246,7 +246,7 @@ def _settings(optimiser: Remembering) -> tuple[object, ...]:
     return SGD, optimiser.lr, optimiser.momentum, optimiser.weight_decay
 
 
-def _like(optimiser: Remembering) -> Remembering:
+def _like(optimiser: StatefulOptimiser) -> StatefulOptimiser:
     """Return a new optimiser of stacked parameters with the same hyper-parameters."""
     if isinstance(optimiser, Adam):
         return Adam(optimiser.lr, optimiser.weight_decay, optimiser.betas)

@@ -7,13 +7,13 @@ from pathlib import Path
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 
-from flfw.errors import BadInput, OneLine
-from flfw.messages.sharing import SharingViolation
+from flfw.errors import InputError, OneLine
+from flfw.messages.sharing import SharingViolationError
 from flfw.nets.net import Tensors
 from flfw.storage.sealed import seal, sealed, unseal
 
 
-class StateMissing(OneLine, RuntimeError):
+class StateMissingError(OneLine, RuntimeError):
     """Error of a client whose disk has no intact state of the round that the server names."""
 
 
@@ -66,7 +66,7 @@ class ClientStore:
         if version in allowed or allowed[1] is None or (version and not sealed(self._folder, _stem(version))):
             return
         named, there = (_in_words(one) for one in (version, allowed[1]))
-        raise SharingViolation(
+        raise SharingViolationError(
             f"client {self._partition} was told to go on from {named}, but its last step, of round {allowed[0]}, was "
             f"made from {there}: it goes on from one of these two"
         )
@@ -84,24 +84,28 @@ class ClientStore:
         """
         there = sealed(self._folder, _stem(version))
         if not there:
-            raise StateMissing(f"Expected private state of round {version} in {self._folder}, found none; restore it.")
+            raise StateMissingError(
+                f"Expected private state of round {version} in {self._folder}, found none; restore it."
+            )
         path = there[0][1]
         try:
             data = unseal(path)
             with safe_open(path, "pt") as header:
                 whose = header.metadata() or {}
-        except (BadInput, SafetensorError) as error:
-            raise StateMissing(str(error)) from error
+        except (InputError, SafetensorError) as error:
+            raise StateMissingError(str(error)) from error
         if {name: whose.get(name) for name in self._label(version)} != self._label(version):
-            raise StateMissing(f"Expected private state of {self._label(version)} in {path}, got {whose}; restore it.")
+            raise StateMissingError(
+                f"Expected private state of {self._label(version)} in {path}, got {whose}; restore it."
+            )
         tensors = load(data)
         for name, value in tensors.items():
             expected = value if like is None else like.get(name)
             if expected is None or value.shape != expected.shape:
                 wanted = "to be one of this method's" if expected is None else f"of shape {tuple(expected.shape)}"
-                raise StateMissing(f"Expected private {name} {wanted}, got {tuple(value.shape)}; restore {path}.")
+                raise StateMissingError(f"Expected private {name} {wanted}, got {tuple(value.shape)}; restore {path}.")
         if like is not None and (absent := [name for name in like if name not in tensors]):
-            raise StateMissing(f"Expected private {absent[0]} in {path}, found none; restore it.")
+            raise StateMissingError(f"Expected private {absent[0]} in {path}, found none; restore it.")
         return tensors
 
     def save(self, version: int, tensors: Tensors, after: int) -> None:

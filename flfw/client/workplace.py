@@ -20,7 +20,7 @@ _FIRST = ModelCopies()
 
 
 @dataclass(frozen=True)
-class Workplace:
+class ClientContext:
     """Data and settings that one client needs for one message.
 
     Attributes:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from flfw import plugins
 from flfw.command.record import Command
-from flfw.errors import BadInput, meant
+from flfw.errors import InputError, suggestion
 from flfw.experiment import Experiment
 from flfw.experiment.axes import axes
 from flfw.plugins import ATTACK, DEFENCE, METHOD
@@ -62,7 +62,9 @@ def check_listed(names: Iterable[str]) -> None:
     known += [*data.names(), *schemes(), *declared.networks()]
     for name in names:
         if name not in known:
-            raise BadInput(f"Expected a name among {', '.join(known)}; got --list {name}{meant(name, known) or '.'}")
+            raise InputError(
+                f"Expected a name among {', '.join(known)}; got --list {name}{suggestion(name, known) or '.'}"
+            )
 
 
 def _check_folders(command: Command) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import flfw
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS, overview, translated
-from flfw.errors import BadInput, meant
+from flfw.errors import InputError, suggestion
 from flfw.terminal.exit_code import exit_code
 
 
@@ -40,7 +40,7 @@ def _simulate(name: str, words: list[str], program: str) -> int:
         return exit_code(program, lambda: _printed(text))
     try:
         given = translated(name, words)
-    except BadInput as error:
+    except InputError as error:
         refused = error
         return exit_code(program, lambda: _refuse(refused))
     return simulate(given, program)
@@ -61,7 +61,7 @@ def _printed(text: str) -> int:
     return 0
 
 
-def _refuse(error: BadInput) -> int:
+def _refuse(error: InputError) -> int:
     raise error
 
 
@@ -75,7 +75,7 @@ def _about(name: str, words: Sequence[str]) -> int:
             return 0
         if len(words) != 1:
             got = " ".join(words) or "none"
-            raise BadInput(f"Expected one shell among {', '.join(SHELLS)}, got {got}; see flfw completion --help.")
+            raise InputError(f"Expected one shell among {', '.join(SHELLS)}, got {got}; see flfw completion --help.")
         print(script(words[0]))
         return 0
     if name in ("--version", "-V"):
@@ -86,8 +86,8 @@ def _about(name: str, words: Sequence[str]) -> int:
         return 0
     known = (*SUBCOMMANDS, *OTHERS)
     if name.startswith("-"):
-        raise BadInput(f"Expected a subcommand before {name}, such as flfw run {name}; see flfw --help.")
-    raise BadInput(f"Expected a subcommand among {', '.join(known)}; got {name}{meant(name, known) or '.'}")
+        raise InputError(f"Expected a subcommand before {name}, such as flfw run {name}; see flfw --help.")
+    raise InputError(f"Expected a subcommand among {', '.join(known)}; got {name}{suggestion(name, known) or '.'}")
 
 
 def _overview() -> str:

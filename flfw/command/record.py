@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.paths import with_paths_from_home
 from flfw.terminal.flags import parsed, piped
@@ -76,7 +76,7 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
     """
     command = with_paths_from_home(parsed(arguments, Command(stored or Experiment()), program))
     if command.matrix and piped(arguments) != arguments:
-        raise BadInput(
+        raise InputError(
             "Expected one name behind --defence with --matrix, got several; write a pipeline as one value, such as "
             f"{command.experiment.defence}, or an axis as defences=A,B."
         )
@@ -101,9 +101,9 @@ def _refuse_without_value(command: Command, arguments: list[str], program: str) 
     for word in arguments:
         flag = word.partition("=")[0]
         if not behind.get(flag, True):
-            raise BadInput(f"Expected a value behind {flag}, got none; see {program} --help.")
+            raise InputError(f"Expected a value behind {flag}, got none; see {program} --help.")
     if command.no_pictures and command.experiment.pictures == "yes":
-        raise BadInput("Expected --pictures auto or no with --no-pictures, got --pictures yes.")
+        raise InputError("Expected --pictures auto or no with --no-pictures, got --pictures yes.")
 
 
 def refuse_two_tasks(command: Command) -> None:
@@ -113,17 +113,19 @@ def refuse_two_tasks(command: Command) -> None:
         BadInput: names them.
     """
     if command.scale == "full" and not (command.table or command.cell):
-        raise BadInput("Expected --table or --cell with --scale full, got neither; a run of its own has --rounds.")
+        raise InputError("Expected --table or --cell with --scale full, got neither; a run of its own has --rounds.")
     if (command.only or command.format or command.width != "alone") and not command.figures:
-        raise BadInput("Expected --figures with --only, --format or --width, got none; name the runs to draw.")
+        raise InputError("Expected --figures with --only, --format or --width, got none; name the runs to draw.")
     asked = {"--resume": command.resume, "--estimate": command.estimate, "--show-split": command.show_split}
     asked |= {"--table or --cell": command.table or command.cell, "--from": command.from_, "--purge": command.purge}
     asked |= {"--matrix or --seeds": command.matrix or command.seeds, "--compare": command.compare}
     asked |= {"--figures": command.figures, "--verify": command.verify, "--pdf FOLDER": command.pdf}
     given = [flag for flag, value in asked.items() if value]
     if command.pdf == () and given and given[0] not in ("--resume", "--from"):
-        raise BadInput(
+        raise InputError(
             f"Expected --pdf with one run, got it with {given[0]}; print each page afterwards: --pdf FOLDER."
         )
     if len(given) > 1:
-        raise BadInput(f"Expected one of {', '.join(asked)}, got {' and '.join(given)}; each does a thing of its own.")
+        raise InputError(
+            f"Expected one of {', '.join(asked)}, got {' and '.join(given)}; each does a thing of its own."
+        )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flfw.command.flags import TASKS, flags
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import FREE_ON_RESUME
 
 
@@ -119,14 +119,14 @@ def translated(name: str, words: Sequence[str]) -> list[str]:
     behind, rest = given[:count], given[count:]
     if one.values and (len(behind) < one.least or (one.most and len(behind) > one.most)):
         got = f"{len(behind)} words" if behind else "none"
-        raise BadInput(f"Expected flfw {name} {one.values}, got {got} before the flags; see flfw {name} --help.")
+        raise InputError(f"Expected flfw {name} {one.values}, got {got} before the flags; see flfw {name} --help.")
     for word in rest:
         flag = word.partition("=")[0].removeprefix("--")
         if word.startswith("--") and flag in flags() and not one.knows(flag):
-            raise BadInput(_elsewhere(name, flag))
+            raise InputError(_elsewhere(name, flag))
     if name == "table" and not behind:
         if not any(word.partition("=")[0] == "--cell" for word in rest):
-            raise BadInput(
+            raise InputError(
                 "Expected flfw table TABLE or flfw table --cell CELL, got neither; flfw list has the tables."
             )
         return given

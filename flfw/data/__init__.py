@@ -27,20 +27,20 @@ from flfw.data.catalogue import (
     title,
 )
 from flfw.data.files import cache, remote
-from flfw.data.files.dataset import Arrays, Augmentation, Dataset, DatasetCard
+from flfw.data.files.dataset import Augmentation, Dataset, DatasetArrays, DatasetCard
 from flfw.data.generated import opened
-from flfw.data.pictures.form import PictureForm
+from flfw.data.pictures.form import ImageFormat
 from flfw.data.readers import pixels
 from flfw.data.tables.names import is_table
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 __all__ = [
     "PREFIXES",
-    "Arrays",
     "Augmentation",
     "Dataset",
+    "DatasetArrays",
     "DatasetCard",
-    "PictureForm",
+    "ImageFormat",
     "absolute",
     "configured",
     "describe",
@@ -60,7 +60,7 @@ __all__ = [
 ]
 
 
-def here(name: str, data_root: Path | None, form: PictureForm | None = None) -> DatasetCard:
+def here(name: str, data_root: Path | None, form: ImageFormat | None = None) -> DatasetCard:
     """Return the data set's card on this machine: `describe`, with the local files if only sites have the data.
 
     Raises:
@@ -129,14 +129,14 @@ def _present(name: str, card: DatasetCard, root: Path) -> tuple[Path, ...]:
         begun = sorted({str(root / Path(file).parts[0]) for file in missing if (root / Path(file).parts[0]).is_dir()})
         if begun and callable(card.fetch):  # fetch takes an existing folder for complete
             how = f"{how}, after removing what is incomplete ({', '.join(begun)})"
-        raise BadInput(
+        raise InputError(
             f"Expected {where} with {', '.join(missing)}, got data_root={root} without; "
             f"get the files with {how} (source: {card.source}){way_out}."
         )
     return tuple(root / file for file in card.files)
 
 
-def load(name: str, data_root: Path | None = None, side: int | None = None, form: PictureForm | None = None) -> Dataset:
+def load(name: str, data_root: Path | None = None, side: int | None = None, form: ImageFormat | None = None) -> Dataset:
     """Load a data set, its images resized to ``side`` x ``side`` pixels (None: as published).
 
     A user's own pictures are brought to a form, whose side is ``side``.
@@ -147,16 +147,16 @@ def load(name: str, data_root: Path | None = None, side: int | None = None, form
     Raises:
         BadInput: an unknown name, missing or damaged files, a side for rows of features.
     """
-    form = replace(form or PictureForm(), side=side)
+    form = replace(form or ImageFormat(), side=side)
     card = here(name, data_root, form)
     images = len(card.shape) == 3
     if side is not None and not images:
-        raise BadInput(
+        raise InputError(
             f"Expected images to resize to {side} px, got dataset={name} with rows of {card.shape[0]} features; "
             "take a --net for rows, such as mlp."
         )
     if side is not None and side < 1:
-        raise BadInput(f"Expected side >= 1 pixel, got side={side}; leave it out for the published size.")
+        raise InputError(f"Expected side >= 1 pixel, got side={side}; leave it out for the published size.")
     if card.population:
         return opened.generated(name, card, card.population, side)
     root = _root(card, data_root)
@@ -168,9 +168,9 @@ def load(name: str, data_root: Path | None = None, side: int | None = None, form
     folder = cache.user_cache() / "pixels" / f"{name.partition(':')[0]}-{key}"
     if not folder.exists():
         pixels.convert(name, card, root, None if as_published else side, folder)
-    (*arrays, train_domain, test_domain), meta = cache.read_arrays(folder, Arrays._fields[:-2])
+    (*arrays, train_domain, test_domain), meta = cache.read_arrays(folder, DatasetArrays._fields[:-2])
     by_patient = meta.get("patients", False)  # files of earlier versions have none
-    groups = cache.read_arrays(folder, Arrays._fields[-2:])[0] if by_patient else (None, None)
+    groups = cache.read_arrays(folder, DatasetArrays._fields[-2:])[0] if by_patient else (None, None)
     return Dataset(
         name,
         *arrays,

@@ -11,7 +11,7 @@ from flfw.data import text
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetCard
 from flfw.data.generated import images, logistic
-from flfw.data.pictures.form import PictureForm
+from flfw.data.pictures.form import ImageFormat
 from flfw.data.readers import (
     adult,
     at_site,
@@ -32,7 +32,7 @@ from flfw.data.readers import (
 from flfw.data.tables import names as tables
 from flfw.data.tables import site_tables
 from flfw.data.tables.names import is_table
-from flfw.errors import BadInput, unknown
+from flfw.errors import InputError, unknown
 from flfw.imports import imported
 
 _OWN_CONSTANTS = (
@@ -70,7 +70,7 @@ _FAMILIES: dict[str, Callable[[str], DatasetCard]] = {
 }
 """Sets with parts, chosen by a word behind a colon, ``digit5:usps,mnist``: name -> card for that word ("": all)."""
 
-_PICTURES: dict[str, Callable[[str, PictureForm], DatasetCard]] = {"folder": folder.folder, "site": at_site.site}
+_PICTURES: dict[str, Callable[[str, ImageFormat], DatasetCard]] = {"folder": folder.folder, "site": at_site.site}
 
 _ANYBODYS: dict[str, Callable[[str], DatasetCard]] = {
     "csv": table.csv,
@@ -89,7 +89,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted([*_CARDS, *_FAMILIES]))
 
 
-def describe(name: str, form: PictureForm | None = None) -> DatasetCard:
+def describe(name: str, form: ImageFormat | None = None) -> DatasetCard:
     """Return the card of a data set; the error for an unknown name lists the known ones.
 
     A card with ``look`` describes data that only sites have: it is made from the name, and no file is opened. A form
@@ -97,7 +97,7 @@ def describe(name: str, form: PictureForm | None = None) -> DatasetCard:
     """
     prefix, _, word = name.partition(":")
     if described := _PICTURES.get(prefix):
-        return described(word, form or PictureForm(skip_damaged=True))  # whoever reads the pictures has a form
+        return described(word, form or ImageFormat(skip_damaged=True))  # whoever reads the pictures has a form
     if makes := (_FAMILIES | _ANYBODYS).get(prefix):
         return makes(word)
     if word and ("." in prefix or importlib.util.find_spec(prefix)):
@@ -113,7 +113,7 @@ def _outside(name: str) -> DatasetCard:
     """Return the card that a user's own module has, for ``package.module:CARD``."""
     card = imported(name, "dataset")
     if not isinstance(card, DatasetCard):
-        raise BadInput(f"Expected dataset={name} to be a DatasetCard, got {card!r}.")
+        raise InputError(f"Expected dataset={name} to be a DatasetCard, got {card!r}.")
     return card
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.terminal.exit_code import exit_code
 
 
@@ -33,7 +33,7 @@ def _do(arguments: list[str]) -> int:
             with asked.write.open("x", encoding="utf-8") as file:
                 file.write(plan_file.text(plan_file.for_sites(card.columns) if asked.for_sites else card.columns))
         except OSError as error:
-            raise BadInput(f"Expected a new file for --write, got {asked.write} ({error.strerror}).") from error
+            raise InputError(f"Expected a new file for --write, got {asked.write} ({error.strerror}).") from error
         print(asked.write)
     return 0
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from flfw.data.files.dataset import Augmentation
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 Normalisation = Literal["own", "imagenet", "half", "none"]
 """The data set's own constants, ImageNet's, 0.5 for mean and deviation, or none (0 and 1)."""
@@ -66,7 +66,7 @@ def constants(how: Normalisation, shape: tuple[int, ...]) -> tuple[tuple[float, 
         return (0.5,) * channels, (0.5,) * channels
     if len(shape) == 3 and channels == 3:
         return (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-    raise BadInput(
+    raise InputError(
         f"Expected {'colour ' * (how == 'imagenet')}images for normalise={how}, got inputs of "
         f"{'x'.join(map(str, shape))}; leave --normalise out."
     )

@@ -8,7 +8,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _FORMS = "sensitive=all, classes such as 3,7, last:M for the last M of each batch, or at:P,P for training positions"
 
@@ -50,7 +50,7 @@ class SensitiveSamples:
                 return cls(positions=values)
             if kind == "last" and len(given) == 1 and values != {0}:
                 return cls(last=int(given[0]))
-        raise BadInput(f"Expected {_FORMS}; got sensitive={text}.")
+        raise InputError(f"Expected {_FORMS}; got sensitive={text}.")
 
     def mask(self, y: Tensor, positions: Tensor) -> Tensor:
         """Return which samples of a batch are sensitive, (B,).
@@ -66,7 +66,7 @@ class SensitiveSamples:
             return torch.arange(len(y), device=y.device) >= len(y) - self.last
         if self.positions is not None:
             if len(positions) != len(y):
-                raise BadInput(
+                raise InputError(
                     "Expected a method whose local steps are on stored examples for sensitive=at:P,P, got a batch "
                     "without positions; choose classes."
                 )

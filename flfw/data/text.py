@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data.files.dataset import Arrays, DatasetCard
-from flfw.errors import BadInput
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
+from flfw.errors import InputError
 
 BYTES = 256
 """Size of the vocabulary."""
@@ -39,7 +39,7 @@ def located(word: str) -> tuple[str, int]:
     parsed = _FORM.fullmatch(word)
     length = int(parsed[2] or _LENGTH) if parsed else 0
     if not parsed or not 2 <= length <= _LONGEST:
-        raise BadInput(f"Expected text:FILE or text:FILE@LENGTH with 2 <= LENGTH <= {_LONGEST}, got text:{word}.")
+        raise InputError(f"Expected text:FILE or text:FILE@LENGTH with 2 <= LENGTH <= {_LONGEST}, got text:{word}.")
     return parsed[1], length
 
 
@@ -78,24 +78,24 @@ def text(word: str) -> DatasetCard:
 def _content(place: Path) -> tuple[list[str], bytes]:
     """Return the lines of a labelled file, or none, and the file's bytes."""
     if not place.is_file():
-        raise BadInput(f"Expected text:FILE with a file of text, got {place}; no file is there.")
+        raise InputError(f"Expected text:FILE with a file of text, got {place}; no file is there.")
     content = place.read_bytes()
     try:
         lines = [line for line in content.decode().splitlines() if line.strip()]
     except UnicodeDecodeError as error:
-        raise BadInput(f"Expected UTF-8 in {place}, got another byte at {error.start}; convert the file.") from error
+        raise InputError(f"Expected UTF-8 in {place}, got another byte at {error.start}; convert the file.") from error
     if PAD in content:
-        raise BadInput(f"Expected text in {place}, got a zero byte at {content.index(PAD)}; remove it.")
+        raise InputError(f"Expected text in {place}, got a zero byte at {content.index(PAD)}; remove it.")
     tabs = [number for number, line in enumerate(lines) if "\t" in line]
     if not lines or len(tabs) < len(lines):
         return [], content
     classes = {label for label, _, _ in (line.partition("\t") for line in lines)}
     if len(classes) < 2:
-        raise BadInput(f"Expected two labels or more in {place}, got only {', '.join(classes)}; add another class.")
+        raise InputError(f"Expected two labels or more in {place}, got only {', '.join(classes)}; add another class.")
     return lines, content
 
 
-def _labelled(root: Path, side: int | None, lines: Sequence[str], length: int) -> Arrays:
+def _labelled(root: Path, side: int | None, lines: Sequence[str], length: int) -> DatasetArrays:
     """Return the examples of labelled lines."""
     pairs = [(label, words) for label, _, words in (line.partition("\t") for line in lines)]
     names = sorted({label for label, _ in pairs})
@@ -108,17 +108,17 @@ def _labelled(root: Path, side: int | None, lines: Sequence[str], length: int) -
     return _parted(x, y, test)
 
 
-def _pieces(root: Path, side: int | None, data: bytes, length: int) -> Arrays:
+def _pieces(root: Path, side: int | None, data: bytes, length: int) -> DatasetArrays:
     """Return the sequences of a plain file, each with the byte that follows it."""
     count = len(data) // (length + 1)
     if count < _LEAST:
         need = f"{_LEAST * (length + 1)} bytes or more for sequences of {length}"
-        raise BadInput(f"Expected {need}, got {len(data)}; take a longer file or another LENGTH.")
+        raise InputError(f"Expected {need}, got {len(data)}; take a longer file or another LENGTH.")
     pieces = np.frombuffer(data, np.uint8)[: count * (length + 1)].reshape(count, length + 1)
     return _parted(pieces[:, :-1], pieces[:, -1].astype(np.int64), np.arange(count)[1::5])
 
 
-def _parted(x: np.ndarray, y: np.ndarray, test: np.ndarray) -> Arrays:
+def _parted(x: np.ndarray, y: np.ndarray, test: np.ndarray) -> DatasetArrays:
     """Divide the examples into training and test part, as numbers in [0, 1]."""
     train, numbers = np.setdiff1d(np.arange(len(y)), test), x.astype(np.float32) / np.float32(BYTES - 1)
-    return Arrays(numbers[train], y[train], numbers[test], y[test])
+    return DatasetArrays(numbers[train], y[train], numbers[test], y[test])

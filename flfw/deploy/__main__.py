@@ -26,14 +26,14 @@ from typing import Any, get_args
 from flfw import plugins
 from flfw.deploy import certificates, processes
 from flfw.deploy.files import make, renew, require_new
-from flfw.deploy.layout import Layout, environment, transport
+from flfw.deploy.layout import FederationLayout, environment, transport
 from flfw.deploy.leftovers import ALSO, plan
 from flfw.deploy.node_config import is_another_policy, note_policy, spent
 from flfw.deploy.policy import Policy, Reasons
 from flfw.deploy.submit import bundle_hash
 from flfw.dp.budget import METRICS
 from flfw.engines.registrations import registered_nodes, registration_file
-from flfw.errors import BadInput, RunFailed, require
+from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
 from flfw.formats.units import in_units
 from flfw.privacy.claims import Unit
@@ -68,10 +68,10 @@ def _init(asked: argparse.Namespace) -> int:
     from flfw.method import Method  # with PyTorch, without which the other commands are quick
 
     ports = (asked.port, asked.control_port, asked.site_port)
-    layout = Layout(asked.folder.absolute(), asked.clients, asked.host, asked.listen, *ports)
+    layout = FederationLayout(asked.folder.absolute(), asked.clients, asked.host, asked.listen, *ports)
     uploads: dict[str, None] = {}
     for method in asked.methods.split(","):
-        cls = plugins.find(plugins.METHOD, method, Method)
+        cls = plugins.load_class(plugins.METHOD, method, Method)
         uploads |= dict.fromkeys(_NETWORK if tuple(cls.uploads) == ("*",) else cls.uploads)
     budget: dict[str, Any] = {"epsilon": asked.epsilon, "delta": asked.delta, "unit": asked.unit}
     metrics = asked.metrics or ("all" if asked.epsilon == inf else "none")
@@ -90,12 +90,12 @@ def _init(asked: argparse.Namespace) -> int:
 
 
 def _up(asked: argparse.Namespace) -> int:
-    layout = Layout.read(asked.folder)
+    layout = FederationLayout.read(asked.folder)
     up(layout)
     return _status(asked)
 
 
-def up(layout: Layout) -> None:
+def up(layout: FederationLayout) -> None:
     """Start the server and the sites that are not running.
 
     Raises:
@@ -110,7 +110,7 @@ def up(layout: Layout) -> None:
     _wait_until_joined(layout, {number: _start_site(layout, number) for number in absent})
 
 
-def _start_site(layout: Layout, number: int) -> int:
+def _start_site(layout: FederationLayout, number: int) -> int:
     """Start a site; return the size of its log before the start."""
     site = layout.site(number)
     before = processes.log_size(site, "supernode")
@@ -119,7 +119,7 @@ def _start_site(layout: Layout, number: int) -> int:
     return before
 
 
-def _wait_until_joined(layout: Layout, started: dict[int, int]) -> None:
+def _wait_until_joined(layout: FederationLayout, started: dict[int, int]) -> None:
     """Wait for sites; ``started`` maps each site to the size of its log before the start.
 
     Flower's server counts a killed site as running for up to a minute, and admits no second one in that time.
@@ -137,15 +137,15 @@ def _wait_until_joined(layout: Layout, started: dict[int, int]) -> None:
                 if _THERE_ALREADY not in new or late:
                     reason = _SAID.search(new)
                     why = reason[0].decode() if reason else processes.last_line(site, "supernode")
-                    raise RunFailed(f"Site {number} did not start: {why}")
+                    raise RunError(f"Site {number} did not start: {why}")
                 time.sleep(_AGAIN_S)
                 started[number] = _start_site(layout, number)
             elif late:
                 log = site / "supernode.log"
-                raise RunFailed(f"Site {number} did not reach the server within {_UP_S:.0f} s; see {log}.")
+                raise RunError(f"Site {number} did not reach the server within {_UP_S:.0f} s; see {log}.")
 
 
-def _wait_until_up(layout: Layout) -> None:
+def _wait_until_up(layout: FederationLayout) -> None:
     deadline = time.monotonic() + _UP_S
     addresses = [(layout.control[1], layout.control_port)]
     if transport() == "gRPC":
@@ -153,14 +153,14 @@ def _wait_until_up(layout: Layout) -> None:
     while time.monotonic() < deadline:
         if processes.alive(layout.superlink, "superlink") is None:
             message = processes.last_line(layout.superlink, "superlink")
-            raise RunFailed(f"Flower's SuperLink did not start: {message}")
+            raise RunError(f"Flower's SuperLink did not start: {message}")
         if all(processes.listens(*address) for address in addresses):
             return
         time.sleep(0.1)
-    raise RunFailed(f"Flower's SuperLink did not start within {_UP_S:.0f} s; see {layout.superlink / 'superlink.log'}.")
+    raise RunError(f"Flower's SuperLink did not start within {_UP_S:.0f} s; see {layout.superlink / 'superlink.log'}.")
 
 
-def _register(layout: Layout) -> None:
+def _register(layout: FederationLayout) -> None:
     """Register the public keys of the sites at the server; once, since the server keeps them."""
     variables = environment(layout.superlink / "home")
     known = registered_nodes(layout.folder, layout.clients).values()
@@ -172,18 +172,18 @@ def _register(layout: Layout) -> None:
         try:
             result = subprocess.run(command, env=variables, capture_output=True, text=True, **limit)
         except subprocess.TimeoutExpired as error:
-            raise RunFailed(f"The server did not take the key of site {number} within {_UP_S:.0f} s.") from error
+            raise RunError(f"The server did not take the key of site {number} within {_UP_S:.0f} s.") from error
         try:
             answer = json.loads(result.stdout)
         except ValueError:
             answer = {"success": False, "error-message": (result.stderr or result.stdout).strip()}
         if not answer.get("success"):
-            raise RunFailed(f"The server does not take the key of site {number}: {answer.get('error-message')}")
+            raise RunError(f"The server does not take the key of site {number}: {answer.get('error-message')}")
         registration_file(layout.folder, number).write_text(f"{answer['node-id']}\n")
 
 
 def _status(asked: argparse.Namespace) -> int:
-    layout = Layout.read(asked.folder)
+    layout = FederationLayout.read(asked.folder)
     ends = _certified_until(layout)
     print(f"transport   {transport()} with TLS (certificate until {ends:%Y-%m-%d}), a key a site")
     parts = [("superlink", layout.superlink, f"sites {layout.host}:{layout.sites_port}, flwr :{layout.control_port}")]
@@ -200,10 +200,10 @@ def _status(asked: argparse.Namespace) -> int:
     return 1 if missing else 0
 
 
-def _certified_until(layout: Layout) -> datetime:
+def _certified_until(layout: FederationLayout) -> datetime:
     path = layout.superlink / "server.pem"
     if not path.is_file():
-        raise BadInput(f"Expected the server's certificate in {path}, got none; restore it or run renew.")
+        raise InputError(f"Expected the server's certificate in {path}, got none; restore it or run renew.")
     return certificates.ends(path.read_bytes())
 
 
@@ -220,7 +220,7 @@ def _spent(site: Path, number: int) -> Iterator[str]:
 
 
 def _down(asked: argparse.Namespace) -> int:
-    layout = Layout.read(asked.folder)
+    layout = FederationLayout.read(asked.folder)
     only = "--purge with --older-than, --also and --dry-run"
     require(asked.purge or not (asked.older_than or asked.also or asked.dry_run), only, purge=False)
     if asked.purge:
@@ -235,14 +235,14 @@ def _down(asked: argparse.Namespace) -> int:
     return 0
 
 
-def _end(layout: Layout) -> None:
+def _end(layout: FederationLayout) -> None:
     parts = [(layout.site(number), "supernode") for number in range(layout.clients)]
     ended = sum(processes.stop(folder, name) for folder, name in [*parts, (layout.superlink, "superlink")])
     print(f"ended {ended} processes; keys, state and runs stay in {layout.folder}")
 
 
 def _renew(asked: argparse.Namespace) -> int:
-    layout = Layout.read(asked.folder)
+    layout = FederationLayout.read(asked.folder)
     renew(layout)
     print(f"certificate until {_certified_until(layout):%Y-%m-%d}, from the server's next start")
     return 0

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _YEARS, _AUTHORITY_YEARS = 2, 10
 
@@ -55,11 +55,11 @@ def server(by: Pair, hosts: Sequence[str]) -> Pair:
     try:
         issuer, signer = x509.load_pem_x509_certificate(by.public), serialization.load_pem_private_key(by.private, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:  # TypeError: the key has a password
-        raise BadInput(
+        raise InputError(
             "Expected the authority's key and certificate as init wrote them, got others; restore them."
         ) from error
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
-        raise BadInput(
+        raise InputError(
             f"Expected an authority with a key of ECDSA, got {type(signer).__name__}; restore the folder ca."
         )
     key = _key()
@@ -94,7 +94,7 @@ def ends(certificate: bytes) -> datetime.datetime:
     try:
         return x509.load_pem_x509_certificate(certificate).not_valid_after_utc
     except ValueError as error:
-        raise BadInput(
+        raise InputError(
             "Expected the server's certificate in PEM, got a damaged one; make it anew with renew."
         ) from error
 

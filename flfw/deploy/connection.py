@@ -16,7 +16,7 @@ import httpx
 from flwr.supercore import heartbeat
 from grpc import RpcError, StatusCode
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _BEAT, _BEAT_S = "HEARTBEAT_DEFAULT_INTERVAL", 15  # Flower's own is 30 s; a site that misses two beats is absent
 _CONNECTIONS = ("flwr.client.", "flwr.supernode.")  # before Flower 1.40, and since
@@ -78,7 +78,7 @@ def outlast_errors() -> None:
     places = [(sys.modules.get(module), name) for module, name in _INVOKERS]
     places = [(module, name) for module, name in places if hasattr(module, name)]
     if not places:
-        raise BadInput("Expected a SuperNode of Flower 1.39 to 1.42, got one whose calls this code cannot repeat.")
+        raise InputError("Expected a SuperNode of Flower 1.39 to 1.42, got one whose calls this code cannot repeat.")
     for module, name in places:
         setattr(module, name, _patient(getattr(module, name)))
     setattr(heartbeat.HeartbeatSender, "_heartbeat", _undying(heartbeat.HeartbeatSender._heartbeat))  # noqa: B010 Flower's

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 FILE = "superlink.db"
 _BESIDE = ("", "-wal", "-shm", "-journal")
@@ -110,7 +110,7 @@ def _opened(path: Path) -> Iterator[sqlite3.Connection]:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=rw", uri=True, timeout=5)) as connection:
             yield connection
     except (sqlite3.DatabaseError, ValueError, TypeError) as error:
-        raise BadInput(f"Expected {path} as Flower's SuperLink leaves it at its end, got {error}.") from error
+        raise InputError(f"Expected {path} as Flower's SuperLink leaves it at its end, got {error}.") from error
 
 
 def _out(text: str | None) -> Path | None:

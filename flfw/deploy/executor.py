@@ -149,7 +149,7 @@ def main(arguments: Sequence[str]) -> None:
 
 
 @final
-class Deaths:
+class CrashReports:
     """Reports of an executor on processes that died; Flower itself would notice up to a minute later."""
 
     def __init__(self) -> None:
@@ -165,7 +165,7 @@ class Deaths:
         return [int(line) for line in lines]
 
 
-def beside(arguments: Sequence[str], deaths: Deaths) -> list[str]:
+def beside(arguments: Sequence[str], deaths: CrashReports) -> list[str]:
     """Start the executor of a SuperNode; this process then becomes the SuperNode.
 
     Messages of an app are given only to a process with the secret. Flower's own processes would give them to any user

@@ -9,16 +9,16 @@ from functools import partial
 from pathlib import Path
 
 from flfw.deploy import certificates
-from flfw.deploy.layout import Layout, shell, transport
+from flfw.deploy.layout import FederationLayout, shell, transport
 from flfw.engines.registrations import registration_file
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _HERE = 'here=$(cd "$(dirname "$0")/.." && pwd)'
 _CA = """sed -i "s|^root-certificates = .*|root-certificates = \\"$here/ca/ca.crt\\"|" """  # Flower needs it absolute
 _HOME = _CA + '"$here/superlink/home/config.toml"'
 
 
-def make(layout: Layout, policy: str) -> None:
+def make(layout: FederationLayout, policy: str) -> None:
     """Make a federation's folder.
 
     Args:
@@ -39,7 +39,7 @@ def make(layout: Layout, policy: str) -> None:
         for folder in missing:
             with suppress(OSError):
                 folder.rmdir()
-        raise BadInput(f"Expected a folder that can be made, got {layout.folder} ({error.strerror}).") from error
+        raise InputError(f"Expected a folder that can be made, got {layout.folder} ({error.strerror}).") from error
 
 
 def require_new(folder: Path) -> None:
@@ -49,10 +49,10 @@ def require_new(folder: Path) -> None:
         BadInput: see above.
     """
     if os.path.isdir(folder) and any(folder.iterdir()):  # noqa: PTH112 - a name that is too long is no error here
-        raise BadInput(f"Expected a new folder, got {folder}, which holds something; choose another.")
+        raise InputError(f"Expected a new folder, got {folder}, which holds something; choose another.")
 
 
-def _fill(layout: Layout, policy: str) -> None:
+def _fill(layout: FederationLayout, policy: str) -> None:
     for folder in (layout.folder / "ca", layout.superlink, layout.superlink / "home"):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     _write(layout.folder / ".gitignore", b"*\n")  # the folder holds keys and may be inside a checkout
@@ -67,7 +67,7 @@ def _fill(layout: Layout, policy: str) -> None:
     layout.write()
 
 
-def renew(layout: Layout) -> None:
+def renew(layout: FederationLayout) -> None:
     """Give the server a new key and certificate by the same authority; sites need no change.
 
     Raises:
@@ -77,11 +77,11 @@ def renew(layout: Layout) -> None:
         private, public = (layout.folder / "ca" / name for name in ("ca.key", "ca.crt"))
         authority = certificates.Pair(private.read_bytes(), public.read_bytes())
     except OSError as error:
-        raise BadInput(f"Expected the authority's key and certificate, got {error}.") from error
+        raise InputError(f"Expected the authority's key and certificate, got {error}.") from error
     _write_server(layout, authority)
 
 
-def _write_server(layout: Layout, authority: certificates.Pair) -> None:
+def _write_server(layout: FederationLayout, authority: certificates.Pair) -> None:
     server = certificates.server(authority, layout.hosts)
     _write(layout.superlink / "server.key", server.private, secret=True)
     _write(layout.superlink / "server.pem", server.public)
@@ -102,7 +102,7 @@ def _write(path: Path, data: bytes, *, secret: bool = False) -> None:
     path.write_bytes(data)
 
 
-def _write_scripts(layout: Layout) -> None:
+def _write_scripts(layout: FederationLayout) -> None:
     """Write a script for each machine; it works in any folder to which the federation was copied."""
     folder = layout.folder / "start"
     folder.mkdir()

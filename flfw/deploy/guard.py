@@ -38,7 +38,7 @@ from flfw.deploy.node_config import announcements, extended, leave_simulations, 
 from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
 from flfw.deploy.quota import FILE, Quota
-from flfw.errors import DIED, BadInput, printable
+from flfw.errors import DIED, InputError, printable
 from flfw.messages.pulling import ask_again_soon
 
 _NEXT_S = 0.25  # interval at which a lively site looks for a message; Flower's own is 3 s
@@ -54,7 +54,7 @@ def _uncounted(_: Message) -> None:
 
 
 @final
-class Guard:
+class PolicyGuard:
     """Substitute for two functions of Flower's SuperNode, which it calls with checked connections.
 
     Args:
@@ -160,13 +160,13 @@ class Guard:
         Raises:
             _Refused: the policy does not let it run.
         """
-        if reason := self._policy.refuses_app(fab.content):  # before the bundle is opened
+        if reason := self._policy.app_rejection(fab.content):  # before the bundle is opened
             raise _Refused(reason)
         if {hashlib.sha256(fab.content).hexdigest(), fab.hash_str or fab_hash} != {fab_hash}:
             raise _Refused("this site's policy accepts no app under another one's hash")
         try:
             config = get_fused_config_from_fab(fab.content, get_run())
-            reason = self._policy.refuses_run(config)
+            reason = self._policy.run_rejection(config)
         except Exception as error:  # a forged bundle must not end this process
             raise _Refused(f"this site's policy accepts no app that cannot be read: {error}"[:_SHOWN]) from error
         if reason:
@@ -236,7 +236,7 @@ class Guard:
             answer.has_error() and answer.error.reason != whole.error.reason
         ):
             return "this site's policy lets nothing leave whose envelope says something else"
-        return self._policy.refuses_answer(whole, asked.metadata.message_type.partition(".")[0], size)
+        return self._policy.reply_rejection(whole, asked.metadata.message_type.partition(".")[0], size)
 
 
 def _about(message: Message) -> tuple[int, str, str]:
@@ -262,19 +262,19 @@ def main(arguments: Sequence[str]) -> int:
 
     try:
         if len(arguments) < 2 or arguments[1] != "--":
-            raise BadInput(
+            raise InputError(
                 "Expected POLICY -- and the arguments of flower-supernode, got " + (" ".join(arguments) or "none")
             )
         policy, folder = Policy.read(Path(arguments[0])), Path(arguments[0]).absolute().parent
         given, lines = extended(arguments[2:], policy, folder), announcements(policy, folder)
         outlast_errors()
-    except BadInput as error:
+    except InputError as error:
         print(f"flfw.deploy.guard: {error}", file=sys.stderr)
         return 2
-    deaths = executor.Deaths()
+    deaths = executor.CrashReports()
     counted = Quota(folder / FILE, policy.most_messages).refuses if policy.most_messages < inf else _uncounted
     flowers = supernode._pull_and_store_message, supernode._push_messages
-    guard = Guard(policy, *flowers, deaths=deaths.since, counted=counted)
+    guard = PolicyGuard(policy, *flowers, deaths=deaths.since, counted=counted)
     supernode._pull_and_store_message, supernode._push_messages = guard.pull, guard.push
     left = [f"{name} of the environment is for simulations, and ignored" for name in leave_simulations(os.environ)]
     for line in (str(policy), *lines, *left):

@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from importlib.metadata import version
 from pathlib import Path
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.formats.typed import fitted, read_toml
 
 _FILE = "federation.toml"
@@ -37,7 +37,7 @@ def transport(flower: str | None = None) -> str:
 
 
 @dataclass(frozen=True)
-class Layout:
+class FederationLayout:
     """A federation's folder and addresses.
 
     Attributes:
@@ -74,7 +74,7 @@ class Layout:
         require(fits, f"ports that all differ, below {_PORTS.stop}", ports=asked)
 
     @classmethod
-    def read(cls, folder: Path) -> Layout:
+    def read(cls, folder: Path) -> FederationLayout:
         """Read the layout of a federation from its folder.
 
         Raises:
@@ -82,7 +82,7 @@ class Layout:
         """
         path = folder.absolute() / _FILE
         if not path.is_file():
-            raise BadInput(f"Expected a federation's folder with {_FILE}, got {folder}; make one with init.")
+            raise InputError(f"Expected a federation's folder with {_FILE}, got {folder}; make one with init.")
         table = {**read_toml(path, _WAY_OUT), "folder": str(folder.absolute())}
         return fitted(table, cls, path, _WAY_OUT)
 

@@ -16,8 +16,8 @@ from math import inf, isfinite
 from pathlib import Path
 
 from flfw.deploy import database
-from flfw.deploy.layout import Layout
-from flfw.errors import BadInput, require
+from flfw.deploy.layout import FederationLayout
+from flfw.errors import InputError, require
 from flfw.formats.units import in_units
 
 ALSO = ("truth", "logs", "unknown")
@@ -84,7 +84,7 @@ class _Known:
     kept: bool
 
 
-def plan(layout: Layout, days: float = 0.0, also: Sequence[str] = ()) -> Removal:
+def plan(layout: FederationLayout, days: float = 0.0, also: Sequence[str] = ()) -> Removal:
     """Plan the removal of the leftovers of ended runs; nothing is changed.
 
     Args:
@@ -117,7 +117,9 @@ def plan(layout: Layout, days: float = 0.0, also: Sequence[str] = ()) -> Removal
     return Removal(layout.folder, tuple(goes), tuple(stays), chosen)
 
 
-def _candidates(layout: Layout, known: dict[str, _Known], also: Collection[str]) -> Iterator[tuple[Leftover, bool]]:
+def _candidates(
+    layout: FederationLayout, known: dict[str, _Known], also: Collection[str]
+) -> Iterator[tuple[Leftover, bool]]:
     """Yield every leftover beside the database, and whether it may go at all."""
     sites = [layout.site(number) for number in range(layout.clients)]
     for site in sites:
@@ -155,7 +157,7 @@ def _known(outs: Collection[Path]) -> dict[str, _Known]:
     for out in dict.fromkeys(outs):
         try:
             stored = stored_experiment(out)
-        except (BadInput, OSError):  # moved, removed or damaged: nobody here knows that it is over
+        except (InputError, OSError):  # moved, removed or damaged: nobody here knows that it is over
             continue
         known[stored.id] = _Known(out, is_complete(out), stored.experiment.keep_state)
     return known

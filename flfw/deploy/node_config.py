@@ -12,7 +12,7 @@ from typing import Any
 from flfw.deploy import quota
 from flfw.deploy.policy import Policy
 from flfw.dp import site_ledger
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.reasons import QUIET
 
 _NOTED = "policy.sha256"  # in a site's folder, written at its start
@@ -115,7 +115,7 @@ def extended(arguments: Sequence[str], policy: Policy, folder: Path) -> list[str
     """
     result, added = list(arguments), entries(policy, folder)
     if added and "--node-config" not in result[:-1]:
-        raise BadInput(f"Expected --node-config, to which the policy adds {', '.join(added)}; got none.")
+        raise InputError(f"Expected --node-config, to which the policy adds {', '.join(added)}; got none.")
     if added:
         result[result.index("--node-config") + 1] += "".join(
             f" {key}={json.dumps(value)}" for key, value in added.items()

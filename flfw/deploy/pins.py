@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.experiment.experiment import FREE_ON_RESUME
 
@@ -60,7 +60,7 @@ _SPLIT = 10_000  # characters of a value that is split into words: a megabyte wo
 
 @final
 @dataclass(frozen=True)
-class Pins:
+class AllowedSettings:
     """Pins of one policy.
 
     Attributes:
@@ -71,21 +71,21 @@ class Pins:
     rules: Mapping[str, Any]
 
     @classmethod
-    def read(cls, table: object, path: Path) -> Pins:
+    def read(cls, table: object, path: Path) -> AllowedSettings:
         """Read the table ``run`` of a policy.
 
         Raises:
             BadInput: it is no table, or names an unknown or free key, or a rule of another form.
         """
         if not isinstance(table, dict):
-            raise BadInput(f"Expected a table [run] in {path}, got run={table}.")
+            raise InputError(f"Expected a table [run] in {path}, got run={table}.")
         pinned = [key for key in Experiment().to_run_config() if key not in FREE]
         for key, rule in table.items():
             if key not in pinned:
-                raise BadInput(f"Expected a key among {', '.join(pinned)} in [run] of {path}, got {key}.")
+                raise InputError(f"Expected a key among {', '.join(pinned)} in [run] of {path}, got {key}.")
             if not _is_rule(rule):
                 forms = "a value, a list of values or {least = ..., most = ...}"
-                raise BadInput(f"Expected {forms} for {key} in [run] of {path}, got {rule}.")
+                raise InputError(f"Expected {forms} for {key} in [run] of {path}, got {rule}.")
         return cls(dict(table))
 
     def refusal(self, run_config: Mapping[str, Any]) -> str | None:
@@ -119,7 +119,7 @@ class Pins:
         return "\n".join(["[run]", *(f"{key} = {_toml(rule)}" for key, rule in self.rules.items())]) + "\n"
 
 
-def pins_of(experiment: Experiment, dataset: str) -> Pins:
+def pins_of(experiment: Experiment, dataset: str) -> AllowedSettings:
     """Pin a run to its settings: so many rounds or fewer, and any number of clients.
 
     Args:
@@ -130,7 +130,7 @@ def pins_of(experiment: Experiment, dataset: str) -> Pins:
     chosen = {key: value for key, value in experiment.to_run_config().items() if key not in FREE}
     rules: dict[str, Any] = {key: value for key, value in chosen.items() if value != default[key]}
     rules |= {"method": experiment.method, "dataset": dataset, "clients": {"least": 1}}
-    return Pins({**rules, "rounds": {"least": 1, "most": experiment.rounds}})
+    return AllowedSettings({**rules, "rounds": {"least": 1, "most": experiment.rounds}})
 
 
 def _is_rule(rule: object) -> bool:
@@ -195,7 +195,7 @@ def plugins_of(run_config: Mapping[str, Any]) -> list[str]:
     return [word for word in words if ":" in word]
 
 
-def may_mean_others(dataset: str, pins: Pins | None) -> str | None:
+def may_mean_others(dataset: str, pins: AllowedSettings | None) -> str | None:
     """Return why a server could choose the examples that a site volunteers of its own data; None: it cannot.
 
     Places count in the order of the run's training part. Of the site's own data the name decides that, such as one with

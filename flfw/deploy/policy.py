@@ -16,13 +16,13 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from flwr.app import Message
 
-from flfw.deploy.pins import BY_PATH, SHOWN, Pins, may_mean_others, plugins_of
-from flfw.dp.budget import METRICS, PRIVATE_METRICS, UNSPOKEN, EpsilonBudget, Metrics, OverBudget
-from flfw.errors import DIED, BadInput, require
+from flfw.deploy.pins import BY_PATH, SHOWN, AllowedSettings, may_mean_others, plugins_of
+from flfw.dp.budget import METRICS, PRIVATE_METRICS, UNSPOKEN, BudgetExceededError, EpsilonBudget, Metrics
+from flfw.errors import DIED, InputError, require
 from flfw.formats.typed import read_toml
 from flfw.messages.introduction import is_plain
-from flfw.messages.reasons import Declined
-from flfw.messages.sharing import SharingViolation, matches
+from flfw.messages.reasons import RequestDeclinedError
+from flfw.messages.sharing import SharingViolationError, matches
 from flfw.privacy.claims import Unit
 
 Reasons: TypeAlias = Literal["own", "all"]
@@ -32,7 +32,7 @@ _OWN = "this site's policy "  # beginning of every reason of a policy
 _APPS = "<class '{0.__module__}.{0.__qualname__}'>:<'"  # as Flower puts an app's exception
 _UNSPOKEN = "|".join(
     re.escape(_APPS.format(kind) + words)
-    for kind, words in ((OverBudget, UNSPOKEN), (Declined, ""), (SharingViolation, ""))
+    for kind, words in ((BudgetExceededError, UNSPOKEN), (RequestDeclinedError, ""), (SharingViolationError, ""))
 )
 _OF_THE_SITE = re.compile(rf"{re.escape(DIED)}|{_OWN}[^\n]*|(?:{_UNSPOKEN})[^\n]*'>")
 """Reasons of a failure that are about the message, the policy or the budget, and not about the data."""
@@ -83,7 +83,7 @@ class Policy:
     seeded_draws: bool = False
     check_broadcast: bool = False
     volunteered: tuple[int, ...] = ()
-    run: Pins | None = None
+    run: AllowedSettings | None = None
 
     def __post_init__(self) -> None:
         known = all(app == ANY or (len(app) == 64 and set(app) <= set("0123456789abcdef")) for app in self.apps)
@@ -154,13 +154,13 @@ class Policy:
         """
         try:
             rules = read_toml(path)
-        except BadInput as error:
-            raise BadInput(f"Expected a policy in {path}, got none that can be read: {error.__cause__}.") from error
+        except InputError as error:
+            raise InputError(f"Expected a policy in {path}, got none that can be read: {error.__cause__}.") from error
         way_out = f"epsilon, delta and unit in {path} in place of least_noise, which bounds no epsilon"
         require("least_noise" not in rules, way_out, least_noise=rules.get("least_noise"))
         names = {field.name for field in fields(cls)}
         if unknown := sorted(set(rules) - names):
-            raise BadInput(f"Expected {', '.join(sorted(names))} in {path}, got {unknown[0]}.")
+            raise InputError(f"Expected {', '.join(sorted(names))} in {path}, got {unknown[0]}.")
         missing = [name for name in ("apps", "uploads", "largest_upload_mb") if name not in rules]
         require(not missing, f"apps, uploads and largest_upload_mb in {path}", missing=", ".join(missing))
         for name in ("apps", "uploads", "plugins"):
@@ -180,10 +180,10 @@ class Policy:
         require(whole, f"a list of whole numbers for volunteered in {path}", volunteered=given)
         rules["volunteered"] = tuple(given)
         if "run" in rules:
-            rules["run"] = Pins.read(rules["run"], path)
+            rules["run"] = AllowedSettings.read(rules["run"], path)
         return cls(**rules)
 
-    def refuses_app(self, bundle: bytes) -> str | None:
+    def app_rejection(self, bundle: bytes) -> str | None:
         """Return why an app may not run here; None: it may.
 
         Args:
@@ -192,7 +192,7 @@ class Policy:
         digest = hashlib.sha256(bundle).hexdigest()
         return None if ANY in self.apps or digest in self.apps else f"{_OWN}does not accept app {digest}"
 
-    def refuses_run(self, run_config: Mapping[str, Any]) -> str | None:
+    def run_rejection(self, run_config: Mapping[str, Any]) -> str | None:
         """Return why an app may not run here with this configuration; None: it may."""
         metrics = str(run_config.get("metrics", METRICS[0]))  # a run without the key sends all
         if metrics not in METRICS[METRICS.index(self.metrics) :]:
@@ -219,7 +219,7 @@ class Policy:
         way_out = f"and {defence[:SHOWN]} does in the run; run with defence-draws=secret"
         return f"{_OWN}lets no defence draw from the seed, which the server knows, {way_out}"
 
-    def refuses_answer(self, answer: Message, kind: str, size: int) -> str | None:
+    def reply_rejection(self, answer: Message, kind: str, size: int) -> str | None:
         """Return why a message may not leave; None: it may.
 
         An allowed tensor can hold any data. Only the accepted hash of the app excludes an app that hides data there.

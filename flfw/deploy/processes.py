@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 
 _GRACE_S = 10.0
 _POLL_S = 0.05
@@ -54,7 +54,7 @@ def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[st
                 start_new_session=True,
             )
         except OSError as error:
-            raise RunFailed(f"Expected to start {command[0]}, got {error}.") from error
+            raise RunError(f"Expected to start {command[0]}, got {error}.") from error
     (folder / f"{name}.pid").write_text(f"{begun.pid} {_born(begun.pid)}\n")
     return begun.pid
 
@@ -97,7 +97,7 @@ def _end(folder: Path, name: str) -> None:
     deadline = time.monotonic() + _GRACE_S
     while family := _marked(folder, name):
         if time.monotonic() > deadline:
-            raise RunFailed(f"Expected process {family[0]} ({name}) to end, got one that does not; see {folder}.")
+            raise RunError(f"Expected process {family[0]} ({name}) to end, got one that does not; see {folder}.")
         for pid in family:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)

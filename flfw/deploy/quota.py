@@ -8,7 +8,7 @@ from typing import final
 
 from flwr.app import Message
 
-from flfw.errors import BadInput, printable
+from flfw.errors import InputError, printable
 from flfw.storage.chain import Chain
 
 FILE = Path("ledger") / "answers.jsonl"
@@ -51,6 +51,6 @@ class Quota:
                     return f"this site's policy lets it answer {self._most:g} messages over all runs, and it has"
                 row = {"run": str(message.metadata.run_id), "kind": printable(kind)[:_SHOWN]}
                 held.append({**row, "time": round(time.time(), 3)})
-        except BadInput:
+        except InputError:
             return "this site's policy lets nothing be answered until its damaged count of answers is restored"
         return None

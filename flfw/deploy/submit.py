@@ -7,14 +7,14 @@ import tempfile
 from pathlib import Path
 
 from flfw.deploy import processes
-from flfw.deploy.layout import Layout, environment
+from flfw.deploy.layout import FederationLayout, environment
 from flfw.engines import superlink
 from flfw.engines.bundle import toml_lines
-from flfw.errors import BadInput, RunFailed, require
+from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
 
 
-def check(experiment: Experiment) -> Layout:
+def check(experiment: Experiment) -> FederationLayout:
     """Check that an experiment fits its federation, and return the federation's layout.
 
     Raises:
@@ -22,16 +22,16 @@ def check(experiment: Experiment) -> Layout:
         RunFailed: the server is not running.
     """
     assert experiment.federation is not None, "asked of no other"
-    layout = Layout.read(experiment.federation)
+    layout = FederationLayout.read(experiment.federation)
     expected = f"clients={layout.clients}, the sites of {experiment.federation}"
     require(experiment.clients == layout.clients, expected, clients=experiment.clients)
     if experiment.attacks:
-        raise BadInput(
+        raise InputError(
             "Expected --attack none with --federation, since no truth leaves a site to be compared with, got "
             f"{' '.join(experiment.attacks)}; audit a simulation, or let each site rehearse."
         )
     if not processes.listens(layout.control[1], layout.control_port):
-        raise RunFailed(f"Expected the federation's server at work, got none; python -m flfw.deploy up {layout.folder}")
+        raise RunError(f"Expected the federation's server at work, got none; python -m flfw.deploy up {layout.folder}")
     return layout
 
 

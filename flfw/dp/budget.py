@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal, TypeAlias, get_args
 
-from flfw.errors import BadInput, OneLine, require
+from flfw.errors import InputError, OneLine, require
 from flfw.privacy.claims import Unit
 from flfw.privacy.mechanism import Mechanism
 
@@ -23,7 +23,7 @@ UNSPOKEN = "this site's budget: "
 """Beginning of every refusal for a budget, which holds no word of an exception."""
 
 
-class OverBudget(OneLine, RuntimeError):
+class BudgetExceededError(OneLine, RuntimeError):
     """Error: a site does not answer, since its budget does not allow it or the answer cannot be counted."""
 
     def __init__(self, reason: str) -> None:
@@ -87,6 +87,6 @@ def budgeted(node_config: Mapping[str, Any]) -> tuple[EpsilonBudget, Path] | Non
         known: Any = unit
         numbers = float(epsilon), float(delta), int(patient_examples)
     except ValueError:
-        raise BadInput(f"Expected {form}, got budget={words}; the site's guard writes both.") from None
+        raise InputError(f"Expected {form}, got budget={words}; the site's guard writes both.") from None
     require(isinstance(ledger, str) and bool(ledger) and "\0" not in ledger, form, ledger=ledger)
     return EpsilonBudget(numbers[0], numbers[1], known, numbers[2]), Path(str(ledger))

@@ -35,22 +35,22 @@ from torch import Tensor, nn
 from flfw.data.canaries import Canaries
 from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.dp.noise_residual import WHOLE, ResidualTest, is_testable
-from flfw.dp.settings import Noise, NoisySteps
-from flfw.errors import BadInput
+from flfw.dp.settings import DPSettings, DPSGDSettings
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors
-from flfw.privacy.accountants import account
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.lower_bound import correct_guesses, gaussian_lower_bound, lower_bound
 from flfw.privacy.mean_difference import shift_of, standardised_mean_difference
-from flfw.privacy.mechanism import Mechanism, Phase, phases
+from flfw.privacy.mechanism import GaussianEvent, Mechanism, gaussian_events
 from flfw.privacy.rounding import at_least, at_most
 from flfw.rng import initialising
 from flfw.server.aggregation import Update
 from flfw.server.central import sends_one_model
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
-from flfw.training.optimisers import LastingTraining, LocalTraining
+from flfw.training.optimisers import LocalTraining, PersistentTraining
 from flfw.training.threads import one_thread
 
 CONFIDENCE = 0.95
@@ -70,7 +70,7 @@ _LEAST_NOISE = 1e-2  # relative to a canary's share in y, where no noise is adde
 
 
 @final
-class Listener:
+class CanaryScorer:
     """Scorer of canaries, by the updates that a server receives.
 
     Args:
@@ -151,7 +151,7 @@ class Listener:
         """Compute a, the number of steps, and s, for a client's round with about this many examples."""
         asked, settings = self._experiment, self._settings
         steps = asked.local_epochs * ceil(examples / asked.batch_size)
-        if not isinstance(settings, NoisySteps):
+        if not isinstance(settings, DPSGDSettings):
             return asked.local_epochs / min(asked.batch_size, examples), steps, 0.0
         divisor = min(asked.batch_size, examples)
         noise = settings.deviation(settings.clip, asked.batch_size)
@@ -219,7 +219,7 @@ def _mean_difference(scores: np.ndarray, included: np.ndarray, delta: float) -> 
 
 def _shifted(mu: float, delta: float) -> float:
     """Compute the epsilon of one Gaussian mechanism that shifts a standard normal variable by ``mu``."""
-    return account((Phase(1 / mu, 1.0, 1),), delta).epsilon if mu else 0.0
+    return compute_epsilon((GaussianEvent(1 / mu, 1.0, 1),), delta).epsilon if mu else 0.0
 
 
 def _first(bound: tuple[float, int, int]) -> float:
@@ -230,7 +230,10 @@ def claimed_shift(mechanism: Mechanism | None) -> float | None:
     """Return the mu of a claim on a pure Gaussian mechanism; None for any other, as with sampling counted."""
     if mechanism is None or mechanism.void or mechanism.clipped != "example" or mechanism.amplified:
         return None
-    squares = [phase.steps / phase.multiplier**2 if phase.multiplier else inf for phase in phases(mechanism)]
+    squares = [
+        phase.steps / phase.noise_multiplier**2 if phase.noise_multiplier else inf
+        for phase in gaussian_events(mechanism)
+    ]
     return None if isinf(sum(squares)) else sqrt(sum(squares))
 
 
@@ -294,13 +297,13 @@ def _compared(entry: dict[str, Any]) -> bool:
 
 def refuse_canaries(method: str, cls: type[FederatedStrategy], chosen: Any, model: nn.Module) -> None:
     """Refuse canaries if the server lacks data that a client's steps depend on, or if whole updates are clipped."""
-    if isinstance(chosen, Noise) and chosen.on_update:
+    if isinstance(chosen, DPSettings) and chosen.on_update:
         clips = "Expected a method that clips the gradients of single examples, or nothing, for --canaries"
-        raise BadInput(f"{clips}; got method={method}, which clips whole updates.")
-    if isinstance(chosen, LastingTraining) and chosen.lasting:
-        raise BadInput("Expected lasting=false for --canaries, as only the client knows where its optimiser goes on.")
+        raise InputError(f"{clips}; got method={method}, which clips whole updates.")
+    if isinstance(chosen, PersistentTraining) and chosen.lasting:
+        raise InputError("Expected lasting=false for --canaries, as only the client knows where its optimiser goes on.")
     sharing = cls.shared(model, chosen)
     shared = all(matches(name, sharing.downloads) and matches(name, sharing.uploads) for name in model.state_dict())
     if not shared or not sends_one_model(cls):
         whole = "Expected a method that sends the whole model to every client and gets it all back for --canaries"
-        raise BadInput(f"{whole}; got method={method}.")
+        raise InputError(f"{whole}; got method={method}.")

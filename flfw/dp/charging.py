@@ -6,12 +6,12 @@ from typing import Any
 
 from flwr.app import Context
 
-from flfw.client.workplace import Workplace
-from flfw.data.files.columns import Columns
+from flfw.client.workplace import ClientContext
+from flfw.data.files.columns import TableSchema
 from flfw.data.splits import patients
 from flfw.data.splits.partition import Split
 from flfw.dp import message_cost
-from flfw.dp.budget import EpsilonBudget, OverBudget, budgeted
+from flfw.dp.budget import BudgetExceededError, EpsilonBudget, budgeted
 from flfw.dp.site_ledger import MessageEntry, charge, most_repeated
 from flfw.errors import require
 from flfw.resolve import Resolved
@@ -19,7 +19,7 @@ from flfw.resolve import Resolved
 _SHOWN = 80  # characters of the run's name by the server, in the site's ledger
 
 
-def charge_message(context: Context, asked: Resolved, kind: str, config: dict[str, Any], at: Workplace) -> None:
+def charge_message(context: Context, asked: Resolved, kind: str, config: dict[str, Any], at: ClientContext) -> None:
     """Append a message to the site's ledger before any work on it, or refuse it; without a budget nothing is entered.
 
     Args:
@@ -56,14 +56,14 @@ def charge_message(context: Context, asked: Resolved, kind: str, config: dict[st
     charge(ledger, budget, entry)
 
 
-def _require_public(plan: Columns | None) -> None:
+def _require_public(plan: TableSchema | None) -> None:
     """Refuse a table whose scales and categories may be some rows' own; None: the data are no table with a plan.
 
     Raises:
         OverBudget: the plan does not say that it was known beforehand.
     """
     if plan is not None and not plan.public:
-        raise OverBudget(
+        raise BudgetExceededError(
             "the plan of the table's columns does not say that it was known beforehand (public = true), so that its "
             "scales and categories may be some rows' own"
         )

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from flfw.client.federated_client import IN_THEIR_OWN_WAY
-from flfw.client.phases import Batch, JointSteps, Phases
+from flfw.client.phases import Batch, BatchedSteps, Phases
 from flfw.client.stacked_descent import GradientClient
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.dp.quantile import answer
 from flfw.dp.reporting import PrivatelyReporting
-from flfw.dp.settings import Noise, NoisySteps, clipped_change
+from flfw.dp.settings import DPSettings, DPSGDSettings, clipped_change
 from flfw.errors import require
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors, losses
@@ -34,7 +34,7 @@ from flfw.training.stacked_per_example import stacked_clipped_sums
 _CLIPPED = 1 - 1e-5  # a scale below it counts as clipped: with a median for a bound, rounding would decide of one norm
 
 
-class NoisyClient(PrivatelyReporting, ABC):
+class DPClient(PrivatelyReporting, ABC):
     """Base of clients that clip and add noise to the uploaded tensors; tensors that stay are not clipped.
 
     A Poisson batch holds each example with the same probability, independently. With ``batches=balls`` each example
@@ -47,21 +47,21 @@ class NoisyClient(PrivatelyReporting, ABC):
 
     batch_loss = False  # steps clip each example's gradient
 
-    def __init__(self, at: Workplace) -> None:
+    def __init__(self, at: ClientContext) -> None:
         super().__init__(at)
         self._seen: list[tuple[float, float]] = []
 
     @property
-    def privacy(self) -> Noise:
+    def privacy(self) -> DPSettings:
         """Settings of the clipping and the noise, a part of the method's settings."""
         chosen: Any = self.at.settings
-        assert isinstance(chosen, Noise)
+        assert isinstance(chosen, DPSettings)
         return chosen
 
     @property
-    def steps(self) -> NoisySteps:
+    def steps(self) -> DPSGDSettings:
         """Settings of the clipping and the noise, where local steps are clipped."""
-        assert isinstance(self.privacy, NoisySteps)
+        assert isinstance(self.privacy, DPSGDSettings)
         return self.privacy
 
     @cached_property
@@ -119,21 +119,21 @@ class NoisyClient(PrivatelyReporting, ABC):
         metrics = yield from super().phases()
         return {**metrics, **self.measures()}
 
-    def joint(self, workers: Sequence[NoisyClient]) -> JointSteps | None:
+    def joint(self, workers: Sequence[DPClient]) -> BatchedSteps | None:
         """Make the joint steps of some clients like this one: noisy ones, where steps are clipped."""
         return JointNoisySteps(workers) if self.privacy.on_steps else super().joint(workers)
 
     @classmethod
     def joined_as(cls) -> type[GradientClient]:
         """Return this class: a subclass may change the bound, `noised` and `finished`."""
-        return NoisyClient
+        return DPClient
 
     @classmethod
-    def apart(cls, model: nn.Module, settings: Any) -> str:
+    def not_batchable_reason(cls, model: nn.Module, settings: Any) -> str:
         """Name the reason against joint steps; see the base."""
-        if reason := super().apart(model, settings):
+        if reason := super().not_batchable_reason(model, settings):
             return reason
-        if cls.summed is not NoisyClient.summed or cls.clipped is not NoisyClient.clipped:
+        if cls.summed is not DPClient.summed or cls.clipped is not DPClient.clipped:
             return IN_THEIR_OWN_WAY
         return "whose physical batches divide a step" if getattr(settings, "physical_batch", 0) else ""
 
@@ -142,7 +142,7 @@ class NoisyClient(PrivatelyReporting, ABC):
         """Return 1: alone, no gradient of a single example is formed."""
         return 1
 
-    def moving(self) -> dict[str, Tensor]:
+    def trainable_parameters(self) -> dict[str, Tensor]:
         """Return the parameters that noisy steps change."""
         return self._trained(uploaded=True)
 
@@ -154,10 +154,10 @@ class NoisyClient(PrivatelyReporting, ABC):
         trained = {n: p for n, p in self.model.named_parameters() if p.requires_grad}
         return {n: p for n, p in trained.items() if matches(n, self.sharing.uploads) == uploaded}
 
-    def follow(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
+    def loss_and_direction(self, parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         """Compute the mean loss of a batch and, where steps are clipped, the noisy mean of its clipped gradients."""
         if not self.privacy.on_steps:
-            return super().follow(parameters, x, y)
+            return super().loss_and_direction(parameters, x, y)
         probed, size = bool(self.at.probe), self.at.experiment.batch_size
         values, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else size))
         divisor = max(1, len(y)) if probed else self.divisor(len(y))
@@ -246,9 +246,9 @@ class NoisyClient(PrivatelyReporting, ABC):
         gradient = {name: value / -lr for name, value in change.items()}
         return self.at.defence.update(gradient, rng) if self.at.defence else gradient  # after the noise, as in training
 
-    def outgoing(self) -> Tensors:
+    def upload_tensors(self) -> Tensors:
         """Return the uploaded tensors; where updates are clipped, the received ones plus the clipped noisy change."""
-        sent = super().outgoing()
+        sent = super().upload_tensors()
         if not self.privacy.on_update:
             return sent
         moved = {name: value for name, value in sent.items() if value.is_floating_point() and name != FACTOR}
@@ -275,16 +275,16 @@ class NoisyClient(PrivatelyReporting, ABC):
 
 
 @final
-class JointNoisySteps(JointSteps):
+class JointNoisySteps(BatchedSteps):
     """Noisy steps of some clients: gradients of all examples of all clients at once, and the noise of each client.
 
     Args:
         workers: the clients.
     """
 
-    def __init__(self, workers: Sequence[NoisyClient]) -> None:
+    def __init__(self, workers: Sequence[DPClient]) -> None:
         self._workers, self._model, self._inputs = workers, workers[0].model, workers[0].at.task.inputs
-        self._moving = [worker.moving() for worker in workers]
+        self._moving = [worker.trainable_parameters() for worker in workers]
         whole = dict(self._model.named_parameters()).keys()
         require(self._moving[0].keys() == whole, "noisy steps on all parameters", cohort=len(workers))
         self._stacked = {n: torch.stack([one[n].detach() for one in self._moving]) for n in self._moving[0]}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from flfw.dp.settings import NoisySteps
+from flfw.dp.settings import DPSGDSettings
 from flfw.nets.net import Tensors, targets
 from flfw.nets.net import loss as mean_loss
 from flfw.task import Task
@@ -39,7 +39,7 @@ class ClippedGradients:
         self._task, self._model = task, model
         self.names = [name for name, p in model.named_parameters() if p.requires_grad]
         self.sizes = [p.numel() for p in model.parameters() if p.requires_grad]
-        noisy = isinstance(settings, NoisySteps)
+        noisy = isinstance(settings, DPSGDSettings)
         self.clip: float = settings.clip if noisy else inf
         self._automatic = noisy and settings.clipping == "automatic"
         self._groups = tuple(grouped(self.names, settings.grouping if noisy else "flat").values())

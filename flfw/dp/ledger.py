@@ -22,7 +22,7 @@ from flfw.errors import require
 from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.privacy.claims import ADVERSARIES, Adversary, Claim, Unit, claim
-from flfw.privacy.course import Course
+from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
 from flfw.resolve import Resolved
@@ -92,35 +92,35 @@ def _is_poisson(experiment: Experiment) -> bool:
     return experiment.sampling == "poisson" and experiment.per_round < experiment.clients
 
 
-def course(resolved: Resolved, split: Split) -> Course:
+def course(resolved: Resolved, split: Split) -> RunSchedule:
     """Return the facts of a whole run that its privacy depends on."""
     experiment = resolved.experiment
-    sizes, drawn = on_demand.sizes(split.train), isinstance(split.train, on_demand.OnDemand)
+    sizes, drawn = on_demand.sizes(split.train), isinstance(split.train, on_demand.LazyParts)
     once = drawn or all(len(np.unique(indices)) == len(indices) for indices in split.train)
     require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
     trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
     drawing = (experiment.clients, experiment.sample, experiment.sampling, experiment.seed, experiment.rounds)
-    apart = resolved.method.rounds_apart(resolved.settings)
-    return Course(
+    apart = resolved.method.min_separation(resolved.settings)
+    return RunSchedule(
         rounds=experiment.rounds,
-        participations=most_participations(*drawing, apart),
+        max_participations=most_participations(*drawing, apart),
         clients=experiment.clients,
-        cohort=experiment.per_round,
+        cohort_size=experiment.per_round,
         poisson=_is_poisson(experiment),
-        fewest=min(sizes),
-        most=max(sizes),
-        batch=experiment.batch_size,
+        min_examples=min(sizes),
+        max_examples=max(sizes),
+        batch_size=experiment.batch_size,
         epochs=experiment.local_epochs,
-        replication=on_demand.most_copies(split.train) or _most_held(split.train),
+        max_copies=on_demand.most_copies(split.train) or _most_held(split.train),
         tensors=trained,
-        summed=least_summed(experiment),
+        min_summed_updates=least_summed(experiment),
         colluding=experiment.colluding_clients,
     )
 
 
 def _most_held(parts: Sequence[np.ndarray]) -> int:
     """Return how many clients hold the example that most of them hold; some thousand clients are counted at a time."""
-    if isinstance(parts, on_demand.OnDemand):
+    if isinstance(parts, on_demand.LazyParts):
         return _most_drawn(parts)
     return _counted(parts)
 
@@ -137,7 +137,7 @@ def _counted(parts: Sequence[np.ndarray]) -> int:
 _most_drawn = lru_cache(4)(_counted)  # for parts on demand, which know each other by identity, not by content
 
 
-def mechanism_in(resolved: Resolved, course: Course) -> Mechanism | None:
+def mechanism_in(resolved: Resolved, course: RunSchedule) -> Mechanism | None:
     """Return the mechanism of an experiment in a course; void beside a defence or constants that undo it.
 
     None: the method claims nothing.
@@ -161,7 +161,7 @@ def mechanism_in(resolved: Resolved, course: Course) -> Mechanism | None:
 
 @final
 @dataclass(frozen=True)
-class Ledger:
+class RunAccountant:
     """Privacy claims of an experiment.
 
     Args:
@@ -203,7 +203,7 @@ class Ledger:
         mechanism, asked = self.mechanism, self.experiment
         if mechanism is None or asked.metrics != "private":
             return None
-        answers = self._course(self.resolved.settings).participations + 1
+        answers = self._course(self.resolved.settings).max_participations + 1
         return metrics_mechanism(asked.metrics_noise, answers, mechanism.clipped, most_held(self.split))
 
     @property
@@ -212,18 +212,20 @@ class Ledger:
         mechanism = self.mechanism
         return mechanism is not None and _hides_cohorts(mechanism)
 
-    def _course(self, settings: Any) -> Course:
+    def _course(self, settings: Any) -> RunSchedule:
         known = course(self.resolved, self.split)
         again = self.again if getattr(settings, "secure", False) else 0
-        summed = min(known.summed, self.summed or known.summed)
-        return replace(known, rounds=known.rounds + again, participations=known.participations + again, summed=summed)
+        summed = min(known.min_summed_updates, self.summed or known.min_summed_updates)
+        return replace(
+            known, rounds=known.rounds + again, participations=known.max_participations + again, summed=summed
+        )
 
     @property
     def published(self) -> Published | None:
         """Accounting of the method's paper, if it has one; of rounds that were asked for again, too."""
         if not is_known(self.split):
             return None
-        return self.resolved.method.as_published(self.resolved.settings, self._course(self.resolved.settings))
+        return self.resolved.method.published_accounting(self.resolved.settings, self._course(self.resolved.settings))
 
     def patients(self) -> tuple[int, int, str]:
         """Count the examples of a patient at a client, and its clients beside copies, with a sentence on how.
@@ -289,8 +291,8 @@ class Ledger:
         reported = self.reported
         if unit == "patient":  # the same factor for all that a patient's clients send
             times = self.patients()[1]
-            mechanism = replace(mechanism, replication=mechanism.replication * times)
-            reported = reported and replace(reported, replication=reported.replication * times)
+            mechanism = replace(mechanism, replication=mechanism.max_copies * times)
+            reported = reported and replace(reported, replication=reported.max_copies * times)
         assert asked.metrics != "auto", "a resolved experiment has no auto"
         how = (asked.delta, asked.rounds, asked.accountant, examples, asked.metrics, secure)
         result = claim(mechanism, unit, adversary, *how, reported)

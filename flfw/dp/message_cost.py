@@ -12,14 +12,14 @@ from typing import Any
 
 from flfw import plugins
 from flfw.combinations import check
-from flfw.dp.budget import METRICS, OverBudget
+from flfw.dp.budget import METRICS, BudgetExceededError
 from flfw.dp.ledger import mechanism_in
 from flfw.dp.private_metrics import metrics_mechanism
 from flfw.dp.reporting import PrivatelyReporting
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.method import Method
-from flfw.privacy.course import Course
+from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.resolve import Resolved
 
@@ -50,8 +50,8 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
             return None
         course = _course_of_probe(resolved, config) if kind == PROBE else _course(resolved, examples)
         mechanism = mechanism_in(resolved, course)
-    except BadInput as error:
-        raise OverBudget(str(error)) from error
+    except InputError as error:
+        raise BudgetExceededError(str(error)) from error
     return _counted(resolved, mechanism, probed=kind == PROBE)
 
 
@@ -75,7 +75,7 @@ def cost_of_metrics(resolved: Resolved, kind: str) -> Mechanism | None:
         return None
     counted = cost(resolved, TRAIN, {}, 1)  # refused where nobody adds noise, or the server can repeat it
     if counted is None or not issubclass(resolved.client, PrivatelyReporting):
-        raise OverBudget(f"metrics of {resolved.experiment.method} have no noise that can be counted")
+        raise BudgetExceededError(f"metrics of {resolved.experiment.method} have no noise that can be counted")
     return metrics_mechanism(resolved.experiment.metrics_noise, 1, counted.clipped)
 
 
@@ -89,51 +89,51 @@ def _require_own_code(experiment: Experiment) -> None:
     named = [(plugins.METHOD, experiment.method), *((plugins.DEFENCE, name) for name in experiment.defences)]
     for kind, name in named:
         if name not in plugins.names(kind):
-            raise OverBudget(f"{name} is no plug-in of this project, so that its messages cannot be counted")
+            raise BudgetExceededError(f"{name} is no plug-in of this project, so that its messages cannot be counted")
 
 
 def _require_no_bare_metrics(experiment: Experiment) -> None:
     """Refuse numbers without noise beside the tensors."""
     if (metrics := metrics_of(experiment)) not in ("private", "none"):
-        raise OverBudget(f"metrics={metrics} cannot be counted; run with metrics=private or none")
+        raise BudgetExceededError(f"metrics={metrics} cannot be counted; run with metrics=private or none")
 
 
 def _require_no_choice_of_data(resolved: Resolved) -> None:
     """Refuse a method that some data are not fit for: whether this site's are is told by its answer, at no cost."""
     if resolved.method.check_client.__func__ is not Method.check_client.__func__:
         method = resolved.experiment.method
-        raise OverBudget(f"{method} looks whether this site's data are fit for it, which is not counted")
+        raise BudgetExceededError(f"{method} looks whether this site's data are fit for it, which is not counted")
 
 
-def _course(resolved: Resolved, examples: int) -> Course:
+def _course(resolved: Resolved, examples: int) -> RunSchedule:
     """Return one round of this site alone."""
     experiment = resolved.experiment
     return _alone(resolved, examples, experiment.batch_size, experiment.local_epochs)
 
 
-def _course_of_probe(resolved: Resolved, config: Mapping[str, Any]) -> Course:
+def _course_of_probe(resolved: Resolved, config: Mapping[str, Any]) -> RunSchedule:
     """Return the steps of a probe, all on the same examples, as a pass over them each."""
     if config.get("rung") != _TARGET:
-        raise OverBudget("a probe is answered only as training answers, so on the audit's target rung")
+        raise BudgetExceededError("a probe is answered only as training answers, so on the audit's target rung")
     batch, steps = config.get("batch"), config.get("steps")
     if not (isinstance(batch, int) and isinstance(steps, int) and batch >= 1 and steps >= 1):
-        raise OverBudget("a probe is of one example or more, and of one step or more")
+        raise BudgetExceededError("a probe is of one example or more, and of one step or more")
     return _alone(resolved, batch, batch, steps)
 
 
-def _alone(resolved: Resolved, examples: int, batch: int, epochs: int) -> Course:
+def _alone(resolved: Resolved, examples: int, batch: int, epochs: int) -> RunSchedule:
     trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
-    return Course(
+    return RunSchedule(
         rounds=1,
-        participations=1,
+        max_participations=1,
         clients=1,
-        cohort=1,
+        cohort_size=1,
         poisson=False,
-        fewest=examples,
-        most=examples,
-        batch=batch,
+        min_examples=examples,
+        max_examples=examples,
+        batch_size=batch,
         epochs=epochs,
-        replication=1,
+        max_copies=1,
         tensors=trained,
     )
 
@@ -142,15 +142,17 @@ def _counted(resolved: Resolved, mechanism: Mechanism | None, probed: bool) -> M
     """Return a mechanism for which an epsilon can be counted here, or refuse."""
     method, source = resolved.experiment.method, getattr(resolved.settings, "noise_source", "secure")
     if mechanism is None:
-        raise OverBudget(f"{method} adds no noise that can be counted")
+        raise BudgetExceededError(f"{method} adds no noise that can be counted")
     if mechanism.void:
-        raise OverBudget(mechanism.void[0].lower() + mechanism.void[1:])
+        raise BudgetExceededError(mechanism.void[0].lower() + mechanism.void[1:])
     if mechanism.noised_by != "client":
-        raise OverBudget(f"the server is to add the noise of {method}, so the message leaves without any")
+        raise BudgetExceededError(f"the server is to add the noise of {method}, so the message leaves without any")
     if source != "secure":
-        raise OverBudget(f"the server can repeat the noise with noise_source={source}; run with noise_source=secure")
+        raise BudgetExceededError(
+            f"the server can repeat the noise with noise_source={source}; run with noise_source=secure"
+        )
     if mechanism.clip == inf:
-        raise OverBudget(f"{method} clips nothing")
-    if probed and mechanism.draws == "example":
-        raise OverBudget("a probe with a draw of noise for each example is not counted")
+        raise BudgetExceededError(f"{method} clips nothing")
+    if probed and mechanism.noise_per == "example":
+        raise BudgetExceededError("a probe with a draw of noise for each example is not counted")
     return mechanism

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 
 from flfw.data.splits.on_demand import sizes
 from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.dp.settings import EitherUnit
+from flfw.dp.settings import DPUnitSettings
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
 from flfw.server.aggregation import Update
@@ -138,7 +138,9 @@ class ResidualTest:
         noise: test of the noise so far.
     """
 
-    def __init__(self, experiment: Experiment, task: Task, gradients: ClippedGradients, settings: EitherUnit) -> None:
+    def __init__(
+        self, experiment: Experiment, task: Task, gradients: ClippedGradients, settings: DPUnitSettings
+    ) -> None:
         self._experiment, self._task, self._gradients, self._settings = experiment, task, gradients, settings
         self.noise = NoiseTest(gradients.sizes)
 
@@ -163,7 +165,7 @@ class ResidualTest:
 
 def is_testable(experiment: Experiment, task: Task, model: nn.Module, settings: Any) -> bool:
     """Return whether each client's round is one step of SGD on all its data whose noise can be computed."""
-    if type(settings) is not EitherUnit or not settings.on_steps or settings.noise_multiplier == 0:
+    if type(settings) is not DPUnitSettings or not settings.on_steps or settings.noise_multiplier == 0:
         return False  # other settings may change the bound or the step size from round to round
     whole = experiment.local_epochs == 1 and max(sizes(task.split.train)) <= experiment.batch_size
     dropout = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from flfw.dp.quantile import moved
-from flfw.dp.settings import MovingBound, Noise, clipped_change
+from flfw.dp.settings import AdaptiveClippingSettings, DPSettings, clipped_change
 from flfw.nets.net import Tensors
 from flfw.server.aggregation import Update
 from flfw.training.clipping import FACTOR
@@ -17,7 +17,12 @@ from flfw.training.secure_gaussian import MARGIN
 
 
 def noisy_mean(
-    updates: Iterable[Update], sent: Tensors, cohort: int, bounds: Noise | None, deviation: float, noise: GaussianNoise
+    updates: Iterable[Update],
+    sent: Tensors,
+    cohort: int,
+    bounds: DPSettings | None,
+    deviation: float,
+    noise: GaussianNoise,
 ) -> Tensors:
     """Compute W + (sum_k (W_k - W) + N(0, deviation^2)) / cohort, a trusted server's mean of clipped updates.
 
@@ -37,7 +42,7 @@ def noisy_mean(
     return shifted(sent, noisy, 1 / cohort)
 
 
-def clipped_sum(updates: Iterable[Update], sent: Tensors, bounds: Noise | None) -> Tensors:
+def clipped_sum(updates: Iterable[Update], sent: Tensors, bounds: DPSettings | None) -> Tensors:
     """Sum the clipped changes W_k - W, in float64, by name of each floating tensor; see `noisy_mean`."""
     names = [name for name, value in sent.items() if value.is_floating_point()]
     sums = {name: torch.zeros(sent[name].shape, dtype=torch.float64) for name in names}
@@ -56,7 +61,7 @@ def shifted(sent: Tensors, sums: Tensors, share: float) -> Tensors:
 
 
 def quantile_mean(
-    updates: Iterable[Update], sent: Tensors, cohort: int, settings: MovingBound, noise: GaussianNoise
+    updates: Iterable[Update], sent: Tensors, cohort: int, settings: AdaptiveClippingSettings, noise: GaussianNoise
 ) -> Tensors:
     """Compute the noisy mean of updates by the round's bound, and move the bound by a noisy count of short updates.
 

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.data.splits.on_demand import OnDemand, most_copies, sizes
+from flfw.data.splits.on_demand import LazyParts, most_copies, sizes
 from flfw.data.splits.partition import Split
 from flfw.privacy.mechanism import Clipped, Mechanism
 from flfw.training.gaussian import GaussianNoise
@@ -92,7 +92,7 @@ def metrics_mechanism(multiplier: float, answers: int, clipped: Clipped, replica
         clipped: whose presence the noise hides.
         replication: from `most_held`.
     """
-    return Mechanism(multiplier, answers, clip=1.0, clipped=clipped, replication=replication)
+    return Mechanism(multiplier, answers, clip=1.0, clipped=clipped, max_copies=replication)
 
 
 def most_held(split: Split) -> int:
@@ -107,7 +107,7 @@ def most_held(split: Split) -> int:
 def most_examples(split: Split) -> int:
     """Return the largest number of examples that one client has in all its parts."""
     three = split.train, split.test, split.validation
-    if all(isinstance(parts, OnDemand) for parts in three):
+    if all(isinstance(parts, LazyParts) for parts in three):
         return sum(max(sizes(parts)) for parts in three)
     parts = zip(*three, strict=True)
     return max(sum(map(len, mine)) for mine in parts)

@@ -6,17 +6,17 @@ import secrets
 from pathlib import Path
 from typing import final
 
-from flfw.dp.ledger import Ledger, least_summed
+from flfw.dp.ledger import RunAccountant, least_summed
 from flfw.dp.settlement import within_budget
 from flfw.resolve import Resolved
-from flfw.storage.asked import AskedRounds
+from flfw.storage.asked import RequestedRounds
 from flfw.storage.sealed import seal, sealed, unseal
 from flfw.task import Task
 
 _KEY, _SUMMED = "cohort-key", "summed"
 
 
-class BudgetSpent(Exception):
+class RunBudgetExceededError(Exception):
     """Exception: a round may not be asked for, since the answers would exceed the run's budget."""
 
 
@@ -30,8 +30,8 @@ class Releases:
     """
 
     def __init__(self, resolved: Resolved, folder: Path) -> None:
-        self._resolved, self._asked, self._folder = resolved, AskedRounds(folder), folder
-        self._evaluated = AskedRounds(folder, "evaluated.txt")
+        self._resolved, self._asked, self._folder = resolved, RequestedRounds(folder), folder
+        self._evaluated = RequestedRounds(folder, "evaluated.txt")
 
     @property
     def rounds(self) -> list[int]:
@@ -77,7 +77,7 @@ class Releases:
             return True
         try:
             self._require_budget(self._through(last), self._asked.again + self.evaluations, "the evaluation")
-        except BudgetSpent:
+        except RunBudgetExceededError:
             return False
         self._evaluated.note(last + 1)
         return True
@@ -91,7 +91,7 @@ class Releases:
         if experiment.epsilon_budget:
             split = Task.at_server(experiment, experiment.data_root).split
             if not within_budget(self._resolved, split, rounds, again, self.summed):
-                raise BudgetSpent(f"{what} would exceed epsilon {experiment.epsilon_budget:g}")
+                raise RunBudgetExceededError(f"{what} would exceed epsilon {experiment.epsilon_budget:g}")
 
     def _note_summed(self) -> None:
         """Note the least number of updates in a sum, where the clients' noise adds up in it."""
@@ -105,7 +105,9 @@ class Releases:
         Claims rest on cohorts that nobody knows where the server's noise hides whole clients.
         """
         split = Task.at_server(self._resolved.experiment, self._resolved.experiment.data_root).split
-        if not (getattr(self._resolved.settings, "secure", False) and Ledger(self._resolved, split).hides_cohorts):
+        if not (
+            getattr(self._resolved.settings, "secure", False) and RunAccountant(self._resolved, split).hides_cohorts
+        ):
             return b""
         if not (kept := sealed(self._folder, _KEY)):
             seal(self._folder, _KEY, ".bin", secrets.token_bytes(32))

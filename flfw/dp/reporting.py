@@ -14,7 +14,7 @@ from torch import Tensor
 from flfw.client.phases import Phases
 from flfw.client.stacked_descent import GradientClient
 from flfw.dp.private_metrics import NoisyMeans, released
-from flfw.dp.settings import Noise
+from flfw.dp.settings import DPSettings
 from flfw.nets.net import Tensors, hits, losses
 from flfw.privacy.mechanism import Clipped
 
@@ -40,7 +40,7 @@ class PrivatelyReporting(GradientClient, ABC):
         """Do one round; see the base."""
         if self.at.experiment.metrics != "private":
             return (yield from super().round(received, version))
-        self.install(received, version)
+        self.load_received(received, version)
         before = self.right("test")
         yield from self.training()
         validated = self.at.experiment.patience > 0  # not whether there are such examples, which would tell
@@ -59,13 +59,13 @@ class PrivatelyReporting(GradientClient, ABC):
         """Evaluate the received model; see the base."""
         if self.at.experiment.metrics != "private":
             return super().evaluate_named(received, version)
-        self.install(received, version)
+        self.load_received(received, version)
         (accuracy,), count = self._released({"test": self.right("test")}, "metrics of evaluation")["test"]
         return {"acc_global": accuracy, "num-examples": count}
 
     def _released(self, parts: Mapping[str, Tensor], purpose: str) -> dict[str, NoisyMeans]:
         settings: Any = self.at.settings
-        assert isinstance(settings, Noise)
+        assert isinstance(settings, DPSettings)
         clipped: Clipped = "example" if settings.on_steps else "client"
         noise = settings.noise(self.at.experiment.seed, purpose, self.at.round, self.at.partition)
         return released(parts, clipped, self.at.experiment.metrics_noise, noise)

@@ -12,11 +12,11 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.dp.quantile import update_multiplier
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.messages.sharing import matches
 from flfw.nets import running_statistics
 from flfw.nets.net import Tensors
-from flfw.privacy.course import Course
+from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Holder, Mechanism
 from flfw.rng import torch_generator
 from flfw.training.clipping import FACTOR, Clipping, Grouping, factors, grouped
@@ -39,7 +39,7 @@ _FAINT = 1e-6  # noise multiplier; with a bound of 4 the noise is far below the 
 
 
 @dataclass(frozen=True)
-class Noise(LocalTraining):
+class DPSettings(LocalTraining):
     """Settings of clipping and noise that are the same for local steps and whole updates."""
 
     noise_multiplier: float = 6.0  # sigma >= 0: the noise on a sum has deviation sigma C in each entry; 0: none
@@ -114,7 +114,7 @@ class Noise(LocalTraining):
                     else "choose a network without"
                 )
                 why = f"its statistics follow no clipped gradient; {way}"
-                raise BadInput(f"Expected layers without buffers, got {type(module).__name__} with {name}; {why}.")
+                raise InputError(f"Expected layers without buffers, got {type(module).__name__} with {name}; {why}.")
 
     def groups(self, names: Iterable[str], chosen: Sequence[str] = ("*",)) -> int:
         """Return M, the number of groups that the chosen tensors form."""
@@ -122,7 +122,7 @@ class Noise(LocalTraining):
 
 
 @dataclass(frozen=True)
-class MovingBound(Noise):
+class AdaptiveClippingSettings(DPSettings):
     """Settings of a bound that may follow a quantile of the clients' update norms; see `flfw.dp.quantile`."""
 
     quantile: float = 0.0  # share of the updates that the bound shall leave whole, in (0, 1); 0: the bound stays
@@ -150,7 +150,7 @@ class MovingBound(Noise):
 
 
 @dataclass(frozen=True)
-class NoisySteps(Noise):
+class DPSGDSettings(DPSettings):
     """Settings of local steps, each on a noisy sum of clipped gradients of single examples."""
 
     draws: Literal["batch", "example"] = "batch"  # noise: one draw on the sum of a batch, or one for each example in it
@@ -173,7 +173,7 @@ class NoisySteps(Noise):
         """True: each example's gradient is clipped."""
         return True
 
-    def mechanism_of_steps(self, course: Course, chosen: Sequence[str]) -> Mechanism:
+    def mechanism_of_steps(self, course: RunSchedule, chosen: Sequence[str]) -> Mechanism:
         """Return the mechanism of a whole run for the examples of one client, as the server sees it.
 
         Args:
@@ -183,17 +183,17 @@ class NoisySteps(Noise):
         poisson = self.batches == "poisson"
         return Mechanism(
             noise_multiplier=self.noise_multiplier,
-            steps=course.participations * course.local_steps,
+            steps=course.max_participations * course.local_steps,
             clip=self.clip,
             groups=self.groups(course.tensors, chosen),
-            draws=self.draws,
-            batch=min(course.batch, course.most),
+            noise_per=self.draws,
+            batch=min(course.batch_size, course.max_examples),
             sampling_rate=course.example_rate if poisson else 1.0,
             poisson=poisson,
-            hidden=True,  # nobody sees which examples a client draws
-            participations=None if poisson else course.participations * course.epochs,
-            replication=course.replication,
-            bins=ceil(course.fewest / course.batch) if self.batches == "balls" else 0,
+            secret_sampling=True,  # nobody sees which examples a client draws
+            max_participations=None if poisson else course.max_participations * course.epochs,
+            max_copies=course.max_copies,
+            bins=ceil(course.min_examples / course.batch_size) if self.batches == "balls" else 0,
         )
 
     def deviation(self, bound: float, batch: int) -> float:
@@ -202,7 +202,7 @@ class NoisySteps(Noise):
 
 
 @dataclass(frozen=True)
-class EitherUnit(NoisySteps, MovingBound):
+class DPUnitSettings(DPSGDSettings, AdaptiveClippingSettings):
     """Settings of noisy local steps, to protect examples, or of updates with a server's noise, to protect clients.
 
     As for `LocalTraining`, the defaults are those of HyperFL's comparison, from its code.
@@ -228,7 +228,7 @@ class EitherUnit(NoisySteps, MovingBound):
         """Reason why nothing can be claimed for examples; empty if something can."""
         return ""
 
-    def mechanism(self, course: Course, chosen: Sequence[str]) -> Mechanism:
+    def mechanism(self, course: RunSchedule, chosen: Sequence[str]) -> Mechanism:
         """Return the mechanism of the chosen unit."""
         if self.on_steps:
             return replace(self.mechanism_of_steps(course, chosen), void=self.void)
@@ -236,7 +236,7 @@ class EitherUnit(NoisySteps, MovingBound):
 
 
 @dataclass(frozen=True)
-class BesideOwnHead(EitherUnit):
+class PrivateHeadSettings(DPUnitSettings):
     """Settings for clients that train a private head without noise, and through it the sent tensors with noise."""
 
     head_lr: float = 0.1  # of the head's SGD, > 0
@@ -255,7 +255,12 @@ class BesideOwnHead(EitherUnit):
 
 
 def mechanism_of_updates(
-    noise: Noise, course: Course, chosen: Sequence[str], noised_by: Holder, shares: int = 1, summed: bool = False
+    noise: DPSettings,
+    course: RunSchedule,
+    chosen: Sequence[str],
+    noised_by: Holder,
+    shares: int = 1,
+    summed: bool = False,
 ) -> Mechanism:
     """Return the mechanism of a whole run for one client's updates, of which each is clipped.
 
@@ -276,11 +281,11 @@ def mechanism_of_updates(
         noised_by=noised_by,
         sampling_rate=course.client_rate,
         poisson=course.poisson,
-        hidden=True,  # from all but the server, for which `flfw.privacy.claims` changes it back
-        participations=course.participations,
-        replication=course.replication,
-        shares=shares,
-        summed=course.summed if summed else 1,
+        secret_sampling=True,  # from all but the server, for which `flfw.privacy.claims` changes it back
+        max_participations=course.max_participations,
+        max_copies=course.max_copies,
+        noise_divisor=shares,
+        min_summed_updates=course.min_summed_updates if summed else 1,
         colluding=course.colluding if summed else 0,
         moving=noise.follows_quantile,
     )

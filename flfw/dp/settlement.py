@@ -11,16 +11,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from flfw.data.splits.on_demand import OnDemand, total
+from flfw.data.splits.on_demand import LazyParts, total
 from flfw.data.splits.partition import Split
-from flfw.dp.ledger import Ledger, is_known, least_summed
+from flfw.dp.ledger import RunAccountant, is_known, least_summed
 from flfw.dp.reporting import PrivatelyReporting
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
-from flfw.privacy.accountants import Accountant, account
+from flfw.privacy.accountants import Accountant, compute_epsilon
 from flfw.privacy.calibration import noise_for
-from flfw.privacy.mechanism import Mechanism, phases
+from flfw.privacy.mechanism import Mechanism, gaussian_events
 from flfw.privacy.rounding import at_most
 from flfw.resolve import Resolved
 
@@ -31,7 +31,7 @@ _IN_THEIR_OWN = (
 )
 
 
-def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
+def calibrate_noise(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
     """Find the noise for a target, and the last round within a budget.
 
     Args:
@@ -52,7 +52,7 @@ def settle(resolved: Resolved, split: Split) -> tuple[Resolved, list[str]]:
     _require_noise_for_metrics(resolved, split)
     notes, experiment = [*_of_sites(resolved, split), *_remarks(resolved, split)], resolved.experiment
     if experiment.target_epsilon and experiment.epsilon_budget:
-        raise BadInput(
+        raise InputError(
             "Expected either --target-epsilon or --epsilon-budget, got both; a target is met by the last round."
         )
     if experiment.target_epsilon:
@@ -88,8 +88,8 @@ def _of_sites(resolved: Resolved, split: Split) -> list[str]:
 
 def _mechanism(resolved: Resolved, split: Split) -> Mechanism | None:
     """Return the method's mechanism; of data that only sites have, as if each had one example."""
-    one_each = OnDemand(resolved.experiment.clients, 1, lambda client: np.array([client]), copies=1)
-    return Ledger(resolved, split if is_known(split) else replace(split, train=one_each)).mechanism
+    one_each = LazyParts(resolved.experiment.clients, 1, lambda client: np.array([client]), copies=1)
+    return RunAccountant(resolved, split if is_known(split) else replace(split, train=one_each)).mechanism
 
 
 def _require_noise_for_metrics(resolved: Resolved, split: Split) -> None:
@@ -101,19 +101,25 @@ def _require_noise_for_metrics(resolved: Resolved, split: Split) -> None:
     require(noisy, "a method whose clients add noise for --metrics private", method=method)
     assert mechanism is not None
     if mechanism.void:
-        raise BadInput(f"Expected settings with which something can be claimed for --metrics private. {mechanism.void}")
+        raise InputError(
+            f"Expected settings with which something can be claimed for --metrics private. {mechanism.void}"
+        )
     server = "noise at the clients for --metrics private; the server adds it, so use --metrics all or none"
     require(mechanism.noised_by == "client", server, method=method)
 
 
 def _remarks(resolved: Resolved, split: Split) -> list[str]:
     experiment = resolved.experiment
-    if (mechanism := Ledger(resolved, split).mechanism) is None:
+    if (mechanism := RunAccountant(resolved, split).mechanism) is None:
         return []
     notes, examples = [], total(split.train)
     if experiment.audited:
         notes.append("Epsilons do not count the audit's probes, which are for whoever runs the experiment.")
-    if (experiment.target_epsilon or experiment.epsilon_budget) and mechanism.shares > 1 and mechanism.summed > 1:
+    if (
+        (experiment.target_epsilon or experiment.epsilon_budget)
+        and mechanism.noise_divisor > 1
+        and mechanism.min_summed_updates > 1
+    ):
         notes.append(
             "The epsilon that is asked for is kept against who sees sums alone (aggregate), as each client adds a "
             "share of the noise; against the server, which sees every update, it is larger."
@@ -148,7 +154,7 @@ def _require_noise_of_others(resolved: Resolved, split: Split) -> None:
     require(mechanism is not None and mechanism.colluding > 0, beside, colluding_clients=colluding)
 
 
-def require_settled(experiment: Experiment) -> None:
+def require_calibrated(experiment: Experiment) -> None:
     """Refuse to train for a target epsilon whose noise was not computed: other noise would be used.
 
     Raises:
@@ -167,13 +173,13 @@ def _with_noise_for(resolved: Resolved, split: Split) -> Resolved:
     (counted, *beside), accountant = _goal(resolved.replaced(set=unset), split, "target-epsilon")
     target, delta = experiment.target_epsilon, experiment.delta
     if beside:
-        taken = account(phases(beside), delta, accountant).epsilon
+        taken = compute_epsilon(gaussian_events(beside), delta, accountant).epsilon
         more = f"target-epsilon > {at_most(taken, 4)}, which the private metrics take"
         require(taken < target, more, target_epsilon=target)
     least = noise_for(target, counted, delta, accountant, beside)[0]
     noise = f"{_NOISE}={least!r}"
     if given and given != [noise]:
-        raise BadInput(
+        raise InputError(
             f"Expected either --target-epsilon or --set {_NOISE}, got both, and with these settings {target:g} needs "
             f"{least:.4g}; leave one out, or resume with the settings that the run began with."
         )
@@ -198,7 +204,7 @@ def within_budget(resolved: Resolved, split: Split, rounds: int, again: int, sum
 def _spent(resolved: Resolved, split: Split, rounds: int, again: int = 0, summed: int = 0) -> float:
     fewer = resolved.replaced(rounds=rounds, audit_rounds="0")
     counted, accountant = _goal(fewer, split, "epsilon-budget", again, summed)
-    return account(phases(counted), resolved.experiment.delta, accountant).epsilon
+    return compute_epsilon(gaussian_events(counted), resolved.experiment.delta, accountant).epsilon
 
 
 def _within_budget(resolved: Resolved, split: Split) -> Resolved:
@@ -225,21 +231,21 @@ def _goal(
 
     The method's mechanism is the first. That of private metrics follows, if there are any and they are counted.
     """
-    ledger, experiment = Ledger(resolved, split, again, summed), resolved.experiment
+    ledger, experiment = RunAccountant(resolved, split, again, summed), resolved.experiment
     mechanism, reported = ledger.mechanism, ledger.reported
     if mechanism is None:
-        raise BadInput(f"Expected a method that claims privacy for --{flag}, got method={experiment.method}.")
+        raise InputError(f"Expected a method that claims privacy for --{flag}, got method={experiment.method}.")
     published = ledger.published if experiment.accounting == "paper" else None
     if published and mechanism.clipped in published.units:
         return (published.units[mechanism.clipped],), published.accountant
     if mechanism.void:
-        raise BadInput(f"Expected settings with which something can be claimed for --{flag}. {mechanism.void}")
+        raise InputError(f"Expected settings with which something can be claimed for --{flag}. {mechanism.void}")
     if experiment.federation is not None and experiment.metrics == "all" and mechanism.noised_by == "client":
-        raise BadInput(
+        raise InputError(
             f"Expected --metrics private or none with --{flag} on real clients, got metrics=all: their server receives "
             "what they report, and nothing is claimed against it."
         )
     counted = (mechanism, reported) if reported else (mechanism,)
     if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
         counted = tuple(replace(part, replication=1) for part in counted)
-    return tuple(part if part.shares > 1 else part.alone for part in counted), experiment.accountant
+    return tuple(part if part.noise_divisor > 1 else part.alone for part in counted), experiment.accountant

@@ -18,9 +18,9 @@ from typing import Any, final
 
 import numpy as np
 
-from flfw.dp.budget import EpsilonBudget, OverBudget
-from flfw.errors import BadInput, require
-from flfw.formats.typed import Misfit, fit
+from flfw.dp.budget import BudgetExceededError, EpsilonBudget
+from flfw.errors import InputError, require
+from flfw.formats.typed import SchemaMismatchError, fit
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
@@ -78,9 +78,11 @@ class MessageEntry:
             entry = fit(known, cls)  # older lines have no metrics
             for name, least in (("examples", 0), ("repeated", 1), ("held", 0)):
                 require(getattr(entry, name) >= least, f"{name} >= {least}", **{name: getattr(entry, name)})
-        except (BadInput, Misfit) as error:
+        except (InputError, SchemaMismatchError) as error:
             way_out = "restore it, or go on with the version of flfw that wrote it"
-            raise BadInput(f"Expected lines that this version knows in a site's ledger: {error}; {way_out}.") from error
+            raise InputError(
+                f"Expected lines that this version knows in a site's ledger: {error}; {way_out}."
+            ) from error
         return entry
 
 
@@ -130,10 +132,10 @@ def charge(path: Path, budget: EpsilonBudget, entry: MessageEntry) -> None:
             after = epsilon_of([*before, entry], budget)
             if not after <= budget.epsilon:
                 so_far = f"{at_most(epsilon_of(before, budget))} is spent"
-                raise OverBudget(f"{budget}; {so_far}, and this message would make it {at_most(after)}")
+                raise BudgetExceededError(f"{budget}; {so_far}, and this message would make it {at_most(after)}")
             held.append({**asdict(entry), "time": round(time.time(), 3)})
-    except BadInput as error:
-        raise OverBudget("its ledger is damaged, and nothing is answered until it is restored") from error
+    except InputError as error:
+        raise BudgetExceededError("its ledger is damaged, and nothing is answered until it is restored") from error
 
 
 def read(path: Path, budget: EpsilonBudget) -> Spent:

@@ -9,60 +9,60 @@ from torch import nn
 
 from flfw.dp.noisy_mean import noisy_mean, quantile_mean
 from flfw.dp.quantile import with_factor
-from flfw.dp.settings import EitherUnit, Noise
+from flfw.dp.settings import DPSettings, DPUnitSettings
 from flfw.nets.net import Net, Tensors
-from flfw.privacy.course import Course
+from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.published import Published
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
 
 
-class NoisyStrategy(FederatedStrategy, ABC):
+class DPStrategy(FederatedStrategy, ABC):
     """Server half of a method whose settings are a `Noise`: it refuses models, and gives the forms for an audit."""
 
     @classmethod
-    def check_model(cls, model: nn.Module, settings: Noise) -> None:
+    def check_model(cls, model: nn.Module, settings: DPSettings) -> None:
         """Refuse layers that cannot be clipped as the settings ask for, and buffers, which nothing clips."""
         settings.check_model(model, cls.shared(model, settings).uploads)
 
     @classmethod
-    def bare(cls, settings: Noise) -> Noise:
+    def disabled_settings(cls, settings: DPSettings) -> DPSettings:
         """Return settings that clip nothing and add no noise."""
         return settings.bare()
 
     @classmethod
-    def mildest(cls, settings: Noise) -> Noise:
+    def weakest_settings(cls, settings: DPSettings) -> DPSettings:
         """Return settings with so little noise that a message leaks."""
         return settings.mildest()
 
 
-class EitherUnitStrategy(NoisyStrategy, ABC):
+class EitherUnitStrategy(DPStrategy, ABC):
     """Server half: the mean of noisily trained models, weighted by examples; or the noisy mean of clipped updates."""
 
     @classmethod
-    def build_model(cls, net: Net, settings: EitherUnit) -> nn.Module:
+    def build_model(cls, net: Net, settings: DPUnitSettings) -> nn.Module:
         """Return the network, with an entry for a bound that moves."""
         return with_factor(net) if settings.follows_quantile else net
 
     @classmethod
-    def bounds_updates(cls, settings: EitherUnit) -> bool:
+    def bounds_updates(cls, settings: DPUnitSettings) -> bool:
         """Return whether whole updates are clipped; steps are clipped at the clients."""
         return settings.on_update
 
     @classmethod
-    def mechanism(cls, settings: EitherUnit, course: Course) -> Mechanism:
+    def mechanism(cls, settings: DPUnitSettings, course: RunSchedule) -> Mechanism:
         """Return the mechanism of the chosen unit, for the uploaded tensors."""
         return settings.mechanism(course, cls.uploads)
 
     @classmethod
-    def as_published(cls, settings: EitherUnit, course: Course) -> Published | None:
+    def published_accounting(cls, settings: DPUnitSettings, course: RunSchedule) -> Published | None:
         """Count Poisson batches in all rounds by Renyi divergences, as such comparisons choose their noise."""
         if not settings.on_steps:
             return None
         rate = course.example_rate
         steps = round(course.rounds * course.epochs / rate)
-        counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=rate, poisson=True, hidden=True)
+        counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=rate, poisson=True, secret_sampling=True)
         remarks = ("The comparison's: Poisson batches, though passes are in shuffled order; everybody in every round.",)
         return Published({"example": counted}, "rdp", remarks)
 
@@ -72,10 +72,10 @@ class EitherUnitStrategy(NoisyStrategy, ABC):
             return weighted_mean(updates)
         noise = self.settings.noise(self.seed, "server noise", self.round)
         if self.settings.follows_quantile:
-            return quantile_mean(updates, self.broadcasted, self.expected, self.settings, noise)
+            return quantile_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, noise)
         deviation = self.settings.noise_multiplier * self.settings.clip
-        return noisy_mean(updates, self.broadcasted, self.expected, self.settings, deviation, noise)
+        return noisy_mean(updates, self.last_broadcast, self.expected_cohort_size, self.settings, deviation, noise)
 
-    def without_updates(self) -> Tensors:
+    def aggregate_empty(self) -> Tensors:
         """Return the model of a round without clients; the server's noise hides that no client was drawn."""
-        return self.broadcasted if self.settings.on_steps else self.aggregate(())
+        return self.last_broadcast if self.settings.on_steps else self.aggregate(())

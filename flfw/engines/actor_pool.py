@@ -26,12 +26,12 @@ from ray.exceptions import (
 
 from flfw.engines.branches import fetchable, places_of, rounded, whole
 from flfw.engines.client_actor import ClientActor, SimulatedApp
-from flfw.engines.errands import Errand, SharedRecords, cohort_sizes, join_cohorts
+from flfw.engines.errands import PendingMessage, SharedRecords, cohort_sizes, join_cohorts
 from flfw.engines.node_software import check_software
-from flfw.engines.pace import Pace
+from flfw.engines.pace import ChunkSizer
 from flfw.engines.ray_start import first_line
-from flfw.engines.seats import Chunk, Seat
-from flfw.errors import DIED, RunFailed
+from flfw.engines.seats import ActorSlot, Chunk
+from flfw.errors import DIED, RunError
 from flfw.messages.parcels import RecordParts, array_bytes, held, unpack_message
 
 _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
@@ -59,15 +59,15 @@ class ActorPool:
         simulated: SimulatedApp,
         actors: int,
         shares: dict[str, Any],
-        answered: Callable[[Errand, Message], None],
+        answered: Callable[[PendingMessage, Message], None],
         stateful: bool = True,
     ) -> None:
         place = ray.put(simulated)
         factory: Any = ray.remote(ClientActor).options(max_restarts=0, max_task_retries=0, **shares)
         self._start = lambda: factory.remote(place)
-        self._seats = [Seat(actor, actor.equipment.remote()) for actor in (self._start() for _ in range(actors))]
-        self._simulated, self._answered, self._stateful, self._pace = simulated, answered, stateful, Pace()
-        self._waiting: deque[Errand] = deque()
+        self._seats = [ActorSlot(actor, actor.equipment.remote()) for actor in (self._start() for _ in range(actors))]
+        self._simulated, self._answered, self._stateful, self._pace = simulated, answered, stateful, ChunkSizer()
+        self._waiting: deque[PendingMessage] = deque()
         self._stored, self._askings = SharedRecords(), 0
         self._states: dict[int, RecordParts] = {}
         self._without, self._said = time.monotonic(), False
@@ -83,7 +83,7 @@ class ActorPool:
         """Number of actors."""
         return len(self._seats)
 
-    def add(self, jobs: list[Errand]) -> None:
+    def add(self, jobs: list[PendingMessage]) -> None:
         """Add jobs behind those that wait."""
         self._stored.note(jobs)
         if self._simulated.cohorts:
@@ -95,7 +95,7 @@ class ActorPool:
         self._waiting += jobs
         self._hand_out()
 
-    def ask_each(self, jobs: list[Errand]) -> list[Errand]:
+    def ask_each(self, jobs: list[PendingMessage]) -> list[PendingMessage]:
         """Add a job for each actor, as far as there are enough, and return the others."""
         each, others = jobs[: len(self._seats)], jobs[len(self._seats) :]
         self._stored.note(each)
@@ -141,13 +141,13 @@ class ActorPool:
         self._hand_out()
         return bool(ready)
 
-    def _greet(self, seat: Seat) -> None:
+    def _greet(self, seat: ActorSlot) -> None:
         """Let a seat have messages, as its actor has come, if its software is this process's."""
         try:
             software, host, number = ray.get(seat.hello)
         except _LOST as error:
             if seat.starts >= _STARTS:
-                raise RunFailed(f"Ray's actors died {_STARTS} times at their start: {_last_line(error)}") from error
+                raise RunError(f"Ray's actors died {_STARTS} times at their start: {_last_line(error)}") from error
             self._replace(seat, error)
             return
         except RayError as error:
@@ -155,7 +155,7 @@ class ActorPool:
         check_software(software, host)
         seat.hello, seat.starts, self._without, seat.process = None, 0, inf, f"{number} on {host}"
 
-    def _take(self, seat: Seat) -> None:
+    def _take(self, seat: ActorSlot) -> None:
         """Take the replies of a seat's first chunk, or replace its dead actor."""
         chunk = seat.chunks[0]
         try:
@@ -164,7 +164,7 @@ class ActorPool:
             self._replace(seat, error)
             return
         except RayTaskError as error:
-            raise RunFailed(f"An actor failed: {first_line(error.cause if error.cause else error)}") from error
+            raise RunError(f"An actor failed: {first_line(error.cause if error.cause else error)}") from error
         except RayError as error:
             raise _gone(error) from error
         seat.chunks.popleft()
@@ -183,17 +183,17 @@ class ActorPool:
             job.over = until
             self._settle(job, unpack_message(parcel, {}))
 
-    def _replace(self, seat: Seat, error: BaseException) -> None:
+    def _replace(self, seat: ActorSlot, error: BaseException) -> None:
         """Start an actor in place of a dead one; its messages go out again, those that it was at work on one by one."""
         if getattr(error, "actor_init_failed", False):
-            raise RunFailed(f"Ray's actors did not start: {_last_line(error)}")
+            raise RunError(f"Ray's actors did not start: {_last_line(error)}")
         ray.kill(seat.actor)
         lost, seat.chunks, seat.actor, seat.ready = list(seat.chunks), deque(), self._start(), False
         seat.hello, seat.starts = seat.actor.equipment.remote(), seat.starts + 1
         for other in self._seats:  # where one died, as with its node, others that are idle may be dead as well
             if not (other.chunks or other.hello):
                 other.hello = other.actor.equipment.remote()
-        again: list[Errand] = []
+        again: list[PendingMessage] = []
         for chunk in lost:
             for job in chunk.jobs:
                 job.deaths += chunk is lost[0]
@@ -242,14 +242,14 @@ class ActorPool:
                 if not seat.hello and len(seat.chunks) == depth and (jobs := self._next(seat)):
                     self._send(seat, jobs)
 
-    def _next(self, seat: Seat) -> list[Errand]:
+    def _next(self, seat: ActorSlot) -> list[PendingMessage]:
         """Take the jobs of a seat's next chunk: of one kind, in whole cohorts; one cohort alone after a death at it."""
         if seat.pinned and not seat.chunks:
             pinned, seat.pinned = seat.pinned, None
             return [pinned]
         if not self._waiting:
             return []
-        busy, passed = self._busy(), list[Errand]()
+        busy, passed = self._busy(), list[PendingMessage]()
         while self._waiting and ((over := time.time() >= self._waiting[0].over) or self._waiting[0].node in busy):
             job = self._waiting.popleft()
             self._settle(job, None) if over else passed.append(job)
@@ -257,7 +257,7 @@ class ActorPool:
         self._waiting.extendleft(reversed(passed))
         return jobs
 
-    def _chunk(self, seat: Seat, busy: set[int]) -> list[Errand]:
+    def _chunk(self, seat: ActorSlot, busy: set[int]) -> list[PendingMessage]:
         """Take the first waiting jobs for a seat, as many as its pace allows."""
         first, number = self._waiting[0], len(self._waiting)
         if seat.chunks:
@@ -266,7 +266,7 @@ class ActorPool:
             if not soon or number < len(self._seats) or first.deaths or ahead[0].deaths:
                 return []
         most = 1 if first.deaths or not seat.ready else self._length(seat, first)
-        jobs: list[Errand] = []
+        jobs: list[PendingMessage] = []
         while self._waiting and (job := self._waiting[0]).kind == first.kind:
             inside = bool(jobs) and job.cohort is not None and job.cohort is jobs[-1].cohort
             if job.node in busy or (not inside and (len(jobs) >= most or (jobs and job.deaths))):
@@ -274,7 +274,7 @@ class ActorPool:
             jobs.append(self._waiting.popleft())
         return jobs
 
-    def _length(self, seat: Seat, first: Errand) -> int:
+    def _length(self, seat: ActorSlot, first: PendingMessage) -> int:
         """Return how many messages to hand to a seat, not to cut branches whose replies may be added up."""
         number, actors, summed = len(self._waiting), len(self._seats), first.branch is not None
         most = self._pace.length(first.kind, number, actors, summed)
@@ -289,29 +289,29 @@ class ActorPool:
         chunks = [chunk for seat in self._seats for chunk in seat.chunks] if self._stateful else []
         return {job.node for chunk in chunks for job in chunk.jobs}
 
-    def _send(self, seat: Seat, jobs: list[Errand]) -> None:
+    def _send(self, seat: ActorSlot, jobs: list[PendingMessage]) -> None:
         parcels, places = self._stored.parcels(jobs)
         states = {job.node: self._states[job.node] for job in jobs if job.node in self._states}
         branches = whole([None if job.deaths else job.branch for job in jobs])
         reply = seat.actor.answer.remote(parcels, states, places, cohort_sizes(jobs), branches)
         seat.chunks.append(Chunk(jobs, branches, reply, time.monotonic()))
 
-    def _settle(self, job: Errand, reply: Message | None) -> None:
+    def _settle(self, job: PendingMessage, reply: Message | None) -> None:
         """Pass a reply on, and forget arrays that no job needs any more."""
         self._stored.forget(job)
         if reply is not None:
             self._answered(job, reply)
 
 
-def _slow(job: Errand, took: float, usual: float, process: str) -> str:
+def _slow(job: PendingMessage, took: float, usual: float, process: str) -> str:
     return (
         f"flfw: client {job.node - 1} has taken {took:.0f} s, where {usual:.2g} s is usual. Should process {process} "
         f"hang, kill it, and the client is asked again; otherwise its time ends in {job.over - time.time():.0f} s."
     )
 
 
-def _gone(error: BaseException) -> RunFailed:
-    return RunFailed(f"Ray is gone: {first_line(error)}")
+def _gone(error: BaseException) -> RunError:
+    return RunError(f"Ray is gone: {first_line(error)}")
 
 
 def _last_line(error: BaseException) -> str:

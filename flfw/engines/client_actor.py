@@ -17,7 +17,7 @@ from flwr.common.constant import ErrorCode
 
 from flfw.engines.node_software import versions
 from flfw.experiment import Scalar
-from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.message_cohorts import MessageBatches
 from flfw.messages.npy import made_late
 from flfw.messages.parcels import (
     ArrayParts,
@@ -55,7 +55,7 @@ class SimulatedApp:
     clients: int
     run_config: dict[str, Scalar]
     node_config: Mapping[str, Scalar] = field(default_factory=dict)
-    cohorts: MessageCohorts | None = None
+    cohorts: MessageBatches | None = None
     uploads: tuple[str, ...] = ()
 
 

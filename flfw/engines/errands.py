@@ -14,7 +14,7 @@ import ray
 from flwr.app import ArrayRecord, Message
 
 from flfw.engines.branches import BranchPlace
-from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.message_cohorts import MessageBatches
 from flfw.messages.parcels import ArrayParts, Parcel, RecordParts, inlined, pack_arrays, pack_records
 from flfw.messages.wire import of_kind
 
@@ -47,7 +47,7 @@ class StoredRecord:
 
 
 @dataclass(eq=False)
-class Errand:
+class PendingMessage:
     """Message for which a reply is sought.
 
     Attributes:
@@ -81,7 +81,7 @@ class Errand:
         return self.message.metadata.dst_node_id
 
 
-def join_cohorts(jobs: Sequence[Errand], cohorts: MessageCohorts) -> None:
+def join_cohorts(jobs: Sequence[PendingMessage], cohorts: MessageBatches) -> None:
     """Note of messages that are sent at once which of them are answered together."""
     for places in cohorts.divided([job.kind for job in jobs]):
         cohort = object()
@@ -89,7 +89,7 @@ def join_cohorts(jobs: Sequence[Errand], cohorts: MessageCohorts) -> None:
             jobs[place].cohort, jobs[place].tries = cohort, _TRIES_TOGETHER
 
 
-def cohort_sizes(jobs: Sequence[Errand]) -> list[int]:
+def cohort_sizes(jobs: Sequence[PendingMessage]) -> list[int]:
     """Return the sizes of the cohorts into which consecutive messages fall, 1 for one that is answered by itself."""
     sizes = list[int]()
     for job, before in zip(jobs, [None, *jobs], strict=False):
@@ -111,7 +111,7 @@ class SharedRecords:
     def __len__(self) -> int:
         return len(self._known)
 
-    def note(self, jobs: list[Errand]) -> None:
+    def note(self, jobs: list[PendingMessage]) -> None:
         """Take down the values of messages, and count those that have each ArrayRecord."""
         fresh: dict[int, StoredRecord] = {}
         for job in jobs:
@@ -134,7 +134,7 @@ class SharedRecords:
             entry = self._known[id(record)] = StoredRecord(record, self._numbers, contents, pack_arrays(record))
         return entry
 
-    def parcels(self, jobs: list[Errand]) -> tuple[list[Parcel], dict[int, Any]]:
+    def parcels(self, jobs: list[PendingMessage]) -> tuple[list[Parcel], dict[int, Any]]:
         """Return the messages to be sent, and Ray's references to the arrays that others have as well, or have had."""
         places: dict[int, Any] = {}
         parcels: list[Parcel] = []
@@ -152,7 +152,7 @@ class SharedRecords:
             parcels.append((message.metadata, None if job.parts is None else inlined(job.parts, alone), error))
         return parcels, places
 
-    def forget(self, job: Errand) -> None:
+    def forget(self, job: PendingMessage) -> None:
         """Forget the arrays of a settled job that no other job needs."""
         for entry in job.records:
             entry.jobs -= 1

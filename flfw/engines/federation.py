@@ -15,14 +15,14 @@ from flwr.serverapp import Grid
 
 from flfw.adversary.malicious_server import tampered
 from flfw.audit import probe
-from flfw.audit.jobs import EASY, tickets_of
+from flfw.audit.jobs import EASY, round_probe_sets
 from flfw.audit.queue import Queue
 from flfw.audit.rungs import tickets_beside
-from flfw.dp.releases import BudgetSpent, Releases
+from flfw.dp.releases import Releases, RunBudgetExceededError
 from flfw.engines import machine
 from flfw.engines.branches import summable
 from flfw.engines.registrations import registered_nodes
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.messages.introduction import too_few_volunteered
 from flfw.messages.simulated import has_one_disk, representatives
 from flfw.messages.streaming import StreamingGrid
@@ -33,21 +33,21 @@ from flfw.recording.grid import RecordingGrid, carries_arrays
 from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.server.central import central_accuracy
-from flfw.server.enrolment import Enrolment, Requirements
-from flfw.server.faults import Failure, Tolerance
-from flfw.server.history import Patience
+from flfw.server.enrolment import NodeAssignment, Requirements
+from flfw.server.faults import Failure, FailurePolicy
+from flfw.server.history import EarlyStopping
 from flfw.server.moving_average import MovingAverage
-from flfw.server.place import ServerPlace
+from flfw.server.place import ServerContext
 from flfw.server.robust import RobustMean
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.checkpoint import Checkpoints, server_lock
 from flfw.storage.provenance import code_hash
-from flfw.storage.sealed import drop_unfinished, write_whole
+from flfw.storage.sealed import drop_unfinished, write_atomic
 from flfw.task import Task, input_space
 from flfw.terminal.progress import Steps
 
 if TYPE_CHECKING:
-    from flfw.dp.canary_audit import Listener
+    from flfw.dp.canary_audit import CanaryScorer
 
 
 def federate(grid: Grid, resolved: Resolved) -> None:
@@ -71,8 +71,8 @@ def federate(grid: Grid, resolved: Resolved) -> None:
     except OSError as error:
         with suppress(OSError):  # the disk may be full
             reason.write_text(f"{error}\n")
-        raise RunFailed(f"The server could not go on: {error}.") from error
-    except (BadInput, RunFailed) as error:
+        raise RunError(f"The server could not go on: {error}.") from error
+    except (InputError, RunError) as error:
         reason.write_text(f"{error}\n")
         raise
 
@@ -94,10 +94,10 @@ class Federation:
         self._queue = Queue(folder / "queue")
         self._releases, self._spent = Releases(resolved, folder / "checkpoint"), False
         self._strategy = _strategy(resolved, stamp={"experiment": self._checkpoints.id, "code": code_hash()})
-        self._strategy.asking, self._strategy.cohort_key = self._ask, self._releases.cohort_key()
-        self._strategy.at = ServerPlace(self._experiment, resolved.method, resolved.settings, self._progress)
-        self._average, self._patience = MovingAverage(self._experiment.ema), Patience(self._experiment.patience)
-        self._strategy.watch = self._listener = _listener(resolved)
+        self._strategy.before_round, self._strategy.cohort_key = self._ask, self._releases.cohort_key()
+        self._strategy.ctx = ServerContext(self._experiment, resolved.method, resolved.settings, self._progress)
+        self._average, self._patience = MovingAverage(self._experiment.ema), EarlyStopping(self._experiment.patience)
+        self._strategy.on_update = self._listener = _listener(resolved)
 
         self._probed = bool(self._experiment.audited) and bool(resolved.attacks or self._experiment.record)
         uploads_attacked = any("uploads" in attack.uses for attack in resolved.attacks.values())
@@ -111,7 +111,7 @@ class Federation:
         required = Requirements(code_hash(), *input_space(self._experiment))
         keys, alike = registered_nodes(self._experiment.federation, self._experiment.clients), representatives(grid)
         clients, wait = self._experiment.clients, self._experiment.join_deadline
-        self._enrolment = Enrolment(self._grid, self._strategy.roster, clients, wait, required, keys, alike)
+        self._enrolment = NodeAssignment(self._grid, self._strategy.roster, clients, wait, required, keys, alike)
 
     def run(self) -> None:
         """Carry out the run, from enrolment to ``training.json``."""
@@ -129,10 +129,10 @@ class Federation:
             done, arrays = self._train(last.arrays if last else self._first())
         arrays, allowed = self._average.evaluated(arrays), self._releases.may_evaluate(done)
         final, failed = strategy.evaluate_all(self._grid, arrays, done) if allowed else ([], [])
-        silent = self._experiment.metrics != "all" and strategy.at is not None
+        silent = self._experiment.metrics != "all" and strategy.ctx is not None
         self._write(
             final=final,
-            central=central_accuracy(strategy.at, arrays) if silent and strategy.at else None,
+            central=central_accuracy(strategy.ctx, arrays) if silent and strategy.ctx else None,
             final_failed=[asdict(failure) for failure in failed],
             code=self._checkpoints.code,
             resumed=self._checkpoints.resumed,
@@ -185,7 +185,7 @@ class Federation:
     def _first(self) -> ArrayRecord:
         """Return the first broadcast; an audited run first probes its ladder here."""
         if self._recorder and self._probed:
-            sent = probe.send_ladder(self._grid, self._strategy, self._experiment, self._resolved.build_net)
+            sent = probe.send_control_probes(self._grid, self._strategy, self._experiment, self._resolved.build_net)
             self._note_probes(0, sent)
             self._queue.announce(EASY)
         with initialising(self._experiment.seed, "model"):
@@ -213,9 +213,9 @@ class Federation:
         self._steps.note(f"client {late.partition} has joined" for late in self._enrolment.late())
         try:
             return self._releases.ask(server_round)
-        except BudgetSpent as spent:
+        except RunBudgetExceededError as spent:
             if server_round == 1:
-                raise RunFailed(f"The run cannot begin again: {spent}.") from spent
+                raise RunError(f"The run cannot begin again: {spent}.") from spent
             self._spent = True
             raise _Ended(server_round - 1, arrays) from spent
 
@@ -238,7 +238,7 @@ class Federation:
             self._steps.done(_line(row))
             self._steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
         if self._recorder and self._probed and done in self._audited(done):
-            for ticket in tickets_of(self._experiment, done):
+            for ticket in round_probe_sets(self._experiment, done):
                 sent = probe.send_probes(self._grid, self._strategy, self._experiment, ticket, arrays)
                 self._note_probes(done, sent)
                 self._queue.announce(ticket)
@@ -259,7 +259,7 @@ class Federation:
         if self._recorder and self._probed:
             self._queue.announce(EASY)
             for server_round in (r for r in self._audited(done) if r <= done):
-                for ticket in tickets_of(self._experiment, server_round):
+                for ticket in round_probe_sets(self._experiment, server_round):
                     self._queue.announce(ticket)
 
     def _note_probes(self, done: int, failed: Iterable[Failure]) -> None:
@@ -269,7 +269,7 @@ class Federation:
 
     def _write(self, **more: Any) -> None:
         training = {**self._strategy.history.lists(), **more}
-        write_whole(self._folder / "training.json", json.dumps(training).encode())
+        write_atomic(self._folder / "training.json", json.dumps(training).encode())
 
 
 class _Ended(Exception):
@@ -286,7 +286,7 @@ class _Ended(Exception):
 
 def _strategy(resolved: Resolved, stamp: dict[str, Any]) -> FederatedStrategy:
     experiment = resolved.experiment
-    tolerance = Tolerance(
+    tolerance = FailurePolicy(
         experiment.on_client_failure,
         experiment.min_clients,
         experiment.round_deadline,
@@ -300,13 +300,13 @@ def _strategy(resolved: Resolved, stamp: dict[str, Any]) -> FederatedStrategy:
     return strategy
 
 
-def _listener(resolved: Resolved) -> Listener | None:
+def _listener(resolved: Resolved) -> CanaryScorer | None:
     experiment = resolved.experiment
     if not experiment.canaries:
         return None
-    from flfw.dp.canary_audit import Listener  # an accountant is needed only then
+    from flfw.dp.canary_audit import CanaryScorer  # an accountant is needed only then
 
-    return Listener(experiment, Task.load(experiment, experiment.data_root), resolved.method, resolved.settings)
+    return CanaryScorer(experiment, Task.load(experiment, experiment.data_root), resolved.method, resolved.settings)
 
 
 def _warn(line: str) -> None:

@@ -13,9 +13,9 @@ from typing import TypeAlias
 
 from flwr.app import Message
 
-from flfw.engines.errands import Errand
-from flfw.messages.introduction import Introduction, speak_for_all
-from flfw.messages.reasons import Unusable
+from flfw.engines.errands import PendingMessage
+from flfw.messages.introduction import ClientInfo, speak_for_all
+from flfw.messages.reasons import UnusableReplyError
 
 Answer: TypeAlias = Callable[[Message], Message]
 """Function that gives the reply of a client to its message."""
@@ -34,8 +34,8 @@ class IntroductionSample:
         replies: the replies so far, by the place of the job.
     """
 
-    sent: list[Errand]
-    others: list[Errand]
+    sent: list[PendingMessage]
+    others: list[PendingMessage]
     until: float
     replies: dict[int, Message] = field(default_factory=dict)
 
@@ -44,7 +44,7 @@ class IntroductionSample:
         """True once all replies have come."""
         return len(self.replies) == len(self.sent)
 
-    def take(self, job: Errand, reply: Message) -> None:
+    def take(self, job: PendingMessage, reply: Message) -> None:
         """Take a reply, if it is to one of the sample's jobs."""
         if job in self.sent:
             self.replies[self.sent.index(job)] = reply
@@ -57,8 +57,8 @@ def answer_for_all(replies: Sequence[Message]) -> Answer | None:
         replies: the introduction of a client in each actor.
     """
     try:
-        known = [Introduction.from_message(reply) for reply in replies]
-    except Unusable:
+        known = [ClientInfo.from_message(reply) for reply in replies]
+    except UnusableReplyError:
         return None
     first = known[0]
     numbered = all(one.partition == reply.metadata.src_node_id - 1 for one, reply in zip(known, replies, strict=True))

@@ -12,7 +12,7 @@ from math import floor
 from pathlib import Path
 from typing import Any
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 
 _GPU_DEVICES = ("nvidia*", "nvhost*", "dxg", "kfd")
@@ -125,11 +125,11 @@ def check(experiment: Experiment, there_are: Resources) -> None:
         ("attack-gpus", experiment.attack_gpus, gpus),
     ):
         if asked > has:
-            raise BadInput(f"Expected {flag} <= {has:g}, {there_are.owner}{most}; got {asked:g}.")
+            raise InputError(f"Expected {flag} <= {has:g}, {there_are.owner}{most}; got {asked:g}.")
     if not at_once(experiment, there_are):
         shares = f"cpus-per-client={experiment.cpus_per_client:g}, gpus-per-client={experiment.gpus_per_client:g}"
         left = f" beside attack-gpus={experiment.attack_gpus:g}" if experiment.attack_gpus else ""
-        raise BadInput(f"Expected room for one client on {there_are.owner} nodes{left}, got {shares}; lower them.")
+        raise InputError(f"Expected room for one client on {there_are.owner} nodes{left}, got {shares}; lower them.")
 
 
 def check_server(experiment: Experiment) -> None:

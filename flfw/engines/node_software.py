@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _PACKAGES = ("flfw", "flwr", "torch", "numpy")  # Ray itself refuses other versions of Ray and Python's minor version
 
@@ -37,4 +37,4 @@ def check_software(there: Mapping[str, str], host: str) -> None:
     """
     for name, here in versions().items():
         if there.get(name) != here:
-            raise BadInput(f"Expected {name} {here} on every node, as here; got {there.get(name)} on {host}.")
+            raise InputError(f"Expected {name} {here} on every node, as here; got {there.get(name)} on {host}.")

@@ -26,7 +26,7 @@ class _Usual:
 
 
 @final
-class Pace:
+class ChunkSizer:
     """Seconds and bytes of a reply to each kind of message, by the latest chunks."""
 
     def __init__(self) -> None:

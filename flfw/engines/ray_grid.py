@@ -21,10 +21,10 @@ from flwr.clientapp import ClientApp
 
 from flfw.engines.actor_pool import ActorPool
 from flfw.engines.client_actor import SimulatedApp
-from flfw.engines.errands import Errand
+from flfw.engines.errands import PendingMessage
 from flfw.engines.introductions import KIND, IntroductionSample, answer_for_all
 from flfw.experiment import Scalar
-from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.message_cohorts import MessageBatches
 from flfw.messages.parcels import keep, lent_bytes
 from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import WaitingGrid
@@ -68,14 +68,14 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         introduced: bool = False,
         one_disk: bool = False,
         stateful: bool = True,
-        cohorts: MessageCohorts | None = None,
+        cohorts: MessageBatches | None = None,
         uploads: tuple[str, ...] = (),
     ) -> None:
         super().__init__(clients, one_disk)
         self._grace, self._introduced = grace, introduced
         self._sample: IntroductionSample | None = None
         self._lock = threading.RLock()  # Flower's older strategies ask each client in a thread of its own
-        self._asked: dict[str, Errand] = {}
+        self._asked: dict[str, PendingMessage] = {}
         self._arrived: dict[str, Message] = {}
         self._lent: dict[str, int] = {}  # bytes of replies that have come and still lie in Ray's store
         node_config: dict[str, Scalar] = {FORCED: True} if one_disk else {}
@@ -153,7 +153,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
                 self._keep(job, answer(job.message))
         return True
 
-    def _job(self, message: Message) -> Errand:
+    def _job(self, message: Message) -> PendingMessage:
         metadata = message.metadata
         if metadata.dst_node_id not in self._nodes:
             raise ValueError(f"Expected a node from 1 to {len(self._nodes)}, got {metadata.dst_node_id}.")
@@ -162,9 +162,9 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         snapshot = (
             make_message(sent, error=message.error) if message.has_error() else make_message(sent, message.content)
         )
-        return Errand(snapshot, metadata.created_at + metadata.ttl - self._grace)
+        return PendingMessage(snapshot, metadata.created_at + metadata.ttl - self._grace)
 
-    def _keep(self, job: Errand, reply: Message) -> None:
+    def _keep(self, job: PendingMessage, reply: Message) -> None:
         reply.metadata.__dict__["_message_id"] = str(uuid4())
         if self._sample:
             self._sample.take(job, reply)

@@ -20,7 +20,7 @@ from typing import Any
 
 from flfw.client.site import Site
 from flfw.engines.machine import ALLOCATOR, is_running, object_store_bytes
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 
 _RAY_START_S = 180.0  # Ray gives up by itself, except where it hangs; on a busy machine a start takes long
@@ -115,7 +115,7 @@ def start(arguments: dict[str, Any]) -> None:
     try:
         _twice_if_slow(lambda: ray.init(**arguments))
     except Exception as error:  # Ray also raises bare ones
-        raise RunFailed(f"Ray did not start: {first_line(error)}; try --engine inproc.") from error
+        raise RunError(f"Ray did not start: {first_line(error)}; try --engine inproc.") from error
 
 
 def _twice_if_slow(once: Callable[[], object]) -> None:
@@ -174,16 +174,16 @@ def _connect(address: str, variables: dict[str, str]) -> None:
     host, _, port = address.rpartition(":")
     if address != "auto":
         if not (host and port.isdecimal()):
-            raise BadInput(f"Expected ray-address as host:port or auto, got {address}.")
+            raise InputError(f"Expected ray-address as host:port or auto, got {address}.")
         try:  # Ray itself would try for a minute
             socket.create_connection((host, int(port)), timeout=_CONNECT_S).close()
         except (OSError, OverflowError) as error:
-            raise BadInput(f"Expected a Ray cluster at {address}, got no answer: {error}.") from error
+            raise InputError(f"Expected a Ray cluster at {address}, got no answer: {error}.") from error
     with _time_limit():
         try:
             ray.init(address=address, **_quiet(variables))
         except (RuntimeError, ValueError, OSError) as error:
-            raise BadInput(f"Expected a Ray cluster at {address}, got none: {first_line(error)}") from error
+            raise InputError(f"Expected a Ray cluster at {address}, got none: {first_line(error)}") from error
 
 
 def _quiet(variables: dict[str, str]) -> dict[str, Any]:

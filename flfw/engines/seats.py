@@ -6,14 +6,14 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
-from flfw.engines.errands import Errand
+from flfw.engines.errands import PendingMessage
 
 
 @dataclass(eq=False)
 class Chunk:
     """Jobs that an actor has been handed at once."""
 
-    jobs: list[Errand]
+    jobs: list[PendingMessage]
     branches: list[tuple[int, int]]  # places of the jobs whose replies are added up
     reply: Any  # Ray's reference
     began: float  # on the monotonic clock: when it was handed out, or when the one before it was done
@@ -21,7 +21,7 @@ class Chunk:
 
 
 @dataclass(eq=False)
-class Seat:
+class ActorSlot:
     """Place of an actor, and the chunks that it has, of which the first is at work.
 
     Attributes:
@@ -38,7 +38,7 @@ class Seat:
     actor: Any
     hello: Any
     starts: int = 1
-    pinned: Errand | None = None
+    pinned: PendingMessage | None = None
     process: str = ""
     ready: bool = False
     chunks: deque[Chunk] = field(default_factory=deque)

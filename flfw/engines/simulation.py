@@ -21,7 +21,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from flfw.engines import machine, ray_start
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import Scalar
 
 _SECTIONS = ("init_args", "client_resources", "actor")
@@ -81,7 +81,7 @@ def _fitting(shares: Mapping[str, Any]) -> tuple[int, dict[str, float]]:
     require(cpus > 0 <= gpus, "num_cpus > 0 and num_gpus >= 0", num_cpus=cpus, num_gpus=gpus)
     actors, reserved = machine.fitting(machine.nodes_of_ray(), cpus, gpus)
     if not actors:
-        raise BadInput(f"Expected room for one client in Ray, got num_cpus={cpus:g}, num_gpus={gpus:g}; lower them.")
+        raise InputError(f"Expected room for one client in Ray, got num_cpus={cpus:g}, num_gpus={gpus:g}; lower them.")
     return actors, reserved
 
 

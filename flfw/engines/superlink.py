@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flfw.engines.bundle import write_bundle
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Scalar
 
 _START_S = _SUBMIT_S = 60.0
@@ -84,7 +84,7 @@ def complete(
     run_id, output = _run_and_follow(folder, options, variables)
     status = _status(run_id, folder, variables)
     if status["status"] != "finished:completed":
-        raise RunFailed(_reason(out, status, output))
+        raise RunError(_reason(out, status, output))
 
 
 @contextmanager
@@ -159,7 +159,7 @@ def _program(name: str) -> str:
     """Find one of Flower's programs, beside this interpreter or on the path."""
     path = shutil.which(name, path=sysconfig.get_path("scripts")) or shutil.which(name)
     if path is None:
-        raise RunFailed(f"Expected Flower's program {name} on the path, got none; try --engine ray.")
+        raise RunError(f"Expected Flower's program {name} on the path, got none; try --engine ray.")
     return path
 
 
@@ -173,12 +173,12 @@ def _wait_until_up(keeper: subprocess.Popen[bytes], port: int, log: Path) -> Non
     deadline = time.monotonic() + _START_S
     while time.monotonic() < deadline:
         if keeper.poll() is not None:
-            raise RunFailed(f"Flower's SuperLink did not start: {_last_line(log.read_text())}; try --engine ray.")
+            raise RunError(f"Flower's SuperLink did not start: {_last_line(log.read_text())}; try --engine ray.")
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
             if keeper.poll() is None:  # else another program listens there
                 return
         time.sleep(0.1)
-    raise RunFailed(f"Flower's SuperLink did not start within {_START_S:.0f} s; try --engine ray.")
+    raise RunError(f"Flower's SuperLink did not start within {_START_S:.0f} s; try --engine ray.")
 
 
 def _run_and_follow(folder: Path, options: list[str], variables: dict[str, str]) -> tuple[str, str]:
@@ -205,7 +205,7 @@ def _run_and_follow(folder: Path, options: list[str], variables: dict[str, str])
             late.cancel()
     if run_id is None:
         why = " ".join(_COLOUR_OR_FRAME.sub("", "".join(output)).split()).removeprefix("Error ")
-        raise RunFailed(f"Flower did not take the app: {why or f'no answer within {_SUBMIT_S:.0f} s'}")
+        raise RunError(f"Flower did not take the app: {why or f'no answer within {_SUBMIT_S:.0f} s'}")
     return run_id, "".join(output)
 
 
@@ -217,7 +217,7 @@ def _status(run_id: str, folder: Path, variables: dict[str, str]) -> dict[str, s
         try:
             entry = json.loads(output)["runs"][0]
         except (ValueError, LookupError):
-            raise RunFailed(f"Flower's SuperLink was lost during run {run_id}: {_last_line(output)}") from None
+            raise RunError(f"Flower's SuperLink was lost during run {run_id}: {_last_line(output)}") from None
         if entry["status"].startswith("finished"):
             return entry
         time.sleep(_POLL_S)

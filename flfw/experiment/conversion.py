@@ -11,9 +11,9 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.paths import from_home
-from flfw.formats.typed import Misfit, fit
+from flfw.formats.typed import SchemaMismatchError, fit
 
 _LARGEST = 2**63
 
@@ -90,5 +90,5 @@ def _word(setting: Any) -> str:
 def _fitted(value: Any, kind: Any, name: str) -> Any:
     try:
         return fit(value, kind, name.replace("_", "-"))
-    except Misfit as error:
-        raise BadInput(f"Expected {error}.") from error
+    except SchemaMismatchError as error:
+        raise InputError(f"Expected {error}.") from error

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from flfw.curves import groups
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment.audit import AGGREGATE, PEER, AuditSettings
 from flfw.experiment.conversion import convert_fields, require_choices
 from flfw.experiment.execution import DeploymentSettings, ExecutionSettings
 from flfw.experiment.fields import Scalar, integer
 from flfw.experiment.training import DataSettings, PrivacySettings, TrainingSettings
-from flfw.formats.typed import Misfit, fit
+from flfw.formats.typed import SchemaMismatchError, fit
 
 FREE_ON_RESUME = (
     "on_client_failure",
@@ -134,9 +134,11 @@ class Experiment(
         """
         for key in _keys():
             if key not in config:
-                raise BadInput(f"Expected {key} in {_SOURCE}, got none; give every key of this version of flfw.")
+                raise InputError(f"Expected {key} in {_SOURCE}, got none; give every key of this version of flfw.")
             if not isinstance(config[key], Scalar):
-                raise BadInput(f"Expected {key} as text or a number in {_SOURCE}, got a {type(config[key]).__name__}.")
+                raise InputError(
+                    f"Expected {key} as text or a number in {_SOURCE}, got a {type(config[key]).__name__}."
+                )
         return _read(*(config[key] for key in _keys()))
 
 
@@ -160,8 +162,8 @@ def _read(*config: Scalar) -> Experiment:
             else:
                 fitting = fit(value, kind, key)
                 values[field.name] = float(fitting) if kind is float else fitting  # TOML reads 1.0 back as 1
-        except Misfit as error:
-            raise BadInput(f"Expected {error} in {_SOURCE}.") from error
+        except SchemaMismatchError as error:
+            raise InputError(f"Expected {error} in {_SOURCE}.") from error
         except ValueError as error:  # of quotes that do not end
-            raise BadInput(f"Expected words as in a shell for {key} in {_SOURCE}, got {value} ({error}).") from error
+            raise InputError(f"Expected words as in a shell for {key} in {_SOURCE}, got {value} ({error}).") from error
     return Experiment(**values)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from math import inf
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 
 _DIGITS = 18
 
@@ -56,5 +56,5 @@ def integer(word: str, flag: str) -> int:
         BadInput: names the flag.
     """
     if not word.strip().isdecimal() or len(word) > _DIGITS:
-        raise BadInput(f"Expected whole numbers for {flag}, got {word[:80]!r}.")
+        raise InputError(f"Expected whole numbers for {flag}, got {word[:80]!r}.")
     return int(word)

@@ -7,18 +7,18 @@ from typing import Any, Literal, NotRequired, TypeAlias, TypedDict
 
 from flfw.formats.typed import NodeId
 
-Figure: TypeAlias = float | Literal["inf", "-inf"] | None
+JsonNumber: TypeAlias = float | Literal["inf", "-inf"] | None
 """Number of a result; JSON has no infinity, so it is written in letters."""
 
 
 class ScoreFigures(TypedDict, total=False):
     """Mean of a score with its interval, and the score that leaks most."""
 
-    mean: Figure
-    low: Figure
-    high: Figure
-    max: Figure
-    min: Figure
+    mean: JsonNumber
+    low: JsonNumber
+    high: JsonNumber
+    max: JsonNumber
+    min: JsonNumber
 
 
 class RungFigures(TypedDict):
@@ -26,8 +26,8 @@ class RungFigures(TypedDict):
 
     rung: str
     passed: bool | None
-    psnr: NotRequired[Figure]
-    seconds: NotRequired[Figure]
+    psnr: NotRequired[JsonNumber]
+    seconds: NotRequired[JsonNumber]
     stopped: NotRequired[str | None]
     reason: NotRequired[str | None]
 
@@ -47,37 +47,37 @@ class WorstFigures(TypedDict, total=False):
     client: NodeId | None
     victim: int | None
     image: int | None
-    psnr: Figure
-    rmsd: Figure
+    psnr: JsonNumber
+    rmsd: JsonNumber
 
 
 class ExactFigures(TypedDict, total=False):
     """Shares of records that were recovered exactly."""
 
-    features: Figure
-    rows: Figure
-    floor: Figure
-    cells: Figure
-    floor_cells: Figure
-    agreed: Figure
-    agreed_exact: Figure
+    features: JsonNumber
+    rows: JsonNumber
+    floor: JsonNumber
+    cells: JsonNumber
+    floor_cells: JsonNumber
+    agreed: JsonNumber
+    agreed_exact: JsonNumber
 
 
 class RougeFigures(TypedDict, total=False):
     """Words, and pairs of words, of texts that were recovered, and those that a random public text shares with them."""
 
-    rouge_1: Figure
-    rouge_2: Figure
-    floor_rouge_1: Figure
-    floor_rouge_2: Figure
+    rouge_1: JsonNumber
+    rouge_2: JsonNumber
+    floor_rouge_1: JsonNumber
+    floor_rouge_2: JsonNumber
 
 
 class DistanceFigures(TypedDict, total=False):
     """Distance of an attack's results, and its iterations."""
 
-    rmsd: Figure
-    success: Figure
-    iterations: Figure
+    rmsd: JsonNumber
+    success: JsonNumber
+    iterations: JsonNumber
 
 
 class CandidateFigures(TypedDict, total=False):
@@ -85,16 +85,16 @@ class CandidateFigures(TypedDict, total=False):
 
     first: int | None
     messages: int | None
-    null: Figure
-    p: Figure
+    null: JsonNumber
+    p: JsonNumber
 
 
 class ObjectiveFigures(TypedDict, total=False):
     """Objective of a search at the truth, at its results and at random."""
 
-    truth: Figure
-    found: Figure
-    random: Figure
+    truth: JsonNumber
+    found: JsonNumber
+    random: JsonNumber
     short: int | None
     total: int | None
 
@@ -110,20 +110,20 @@ class PresenceFigures(TypedDict, total=False):
 class ComparedFigures(TypedDict):
     """Estimates of clients' classes beside guesses without a message."""
 
-    mean: Figure
-    low: Figure
-    high: Figure
-    floors: dict[str, Figure]
+    mean: JsonNumber
+    low: JsonNumber
+    high: JsonNumber
+    floors: dict[str, JsonNumber]
     floor: str
-    gain: Figure
-    gain_low: Figure
-    gain_high: Figure
+    gain: JsonNumber
+    gain_low: JsonNumber
+    gain_high: JsonNumber
     better: int
     worse: int
     p: float
-    true_rate: NotRequired[Figure]
+    true_rate: NotRequired[JsonNumber]
     true_interval: NotRequired[tuple[float, float] | None]
-    false_rate: NotRequired[Figure]
+    false_rate: NotRequired[JsonNumber]
     false_interval: NotRequired[tuple[float, float] | None]
 
 
@@ -143,7 +143,7 @@ class InferenceFields(TypedDict):
     cause: str
     reason: str
     alike: NotRequired[bool]
-    worst: NotRequired[dict[str, Figure] | None]
+    worst: NotRequired[dict[str, JsonNumber] | None]
     hidden_by: NotRequired[str | None]
     stopped: NotRequired[str | None]
 
@@ -152,7 +152,7 @@ class AssignmentFigures(TypedDict, total=False):
     """Assignment of reconstructions to examples."""
 
     rule: str
-    null: Figure
+    null: JsonNumber
 
 
 class EntryFields(TypedDict):
@@ -186,27 +186,27 @@ class EntryFields(TypedDict):
     ssim: NotRequired[ScoreFigures | None]
     lpips: NotRequired[ScoreFigures | None]
     feature_error: NotRequired[ScoreFigures | None]
-    ceiling: NotRequired[Figure]
-    reduced: NotRequired[dict[str, Figure] | None]
+    ceiling: NotRequired[JsonNumber]
+    reduced: NotRequired[dict[str, JsonNumber] | None]
     gain: NotRequired[ScoreFigures | None]
     knowing_gains: NotRequired[ScoreFigures | None]
     exact_match: NotRequired[ExactFigures | None]
     rouge: NotRequired[RougeFigures | None]
-    identification_rate: NotRequired[Figure]
-    identification_null: NotRequired[Figure]
-    identification_p: NotRequired[Figure]
+    identification_rate: NotRequired[JsonNumber]
+    identification_null: NotRequired[JsonNumber]
+    identification_p: NotRequired[JsonNumber]
     candidates: NotRequired[CandidateFigures | None]
     distance: NotRequired[DistanceFigures | None]
     columns: NotRequired[list[ColumnFigures] | None]
-    labels_found: NotRequired[Figure]
+    labels_found: NotRequired[JsonNumber]
     label_presence: NotRequired[PresenceFigures | None]
-    share_recovered: NotRequired[Figure]
+    share_recovered: NotRequired[JsonNumber]
     share_interval: NotRequired[tuple[float, float] | None]
-    share_expected: NotRequired[Figure]
+    share_expected: NotRequired[JsonNumber]
     tampered_by: NotRequired[str | None]
     worst: NotRequired[WorstFigures | None]
     assignment: NotRequired[AssignmentFigures | None]
-    floors: NotRequired[dict[str, Figure] | None]
+    floors: NotRequired[dict[str, JsonNumber] | None]
     ladder: NotRequired[list[RungFigures] | None]
     objective: NotRequired[ObjectiveFigures | None]
     verdict: NotRequired[str | None]
@@ -215,8 +215,8 @@ class EntryFields(TypedDict):
     reach: NotRequired[str | None]
     tries: NotRequired[int | None]
     stopped: NotRequired[str | None]
-    seconds: NotRequired[Figure]
-    scoring_seconds: NotRequired[Figure]
+    seconds: NotRequired[JsonNumber]
+    scoring_seconds: NotRequired[JsonNumber]
 
 
 class RightFigures(TypedDict, total=False):
@@ -224,18 +224,18 @@ class RightFigures(TypedDict, total=False):
 
     guesses: int
     right: int
-    low: Figure
-    high: Figure
-    p: Figure
+    low: JsonNumber
+    high: JsonNumber
+    p: JsonNumber
     passed: bool | None
 
 
 class AreaFigures(TypedDict, total=False):
     """Area under the curve within clients."""
 
-    auc: Figure
-    auc_low: Figure
-    auc_high: Figure
+    auc: JsonNumber
+    auc_low: JsonNumber
+    auc_high: JsonNumber
     passed: bool | None
 
 
@@ -245,9 +245,9 @@ class WorstClientFigures(TypedDict):
     client: NodeId
     pairs: int
     right: RightFigures
-    auc: NotRequired[Figure]
-    auc_low: NotRequired[Figure]
-    auc_high: NotRequired[Figure]
+    auc: NotRequired[JsonNumber]
+    auc_low: NotRequired[JsonNumber]
+    auc_high: NotRequired[JsonNumber]
 
 
 class MembershipControlFigures(TypedDict, total=False):
@@ -282,19 +282,19 @@ class MembershipFields(TypedDict):
     failed: NotRequired[int | None]
     unlike: NotRequired[int | None]
     tests: NotRequired[int | None]
-    auc: Figure
-    auc_low: Figure
-    auc_high: Figure
+    auc: JsonNumber
+    auc_low: JsonNumber
+    auc_high: JsonNumber
     right: NotRequired[RightFigures | None]
-    fpr: Figure
-    fpr_high: NotRequired[Figure]
-    tpr: Figure
-    tpr_low: Figure
-    tpr_high: Figure
-    epsilon_low: Figure
-    delta: NotRequired[Figure]
-    claimed_epsilon: Figure
-    accuracy_gap: Figure
+    fpr: JsonNumber
+    fpr_high: NotRequired[JsonNumber]
+    tpr: JsonNumber
+    tpr_low: JsonNumber
+    tpr_high: JsonNumber
+    epsilon_low: JsonNumber
+    delta: NotRequired[JsonNumber]
+    claimed_epsilon: JsonNumber
+    accuracy_gap: JsonNumber
     floor: dict[str, AreaFigures]
     worst_client: NotRequired[WorstClientFigures | None]
     controls: NotRequired[MembershipControlFigures | None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from flfw.formats.result_entries import EntryFields, Figure, InferenceFields, MembershipFields
+from flfw.formats.result_entries import EntryFields, InferenceFields, JsonNumber, MembershipFields
 from flfw.formats.sum_entries import SumFields
 from flfw.formats.typed import read_json
 
@@ -28,39 +28,39 @@ class RoundFigures(TypedDict):
     """Round of training."""
 
     round: int
-    loss: NotRequired[Figure]
-    acc_global: NotRequired[Figure]
-    acc_local: NotRequired[Figure]
+    loss: NotRequired[JsonNumber]
+    acc_global: NotRequired[JsonNumber]
+    acc_local: NotRequired[JsonNumber]
     clients: NotRequired[int | None]
     failures: NotRequired[int | None]
     upload_bytes: NotRequired[int | None]
     download_bytes: NotRequired[int | None]
-    seconds: NotRequired[Figure]
-    extra: NotRequired[dict[str, Figure] | None]
+    seconds: NotRequired[JsonNumber]
+    extra: NotRequired[dict[str, JsonNumber] | None]
     failed: NotRequired[list[FailureFields] | None]
 
 
 class FinalFigures(TypedDict, total=False):
     """Accuracies, or a regression's errors, after the last round."""
 
-    acc_global: Figure
-    acc_local: Figure
+    acc_global: JsonNumber
+    acc_local: JsonNumber
     acc_global_interval: list[float] | None
     acc_local_interval: list[float] | None
-    acc_central: Figure
-    acc_protected: Figure
-    acc_global_validation: Figure
-    acc_validation: Figure
-    mae_global: Figure
-    mae_local: Figure
+    acc_central: JsonNumber
+    acc_protected: JsonNumber
+    acc_global_validation: JsonNumber
+    acc_validation: JsonNumber
+    mae_global: JsonNumber
+    mae_local: JsonNumber
     best_validation: dict[str, float] | None
-    per_client: list[dict[str, Figure]] | None
+    per_client: list[dict[str, JsonNumber]] | None
 
 
 class LowerFigures(TypedDict):
     """Lower bound from canaries."""
 
-    epsilon: Figure
+    epsilon: JsonNumber
     confidence: NotRequired[float]
     canaries: NotRequired[int]
     guesses: NotRequired[int]
@@ -72,13 +72,13 @@ class ClaimFields(TypedDict):
 
     unit: str
     adversary: str
-    epsilon: Figure
+    epsilon: JsonNumber
     counted: str
-    delta: NotRequired[Figure]
+    delta: NotRequired[JsonNumber]
     accountant: NotRequired[str | None]
     assumptions: NotRequired[list[str]]
     rounds: NotRequired[int | None]
-    certainty: NotRequired[Figure]
+    certainty: NotRequired[JsonNumber]
     noise: NotRequired[str | None]
     lower: NotRequired[LowerFigures | None]
 
@@ -225,9 +225,9 @@ class TrainingFields(TypedDict):
     """Content of training.json."""
 
     rounds: list[RoundFigures]
-    clients: list[dict[str, Figure]]
+    clients: list[dict[str, JsonNumber]]
     probes: list[ProbeFields]
-    final: list[dict[str, Figure]]
+    final: list[dict[str, JsonNumber]]
     final_failed: list[FailureFields]
     central: NotRequired[float | None]
     code: str

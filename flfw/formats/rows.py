@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _WAY_OUT = "restore it, or run anew"
 
@@ -22,10 +22,10 @@ def read_rows(path: Path) -> list[dict[str, str]]:
         with path.open(newline="", encoding="utf-8") as lines:
             rows = list(csv.DictReader(lines, strict=True))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise BadInput(f"Expected a table in {path}, got none that can be read ({error}); {_WAY_OUT}.") from error
+        raise InputError(f"Expected a table in {path}, got none that can be read ({error}); {_WAY_OUT}.") from error
     for number, row in enumerate(rows, 1):
         if None in row or None in row.values():
-            raise BadInput(f"Expected {len(row)} values in row {number} of {path}, got another number; {_WAY_OUT}.")
+            raise InputError(f"Expected {len(row)} values in row {number} of {path}, got another number; {_WAY_OUT}.")
     return rows
 
 

@@ -30,7 +30,7 @@ from typing import (
     is_typeddict,
 )
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 T = TypeVar("T")
 
@@ -51,7 +51,7 @@ _PLAIN: Mapping[Any, str] = {
 }
 
 
-class Misfit(ValueError):
+class SchemaMismatchError(ValueError):
     """Error: a value has not the form of a type; the message names field, form and value, without a full stop."""
 
 
@@ -69,7 +69,7 @@ def read_json(path: Path, shape: type[T], way_out: str = _WAY_OUT) -> T:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise BadInput(f"Expected {path}, got none that can be read ({error.strerror}); {way_out}.") from error
+        raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); {way_out}.") from error
     return from_json(data, shape, path, way_out)
 
 
@@ -82,9 +82,9 @@ def read_toml(path: Path, way_out: str = _WAY_OUT) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"Expected {path}, got none that can be read ({error.strerror}); {way_out}.") from error
+        raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); {way_out}.") from error
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"Expected TOML in {path}, got none that can be read: {error}; {way_out}.") from error
+        raise InputError(f"Expected TOML in {path}, got none that can be read: {error}; {way_out}.") from error
 
 
 def from_json(data: bytes, shape: type[T], source: object, way_out: str = _WAY_OUT) -> T:
@@ -102,7 +102,7 @@ def from_json(data: bytes, shape: type[T], source: object, way_out: str = _WAY_O
     try:
         value = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise BadInput(f"Expected JSON in {source}, got one which is damaged ({error}); {way_out}.") from error
+        raise InputError(f"Expected JSON in {source}, got one which is damaged ({error}); {way_out}.") from error
     return fitted(value, shape, source, way_out)
 
 
@@ -114,8 +114,8 @@ def fitted(value: object, shape: type[T], source: object, way_out: str = _WAY_OU
     """
     try:
         return fit(value, shape)
-    except Misfit as error:
-        raise BadInput(f"Expected {error} in {source}; {way_out}.") from error
+    except SchemaMismatchError as error:
+        raise InputError(f"Expected {error} in {source}; {way_out}.") from error
 
 
 def fit(value: Any, shape: Any, field: str = "") -> Any:
@@ -183,7 +183,7 @@ def _any(value: Any, shapes: Sequence[Any], field: str) -> Any:
     for shape in shapes:
         try:
             return fit(value, shape, field)
-        except Misfit as error:
+        except SchemaMismatchError as error:
             refusals.append(error)
     # Of a table and nothing, the table's own refusal says more.
     raise max(refusals, key=lambda error: (not str(error).startswith(f"{_named(field)} as "), len(str(error))))
@@ -221,12 +221,12 @@ def _table(value: Mapping[Any, Any], shape: Any, field: str) -> Any:
     known, needed = _fields(shape)
     for name in needed:
         if name not in value:
-            raise Misfit(f"{_under(field, name)}, got none")
+            raise SchemaMismatchError(f"{_under(field, name)}, got none")
     made = {}
     for name, item in value.items():
         key = _text(name, field)
         if key not in known and not is_typeddict(shape):
-            raise Misfit(f"{', '.join(known)}{f' in {field}' if field else ''}, got {_shown(key)}")
+            raise SchemaMismatchError(f"{', '.join(known)}{f' in {field}' if field else ''}, got {_shown(key)}")
         made[key] = fit(item, known.get(key, Any), _under(field, key))
     return made if is_typeddict(shape) else shape(**made)
 
@@ -238,7 +238,7 @@ def _under(field: str, key: object) -> str:
 def _require(holds: bool, form: str, value: object, field: str) -> None:
     if not holds:
         marks = "'" if isinstance(value, str) and _LIKE_OTHERS.fullmatch(value) else ""
-        raise Misfit(f"{_named(field)} as {form}, got {marks}{_shown(value)}{marks}")
+        raise SchemaMismatchError(f"{_named(field)} as {form}, got {marks}{_shown(value)}{marks}")
 
 
 def _named(field: str) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from flfw.inversion.compute import Compute
+from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.descent import Evaluate
 from flfw.inversion.evaluation import Evaluation, fitting
 from flfw.inversion.graph import Graph
@@ -34,7 +34,7 @@ class Defends(Protocol):
 
 
 @final
-class Automatic:
+class DifferentiableDefence:
     """Differentiable wrapper of a defence.
 
     The defence's own derivative is used where it predicts the defence's response. Rounding has derivative 0, and other
@@ -73,17 +73,17 @@ class Automatic:
         """The operator that subtracts the origin from an observation; None: there is none."""
         return None if self.origin is None else AsOffset(self.origin)
 
-    def counting(self, deviations: Tensors) -> Automatic:
+    def counting(self, deviations: Tensors) -> DifferentiableDefence:
         """Return a copy that counts a trial's residual in deviations, positive tensors by name."""
         return self._with(deviations=deviations)
 
-    def from_origin(self, origin: Tensors) -> Automatic:
+    def from_origin(self, origin: Tensors) -> DifferentiableDefence:
         """Return a copy that compares differences from some output of the defence, tensors by name."""
         return self._with(origin=origin)
 
-    def _with(self, **changes: Tensors) -> Automatic:
+    def _with(self, **changes: Tensors) -> DifferentiableDefence:
         known = {"deviations": self.deviations, "origin": self.origin, **changes}
-        return Automatic(self.defence, self.draws, self._factor, self._finished, **known)
+        return DifferentiableDefence(self.defence, self.draws, self._factor, self._finished, **known)
 
     def left(self, defended: Tensors, observed: Tensors) -> Tensors:
         """Return the tensors that a distance compares with the observation, from which `undoing` took the origin."""
@@ -190,7 +190,7 @@ class Staged(Evaluation):
     """
 
     def __init__(
-        self, objective: Objective, automatic: Automatic, guess: Guess, given: Given, compute: Compute
+        self, objective: Objective, automatic: DifferentiableDefence, guess: Guess, given: Given, compute: ComputeLimits
     ) -> None:
         def pulled(at: Guess, fixed: Given, slope: Tensors) -> Tensor:
             return inner(objective.trial(at, fixed), slope)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from flfw.inversion.matching import inner
-from flfw.membership.adapted import Passage
+from flfw.membership.adapted import ResidualMechanism
 from flfw.nets.net import Tensors
 from flfw.training.clipping import FACTOR, STABILITY, Clipping, Grouping, grouped
 from flfw.victims.local_steps import LocalSteps
@@ -151,20 +151,20 @@ class Clipped(MethodOperator, ABC):
         return LocalSteps(self.lr, self.at.steps, kind, momentum, decay, moves=self.at.shared)
 
     @property
-    def obstacle(self) -> str:
+    def unsupported_reason(self) -> str:
         """The effect of noise on Adam's quotients: its deviation is unknown."""
         adam = self.settings["optimiser"] == "adam"
         many = self.at.steps > 1 and self.on_steps and self.is_noisy
         return "of several steps of Adam the noise that is left is not known" if many and adam else ""
 
     @property
-    def missed(self) -> str:
+    def unmodelled_clause(self) -> str:
         """The effect of noise on the gradients of later steps."""
         many = self.at.steps > 1 and self.on_steps and self.is_noisy
         return "that the noise of a step moves the weights at which the next ones are taken" if many else ""
 
     @property
-    def deed(self) -> str:
+    def action(self) -> str:
         """Clipping, and noise where there is any."""
         return "clips and adds noise" if self.is_noisy else "clips"
 
@@ -198,12 +198,14 @@ class Clipped(MethodOperator, ABC):
         victim = super().victim(plain, received, local)
         return ClippedVictim(victim, bound, self.grouping, self.bounds, stability)
 
-    def passage(self, sent: Tensors) -> Passage:
+    def residual(self, sent: Tensors) -> ResidualMechanism:
         """Return the rest of an example: its clipped gradient, or one scaled as the whole update is."""
         deviation = self.noise or 0.0
         if not self.on_steps:
-            return Passage(deviation=deviation, scaled=True)
-        return Passage(deviation=deviation, clip=lambda g: clipped(g, self.bound, self.grouping, self.stability))
+            return ResidualMechanism(deviation=deviation, scaled=True)
+        return ResidualMechanism(
+            deviation=deviation, clip=lambda g: clipped(g, self.bound, self.grouping, self.stability)
+        )
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
         """Return the trial unchanged: it is already clipped, and the mean of the noise is 0."""

@@ -22,7 +22,7 @@ Precision: TypeAlias = Literal["float32", "tf32", "bf16"]
 
 
 @dataclass(frozen=True)
-class Compute:
+class ComputeLimits:
     """Limits of a search.
 
     Attributes:

@@ -82,7 +82,7 @@ class Best:
         return not bool(self.unsolved.any())
 
 
-class Descent(ABC):
+class SearchOptimiser(ABC):
     """Optimiser that moves a guess to a better one.
 
     Attributes:
@@ -93,7 +93,7 @@ class Descent(ABC):
     iterations: int
     candidates: int = 0
 
-    def bound(self, labels: Tensor | None, rngs: Sequence[torch.Generator]) -> Descent:
+    def bind(self, labels: Tensor | None, rngs: Sequence[torch.Generator]) -> SearchOptimiser:
         """Return the optimiser for P problems; by default it needs neither labels nor randomness, and is itself.
 
         Args:
@@ -116,7 +116,7 @@ class Descent(ABC):
 
 @final
 @dataclass(frozen=True)
-class AdamDescent(Descent):
+class AdamSearch(SearchOptimiser):
     """Adam (Kingma and Ba, ICLR 2015), the same arithmetic as ``torch.optim.Adam``.
 
     Attributes:
@@ -149,7 +149,7 @@ class AdamDescent(Descent):
         require(self.ball >= 0, "ball >= 0", ball=self.ball)
         require(0 <= self.least <= 1, "0 <= least <= 1", least=self.least)
 
-    def bound(self, labels: Tensor | None, rngs: Sequence[torch.Generator]) -> AdamDescent:
+    def bind(self, labels: Tensor | None, rngs: Sequence[torch.Generator]) -> AdamSearch:
         """Return the optimiser whose proximal step is for these problems."""
         return self if self.proximal is None else replace(self, proximal=self.proximal.bound(labels, rngs))
 
@@ -199,7 +199,7 @@ class AdamDescent(Descent):
 
 @final
 @dataclass(frozen=True)
-class LBFGS(Descent):
+class LBFGS(SearchOptimiser):
     """L-BFGS with steps of fixed length, the same as ``torch.optim.LBFGS`` without a line search and its tolerances.
 
     Each problem has its own history. A problem whose objective no longer falls, or whose gradient is no longer finite,

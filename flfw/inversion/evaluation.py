@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.func import grad_and_value
 from torch.nn.functional import pad
 
-from flfw.errors import BadInput
-from flfw.inversion.compute import Compute
+from flfw.errors import InputError
+from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.descent import Evaluate
 from flfw.inversion.graph import Graph
 from flfw.inversion.objective import Given, Guess, Objective
@@ -62,7 +62,7 @@ class Fused(Evaluation):
         BadInput: one problem's step takes more memory than allowed.
     """
 
-    def __init__(self, objective: Objective, guess: Guess, given: Given, compute: Compute) -> None:
+    def __init__(self, objective: Objective, guess: Guess, given: Given, compute: ComputeLimits) -> None:
         self._graph = Graph(grad_and_value(objective, has_aux=True), (guess, given), compute)
         self.together = fitting(self._graph.bytes, len(guess["x"]), compute)
 
@@ -77,7 +77,7 @@ class Fused(Evaluation):
         return evaluate
 
 
-def fitting(needed: int, batch: int, compute: Compute) -> int:
+def fitting(needed: int, batch: int, compute: ComputeLimits) -> int:
     """Return the number of problems that fit into memory, for steps of ``needed`` bytes.
 
     Raises:
@@ -85,7 +85,7 @@ def fitting(needed: int, batch: int, compute: Compute) -> int:
     """
     room = int(compute.memory_gb * 1e9 // max(1, needed))
     if room < 1:
-        raise BadInput(
+        raise InputError(
             f"Expected a search whose step fits into {compute.memory_gb:g} GB, got a batch of {batch} that takes "
             f"{needed / 1e9:.2g} GB; lower --victim-batch or --victim-steps, or raise --attack-memory-gb."
         )

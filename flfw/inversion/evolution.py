@@ -17,9 +17,9 @@ from torch import Tensor
 from torch.func import vmap
 
 from flfw.errors import require
-from flfw.inversion.automatic import Automatic, Nature, again
-from flfw.inversion.compute import Compute, steps
-from flfw.inversion.descent import Best, Descent, Evaluate
+from flfw.inversion.automatic import DifferentiableDefence, Nature, again
+from flfw.inversion.compute import ComputeLimits, steps
+from flfw.inversion.descent import Best, Evaluate, SearchOptimiser
 from flfw.inversion.evaluation import Evaluation, fitting
 from flfw.inversion.graph import Graph
 from flfw.inversion.objective import Given, Guess, Objective
@@ -48,10 +48,10 @@ class CandidateEvaluation(Evaluation):
     def __init__(
         self,
         objective: Objective,
-        automatic: Automatic | None,
+        automatic: DifferentiableDefence | None,
         guess: Guess,
         given: Given,
-        compute: Compute,
+        compute: ComputeLimits,
         count: int,
     ) -> None:
         self._objective, self._automatic, self._count = objective, automatic, count
@@ -78,7 +78,7 @@ class CandidateEvaluation(Evaluation):
         return evaluate
 
     def _through(
-        self, automatic: Automatic, trials: Tensors, observed: Tensors, rngs: Sequence[torch.Generator]
+        self, automatic: DifferentiableDefence, trials: Tensors, observed: Tensors, rngs: Sequence[torch.Generator]
     ) -> Tensor:
         """Compute the distances (P * count,) behind the defence, which draws the same for all candidates of a call."""
         values = []
@@ -95,7 +95,7 @@ class CandidateEvaluation(Evaluation):
 
 @final
 @dataclass(frozen=True)
-class CMAES(Descent):
+class CMAES(SearchOptimiser):
     """CMA-ES (Hansen, arXiv 1604.00772) by the library ``cma``, in the coordinates ``x``; other variables stay.
 
     Every search draws the same random numbers, from its own start.

@@ -11,11 +11,11 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode
 
-from flfw.inversion.automatic import Automatic, again
+from flfw.inversion.automatic import DifferentiableDefence, again
 from flfw.inversion.evaluation import stacked
 from flfw.inversion.graph import LIGHT
 from flfw.inversion.objective import Guess, Objective, Problem
-from flfw.inversion.search import Recipe, Target
+from flfw.inversion.search import SearchConfig, SearchTarget
 from flfw.nets.net import Tensors
 from flfw.victims.operator import Operator
 from flfw.victims.victim import VictimModel
@@ -37,11 +37,11 @@ class Fit(NamedTuple):
 
 def fits(
     victim: VictimModel,
-    target: Target,
-    recipe: Recipe,
+    target: SearchTarget,
+    recipe: SearchConfig,
     guesses: Sequence[tuple[Tensor, Tensor | None]],
     *,
-    mechanism: Operator | Automatic | None = None,
+    mechanism: Operator | DifferentiableDefence | None = None,
 ) -> list[Fit]:
     """Compute the objective of a search's last stage at some guesses.
 
@@ -55,11 +55,11 @@ def fits(
     Raises:
         BadInput: the observation is of another network, or not finite.
     """
-    stage, automatic = recipe.stages[-1], mechanism if isinstance(mechanism, Automatic) else None
-    operator = mechanism.undoing if isinstance(mechanism, Automatic) else mechanism
+    stage, automatic = recipe.stages[-1], mechanism if isinstance(mechanism, DifferentiableDefence) else None
+    operator = mechanism.undoing if isinstance(mechanism, DifferentiableDefence) else mechanism
     objective = Objective(victim, stage.distance, stage.prior, operator, stage.through, stage.model_prior)
     problems = [_problem(victim, target, *guess) for guess in guesses]
-    constants = objective.given(problems[0], stage.strength)
+    constants = objective.constants(problems[0], stage.strength)
     ready = [(problem.guess, {} if problem.labels is None else {"hard": problem.labels}) for problem in problems]
     given = lambda labels: {**constants, "labels": labels}  # noqa: E731
     if automatic is None or not stage.through:
@@ -77,7 +77,7 @@ def fits(
     return result
 
 
-def _problem(victim: VictimModel, target: Target, samples: Tensor, labels: Tensor | None) -> Problem:
+def _problem(victim: VictimModel, target: SearchTarget, samples: Tensor, labels: Tensor | None) -> Problem:
     inputs = victim.inputs
     start = inputs.normalise(samples.to(inputs.mean.device))
     labels = target.labels if labels is None else labels

@@ -28,7 +28,7 @@ from torch.fx.node import map_arg
 from torch.utils._pytree import TreeSpec, tree_flatten, tree_leaves, tree_map, tree_unflatten
 from torch.utils.flop_counter import flop_registry
 
-from flfw.inversion.compute import Compute, compiler
+from flfw.inversion.compute import ComputeLimits, compiler
 from flfw.training.traced import divided, listed_shortly
 
 LIGHT = 150e6
@@ -53,7 +53,7 @@ class Graph:
         light: whether problems run together.
     """
 
-    def __init__(self, function: Callable[..., Any], examples: tuple[Any, ...], compute: Compute) -> None:
+    def __init__(self, function: Callable[..., Any], examples: tuple[Any, ...], compute: ComputeLimits) -> None:
         self._function, self._compiled = function, compute.compiled
         listed = _listed(function, examples)
         traced = listed.operations

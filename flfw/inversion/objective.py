@@ -76,7 +76,7 @@ class Objective:
         self.victim, self.distance, self.prior = victim, distance, prior
         self.mechanism, self._through, self._model_prior = mechanism, through, model_prior
 
-    def given(self, problem: Problem, strength: float = 1.0) -> Given:
+    def constants(self, problem: Problem, strength: float = 1.0) -> Given:
         """Return the constants of a search for one problem.
 
         Args:
@@ -91,7 +91,7 @@ class Objective:
         if self.mechanism:
             if self._through:
                 constants = {**constants, **self.mechanism.read(observed)}
-            observed = self.mechanism.undone(observed)
+            observed = self.mechanism.undo(observed)
         labels = {} if problem.labels is None else {"hard": problem.labels}
         constants = {**constants, **problem.beside}
         weights = {"prior": self.victim.inputs.mean.new_tensor(strength)}
@@ -103,7 +103,7 @@ class Objective:
         raw = guess["x"] * self.victim.inputs.std + self.victim.inputs.mean
         return self.victim.gradient(raw, labels, self._unknown(guess), given["constants"])
 
-    def matched(self, trial: Tensors, given: Given) -> Tensor:
+    def matching_loss(self, trial: Tensors, given: Given) -> Tensor:
         """Compute the distance of a trial from the observation."""
         if self.mechanism and self._through:
             trial = self.mechanism.apply(trial, given["observed"], given["constants"])
@@ -111,7 +111,7 @@ class Objective:
 
     def __call__(self, guess: Guess, given: Given) -> tuple[Tensor, Tensor]:
         """Compute the objective, and the distance in it; scalars."""
-        matched = self.matched(self.trial(guess, given), given)
+        matched = self.matching_loss(self.trial(guess, given), given)
         return matched + self.weighed(guess, given), matched
 
     def weighed(self, guess: Guess, given: Given) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from flfw.inversion.automatic import Automatic, changed
+from flfw.inversion.automatic import DifferentiableDefence, changed
 from flfw.inversion.matching import inner
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
@@ -15,7 +15,7 @@ _VISIBLE = 0.01  # largest size of such a rounding, over the input's: a coarser 
 _LARGE = 0.5  # size of what an output has beside its constant, over the output's: below it the constant is subtracted
 
 
-def added(automatic: Automatic, example: Tensors) -> Tensors | None:
+def added(automatic: DifferentiableDefence, example: Tensors) -> Tensors | None:
     """Measure the constant that a defence adds, in float64; None: there is none, or not one for all trial inputs.
 
     The inputs differ in direction and sign, and in size by a factor of 400. The errors may differ by rounding only.
@@ -44,7 +44,7 @@ def added(automatic: Automatic, example: Tensors) -> Tensors | None:
     return offset if something else None
 
 
-def origin(automatic: Automatic, at: Tensors, draws: int) -> Tensors | None:
+def origin(automatic: DifferentiableDefence, at: Tensors, draws: int) -> Tensors | None:
     """Return a defence's mean output for a gradient of 0, if its other outputs differ little from it; None: they do.
 
     Beside a constant, the distances of an attack hardly change with the data. Differences from it are compared instead.
@@ -63,7 +63,7 @@ def origin(automatic: Automatic, at: Tensors, draws: int) -> Tensors | None:
     return still if bool(inner(beside, beside) < _LARGE**2 * inner(output, output)) else None  # None for NaN
 
 
-def _mean_output(automatic: Automatic, at: Tensors, draws: int, rng: torch.Generator) -> Tensors:
+def _mean_output(automatic: DifferentiableDefence, at: Tensors, draws: int, rng: torch.Generator) -> Tensors:
     samples = [automatic.defended(at, rng) for _ in range(draws)]
     return {n: torch.stack([one[n] for one in samples]).mean(0) for n in at}
 

@@ -8,7 +8,7 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from flfw.inversion.automatic import Automatic, changed
+from flfw.inversion.automatic import DifferentiableDefence, changed
 from flfw.inversion.matching import inner, rms
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
@@ -38,7 +38,7 @@ class Errors(NamedTuple):
     replaced: Tensor
 
 
-def errors(automatic: Automatic, example: Tensors) -> dict[str, Errors] | None:
+def errors(automatic: DifferentiableDefence, example: Tensors) -> dict[str, Errors] | None:
     """Measure the errors of a defence with outliers in each tensor; None: it has none.
 
     The rule: in some tensor the errors' median magnitude is below a tenth of their root mean square, and the entries
@@ -95,7 +95,7 @@ class AsOutliers(Operator):
         """The typical errors and the shares in words, equal for victims that may be searched for together."""
         return ", ".join(f"{name} {self._typical[name]:.2g} {share:.2g}" for name, share in self._share.items())
 
-    def undone(self, sent: Tensors) -> Tensors:
+    def undo(self, sent: Tensors) -> Tensors:
         """Set the entries that are too large to be true to 0."""
         return {n: value * self._plausible(n, value) for n, value in sent.items()}
 

@@ -14,10 +14,10 @@ from math import inf
 import torch
 from torch import Tensor
 
-from flfw.errors import BadInput
-from flfw.inversion.automatic import Automatic, Staged
-from flfw.inversion.compute import Compute
-from flfw.inversion.descent import Best, Descent, Evaluate
+from flfw.errors import InputError
+from flfw.inversion.automatic import DifferentiableDefence, Staged
+from flfw.inversion.compute import ComputeLimits
+from flfw.inversion.descent import Best, Evaluate, SearchOptimiser
 from flfw.inversion.evaluation import Evaluation, Fused, stacked, stacked_given
 from flfw.inversion.evolution import CandidateEvaluation
 from flfw.inversion.matching import Distance
@@ -58,7 +58,7 @@ class Stage:
     """
 
     distance: Distance
-    descent: Descent
+    descent: SearchOptimiser
     prior: Prior = none
     strength: float = 1.0
     through: bool = True
@@ -82,7 +82,7 @@ class Closing:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class SearchConfig:
     """Settings of a search.
 
     Attributes:
@@ -102,7 +102,7 @@ class Recipe:
     """
 
     distance: Distance
-    descent: Descent
+    descent: SearchOptimiser
     prior: Prior = none
     start: Start = normal
     restarts: int = 1
@@ -124,7 +124,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Target:
+class SearchTarget:
     """Observation to be explained.
 
     Attributes:
@@ -156,19 +156,19 @@ class SearchResult:
     """
 
     samples: Tensor
-    matched: float
+    matching_loss: float
     labels: Tensor
     iterations: int | None
 
 
 def invert(
     victim: VictimModel,
-    targets: Sequence[Target],
-    recipe: Recipe,
+    targets: Sequence[SearchTarget],
+    recipe: SearchConfig,
     *,
-    mechanism: Operator | Automatic | None = None,
+    mechanism: Operator | DifferentiableDefence | None = None,
     box: tuple[float, float] = (0.0, 1.0),
-    compute: Compute | None = None,
+    compute: ComputeLimits | None = None,
 ) -> list[SearchResult]:
     """Search for the data behind the observation of each target.
 
@@ -188,7 +188,7 @@ def invert(
         BadInput: an observation is of another network or not finite, one search does not fit into memory, or the
             victim cannot be searched for in this precision.
     """
-    compute = compute or Compute()
+    compute = compute or ComputeLimits()
     with compute.reduced(victim) as victim:
         if mechanism is None:  # a mechanism may change what is 0, or count entries
             victim, kernels = cropped(victim, [target.sent for target in targets])
@@ -198,13 +198,13 @@ def invert(
         # Without a distance at which to stop, all starts are searched from at once.
         waves = [recipe.restarts] if recipe.together or not recipe.solved else [1] * recipe.restarts
         for starts in waves:
-            open_ = [i for i, result in enumerate(best) if result is None or not result.matched <= recipe.solved]
+            open_ = [i for i, result in enumerate(best) if result is None or not result.matching_loss <= recipe.solved]
             if not open_:
                 break
             runs = run.searched([targets[i] for i in open_ for _ in range(starts)])
             for place, result in zip([i for i in open_ for _ in range(starts)], runs, strict=True):
                 before = best[place]
-                if before is None or result.matched < before.matched:
+                if before is None or result.matching_loss < before.matching_loss:
                     best[place] = result
     return [result for result in best if result is not None]
 
@@ -215,10 +215,10 @@ class _Run:
     def __init__(
         self,
         victim: VictimModel,
-        recipe: Recipe,
-        mechanism: Operator | Automatic | None,
+        recipe: SearchConfig,
+        mechanism: Operator | DifferentiableDefence | None,
         box: tuple[float, float],
-        compute: Compute,
+        compute: ComputeLimits,
     ) -> None:
         self._victim, self._recipe, self._box, self._compute = victim, recipe, box, compute
         self._mechanism = mechanism
@@ -227,12 +227,12 @@ class _Run:
         low, high = (inputs.normalise(torch.full(inputs.shape, end, device=device)) for end in box)
         self._bounds = (low, high) if recipe.boxed else None
 
-    def searched(self, targets: Sequence[Target]) -> list[SearchResult]:
+    def searched(self, targets: Sequence[SearchTarget]) -> list[SearchResult]:
         """Search for each target, in chunks that fit into memory; starts that influence each other share a chunk."""
         problems, inseparable = [self._problem(target) for target in targets], self._inseparable
         together = min(self._evaluation(stage, problems[0])[1].together for stage in self._recipe.stages)
         if together < inseparable:
-            raise BadInput(
+            raise InputError(
                 f"Expected memory for {inseparable} starts at once, got room for {together}; lower restarts."
             )
         chunks = -(-len(problems) // (together - together % inseparable))
@@ -269,14 +269,14 @@ class _Run:
         self, stage: Stage, problems: Sequence[Problem], rngs: Sequence[torch.Generator], guess: Guess, solved: float
     ) -> Best:
         objective, evaluation = self._evaluation(stage, problems[0])
-        given = stacked_given([objective.given(problem, stage.strength) for problem in problems])
+        given = stacked_given([objective.constants(problem, stage.strength) for problem in problems])
         evaluate = evaluation.prepare(given, rngs)
         if self._recipe.together:
             evaluate = self._recipe.together(evaluate, given["labels"].get("hard"), stage.descent.iterations)
-        descent = stage.descent.bound(given["labels"].get("hard"), rngs)
+        descent = stage.descent.bind(given["labels"].get("hard"), rngs)
         return descent.descend(evaluate, guess, self._bounds, solved)
 
-    def _problem(self, target: Target) -> Problem:
+    def _problem(self, target: SearchTarget) -> Problem:
         device = self._victim.inputs.mean.device
         count = target.batch if target.labels is None else len(target.labels)
         start = target.start
@@ -292,10 +292,10 @@ class _Run:
         like = stage.distance, stage.prior, stage.through, stage.model_prior, stage.descent.candidates
         if like not in self._built:
             known, through = self._mechanism, stage.through
-            automatic = known if isinstance(known, Automatic) else None
-            operator = known.undoing if isinstance(known, Automatic) else known
+            automatic = known if isinstance(known, DifferentiableDefence) else None
+            operator = known.undoing if isinstance(known, DifferentiableDefence) else known
             objective = Objective(self._victim, stage.distance, stage.prior, operator, through, stage.model_prior)
-            example = problem.guess, objective.given(problem), self._compute
+            example = problem.guess, objective.constants(problem), self._compute
             inside = automatic if through else None
             if stage.descent.candidates:
                 evaluation = CandidateEvaluation(objective, inside, *example, stage.descent.candidates)

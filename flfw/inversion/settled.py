@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias, final
 import torch
 from torch import Tensor
 
-from flfw.inversion.automatic import Automatic, again, changed
+from flfw.inversion.automatic import DifferentiableDefence, again, changed
 from flfw.inversion.matching import inner, rms
 from flfw.inversion.offset import added, origin
 from flfw.inversion.outliers import AsOutliers, errors
@@ -24,14 +24,14 @@ _EXACT = 1e-3  # least deviation of a tensor over its size: a search needs one a
 _TINY = 1e-30
 
 
-def settled(
-    automatic: Automatic,
+def choose_operator(
+    automatic: DifferentiableDefence,
     victim: VictimModel,
     sent: Tensors,
     labels: Tensor | None,
     batch: int,
     rng: torch.Generator,
-) -> Automatic | Operator:
+) -> DifferentiableDefence | Operator:
     """Choose the mechanism of a search by trying the defence.
 
     A defence that zeroes entries and scales the others is read off the observation: `AsSelection`. What a defence adds
@@ -79,7 +79,7 @@ def settled(
     return beside if nature == "fixed" else beside.counting(_deviations(beside, at, rng))
 
 
-def alike(chosen: Automatic | Operator) -> str:
+def alike(chosen: DifferentiableDefence | Operator) -> str:
     """Return a key of the victims that may be searched for together; empty: this one has its own deviations.
 
     Selections and noise read their differences off each observation.
@@ -92,7 +92,7 @@ def alike(chosen: Automatic | Operator) -> str:
         return "offset"
     if isinstance(chosen, AsOutliers):
         return f"outliers, {chosen.alike}"
-    if not isinstance(chosen, Automatic) or chosen.noise is not None:
+    if not isinstance(chosen, DifferentiableDefence) or chosen.noise is not None:
         return ""
     return "itself" if chosen.origin is None else "itself, from a constant"
 
@@ -135,7 +135,7 @@ class AsNoise(Operator):
         example: a gradient of the client's network, at which its errors are measured.
     """
 
-    def __init__(self, automatic: Automatic, example: Tensors) -> None:
+    def __init__(self, automatic: DifferentiableDefence, example: Tensors) -> None:
         super().__init__({})
         self._automatic, self._example = automatic, example
 
@@ -184,7 +184,7 @@ def _fitting(values: Tensors, sent: Tensors) -> Tensor:
     return inner(values, sent) / inner(values, values).clamp(min=_TINY)
 
 
-def _selects(automatic: Automatic, example: Tensors, rng: torch.Generator) -> Factor | None:
+def _selects(automatic: DifferentiableDefence, example: Tensors, rng: torch.Generator) -> Factor | None:
     """Return the factor of the entries that do not become 0; None: no entry becomes 0, or the factors differ.
 
     The test uses entries that are not 0, and then entries twice as large.
@@ -209,7 +209,7 @@ def _alike(factors: Tensor) -> bool:
     return not len(factors) or bool((factors - factors.mean()).abs().max() <= _ALIKE * factors.mean().abs())
 
 
-def _response(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensor:
+def _response(automatic: DifferentiableDefence, at: Tensors, rng: torch.Generator) -> Tensor:
     """Compute the mean share of a small change that comes out, each tensor in units of its own change."""
     change, state = changed(at, rng), rng.get_state()
     ways = ({n: v + way * change[n] for n, v in at.items()} for way in (1, -1))
@@ -218,16 +218,16 @@ def _response(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensor
     return torch.stack(slopes).sum() / sum(c.numel() for c in change.values())
 
 
-def _growth(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensor:
+def _growth(automatic: DifferentiableDefence, at: Tensors, rng: torch.Generator) -> Tensor:
     """Compute the growth of the output for a doubled input: 1 for noise and rounding, less for a bound."""
     state = rng.get_state()
     one, two = (automatic.defended({n: k * v for n, v in at.items()}, again(state)) for k in (1, 2))
     return inner({n: two[n] - one[n] for n in at}, at) / inner(at, at).clamp(min=_TINY)
 
 
-def _deviations(automatic: Automatic, at: Tensors, rng: torch.Generator) -> Tensors:
+def _deviations(automatic: DifferentiableDefence, at: Tensors, rng: torch.Generator) -> Tensors:
     """Compute the root mean square of the randomness in each tensor, with a floor."""
     samples = [automatic.defended(at, rng) for _ in range(_MEASURED)]
-    samples = [automatic.undoing.undone(one) for one in samples] if automatic.undoing else samples
+    samples = [automatic.undoing.undo(one) for one in samples] if automatic.undoing else samples
     each = {n: torch.stack([one[n] for one in samples]) for n in at}
     return {n: torch.maximum(v.var(0).mean().sqrt(), _EXACT * rms(v)).clamp(min=_TINY) for n, v in each.items()}

@@ -13,7 +13,7 @@ from typing import Any, final
 
 from flfw import nets
 from flfw.combinations import refuse_membership
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.formats.result_file import read_result
 from flfw.matrix import tables
@@ -50,7 +50,7 @@ def prepare(matrix: Matrix, experiment: Experiment, folder: Path) -> PreparedMat
     Raises:
         BadInput: a setting of any cell does not exist or does not fit, or the folder holds something else.
     """
-    matrix, experiment = settled(matrix, experiment)
+    matrix, experiment = fill_defaults(matrix, experiment)
     question = matrix.question(experiment)
     _check_folder(folder, question)
     cells = matrix.cells(experiment, folder)
@@ -67,7 +67,7 @@ def carry_out(prepared: PreparedMatrix) -> dict[str, str]:
         return _run_all(cells, lambda failures: tables.write(folder, question, cells, failures))
 
 
-def settled(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]:
+def fill_defaults(matrix: Matrix, experiment: Experiment) -> tuple[Matrix, Experiment]:
     """Return matrix and experiment with all defaults resolved: every axis filled, the same attacks for all methods."""
     asked = dataclasses.replace(experiment, attack=matrix.attacks or experiment.attack)
     nets.look_in(asked.weights)
@@ -83,7 +83,9 @@ def _check_folder(folder: Path, question: Mapping[str, Any]) -> None:
     if not path.is_file():
         if folder.is_dir() and all(entry.name == _LOCK for entry in folder.iterdir()):
             return  # a kill fell between the folder and its first file
-        raise BadInput(f"Expected a new folder or that of a matrix, got {folder} without matrix.json; choose another.")
+        raise InputError(
+            f"Expected a new folder or that of a matrix, got {folder} without matrix.json; choose another."
+        )
     require_same_question(read_matrix(path)["question"], question, folder)
 
 
@@ -102,9 +104,11 @@ def _check(cell: MatrixCell) -> None:
         elif is_complete(cell.folder):  # its checkpoint was purged
             _require_same_result(cell.folder, checked)
         elif (cell.folder / "result.json").exists():
-            raise BadInput(f"Expected a run with its checkpoint, got {cell.folder} without; remove it to run it anew.")
-    except BadInput as error:
-        raise BadInput(f"{cell.folder.name}: {error}") from error
+            raise InputError(
+                f"Expected a run with its checkpoint, got {cell.folder} without; remove it to run it anew."
+            )
+    except InputError as error:
+        raise InputError(f"{cell.folder.name}: {error}") from error
 
 
 def _require_same_result(folder: Path, experiment: Experiment) -> None:
@@ -113,7 +117,7 @@ def _require_same_result(folder: Path, experiment: Experiment) -> None:
         values = getattr(experiment, field.name), config.get(field.name, field.default)
         now, before = (list(value) if isinstance(value, tuple) else value for value in values)
         if field.name not in FREE_ON_RESUME and now != before:
-            raise BadInput(f"Expected {field.name}={now}, got {before} in {folder}; remove that folder.")
+            raise InputError(f"Expected {field.name}={now}, got {before} in {folder}; remove that folder.")
 
 
 def _run_all(cells: Sequence[MatrixCell], write: Callable[[Mapping[str, str]], None]) -> dict[str, str]:
@@ -127,7 +131,7 @@ def _run_all(cells: Sequence[MatrixCell], write: Callable[[Mapping[str, str]], N
         say(title)
         try:
             _run_or_resume(cell)
-        except (BadInput, RunFailed) as error:
+        except (InputError, RunError) as error:
             failed[cell.folder.name] = str(error)
         ending = failed.get(cell.folder.name)
         say(f"{title}: {f'failed: {ending}' if ending else 'done'} after {time.monotonic() - started:.0f} s")

@@ -19,7 +19,7 @@ from flfw.matrix.columns import bound
 from flfw.matrix.findings import Leak, pooled, uneven_budgets
 from flfw.matrix.question import NO_DEFENCE
 from flfw.matrix.ranking_page import listed, sentences
-from flfw.matrix.rows import AttackSetting, Finished, MatrixRow, read
+from flfw.matrix.rows import AttackSetting, FinishedRun, MatrixRow, read
 from flfw.matrix.significance import ranked
 from flfw.matrix.together import across, common_places, joined_messages
 from flfw.matrix.utility import ACCURACIES, ERRORS, Utility, family
@@ -59,7 +59,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(folder) for folder in folders]
 
 
-def _configurations(runs: Sequence[Finished], names: Sequence[str]) -> str:
+def _configurations(runs: Sequence[FinishedRun], names: Sequence[str]) -> str:
     flat = [_flat(run.result.get("config") or {}) for run in runs]
     keys = dict.fromkeys(key for config in flat for key in config if key != "out")
     rows = [[key, *(config.get(key, _NONE) for config in flat)] for key in keys]
@@ -78,7 +78,7 @@ def _flat(config: Mapping[str, Any], before: str = "") -> dict[str, str]:
     return flat
 
 
-def _utilities(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
+def _utilities(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
     """Return a table of the accuracies, a table of the errors, or of classifications beside regressions both."""
     regressions = family(run.utilities for run in runs) is ERRORS
     classified = any(run.utilities[one.key] is not None for run in runs for one in ACCURACIES)
@@ -87,7 +87,7 @@ def _utilities(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     return [_utility(utilities, runs, names) for utilities in tables]
 
 
-def _utility(utilities: Sequence[Utility], runs: Sequence[Finished], names: Sequence[str]) -> str:
+def _utility(utilities: Sequence[Utility], runs: Sequence[FinishedRun], names: Sequence[str]) -> str:
     """Return both figures that clients report; where one of them does not, also that on the server's test data."""
     local, received, *central = utilities
     measured = {one: [run.utilities.get(one.key) for run in runs] for one in (received, local, *central)}
@@ -103,7 +103,7 @@ def _utility(utilities: Sequence[Utility], runs: Sequence[Finished], names: Sequ
     return _aligned([local.name, *names], rows)
 
 
-def _claims(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
+def _claims(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
     """Return a table of the claims of the runs, alone in a list; an empty list if there are none."""
     claims = [
         {
@@ -117,7 +117,7 @@ def _claims(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     return [_aligned(["epsilon at most", *names], rows)] if rows else []
 
 
-def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
+def _leakages(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
     """Return a table for each attack and round in several runs, and a line with those in one run only."""
     kinds: dict[tuple[str, str, str, int], list[tuple[int, AttackSetting]]] = {}
     for number, run in enumerate(runs):
@@ -143,7 +143,7 @@ def _leakages(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     return [*parts, *(["only in one run: " + "; ".join(alone)] if alone else [])]
 
 
-def _ranking(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
+def _ranking(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
     """Return a table of the runs under the attacks that all of them have, and sentences on their order."""
     places = common_places([run] for run in runs)
     if not places and sum(bool(run.rows) for run in runs) > 1:
@@ -170,11 +170,11 @@ def _ranking(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     return ["\n".join([drawn, note, *words_below])]
 
 
-def _of(attacks: Sequence[str], run: Finished) -> list[Mapping[str, Any]]:
+def _of(attacks: Sequence[str], run: FinishedRun) -> list[Mapping[str, Any]]:
     return [entry for setting, entry in run.entries if setting.attack in attacks]
 
 
-def _memberships(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
+def _memberships(runs: Sequence[FinishedRun], names: Sequence[str]) -> list[str]:
     """Return a table of the statistics of membership, the same ones of several runs below each other."""
     rows: dict[tuple[str, ...], list[list[str]]] = {}
     for run, name in zip(runs, names, strict=True):
@@ -196,7 +196,7 @@ def _memberships(runs: Sequence[Finished], names: Sequence[str]) -> list[str]:
     return [_aligned(header, lines)]
 
 
-def _kind(setting: AttackSetting, run: Finished) -> str:
+def _kind(setting: AttackSetting, run: FinishedRun) -> str:
     """Return the attacker's knowledge and, if only some clients have a defence, whether these were attacked."""
     kind = setting._replace(vantage="server", source="probe").kind
     partly = len({other.defence for other, _ in run.entries}) > 1 and not setting.told
@@ -214,7 +214,7 @@ def _ends(interval: Interval) -> str:
     return "" if interval.low is None or interval.high is None else f" ({interval.low:.1f} to {interval.high:.1f})"
 
 
-def _difference(run: Finished, setting: AttackSetting, first: Finished, against: AttackSetting) -> str:
+def _difference(run: FinishedRun, setting: AttackSetting, first: FinishedRun, against: AttackSetting) -> str:
     """Return the mean difference from the first run over the shared victims, with its interval."""
     ours, theirs = _victims(run, setting, first), _victims(first, against, run)
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
@@ -230,7 +230,7 @@ def _difference(run: Finished, setting: AttackSetting, first: Finished, against:
     return f"{statistics.difference.mean:+.1f}{_ends(statistics.difference)} on {len(values)}, p = {statistics.p:.3g}"
 
 
-def _victims(run: Finished, setting: AttackSetting, other: Finished) -> dict[_Key, MatrixRow]:
+def _victims(run: FinishedRun, setting: AttackSetting, other: FinishedRun) -> dict[_Key, MatrixRow]:
     """Return the attacked images by keys that are equal for the same example in both runs; empty if incomparable.
 
     The position in the training part identifies an example for any seed. Results of earlier versions lack it; there the
@@ -252,7 +252,7 @@ def _victims(run: Finished, setting: AttackSetting, other: Finished) -> dict[_Ke
     return {(row.place, row.label): row for row in rows}
 
 
-def _digest(run: Finished) -> tuple[object, object]:
+def _digest(run: FinishedRun) -> tuple[object, object]:
     provenance = (run.result.get("provenance") or {}).get("data") or {}
     return provenance.get("digest"), run.result["config"].get("dataset")
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from flfw.audit.measures.statistics import Interval, Paired, interval, paired, share_interval, worst
 from flfw.matrix.question import NO_DEFENCE
-from flfw.matrix.rows import AttackSetting, Finished, MatrixRow
+from flfw.matrix.rows import AttackSetting, FinishedRun, MatrixRow
 from flfw.report.ranking import seriousness
 from flfw.rng import numpy_generator
 
@@ -80,7 +80,7 @@ class Combination:
 
     method: str
     defence: str
-    runs: tuple[Finished, ...]
+    runs: tuple[FinishedRun, ...]
     leaks: tuple[Leak, ...]
 
     @property
@@ -143,7 +143,7 @@ class Comparison:
     paired: Paired | None
 
 
-def combine(method: str, defence: str, runs: Iterable[Finished]) -> Combination:
+def combine(method: str, defence: str, runs: Iterable[FinishedRun]) -> Combination:
     """Make a combination with its leakage pooled over the runs, one for each seed."""
     runs = tuple(runs)
     everything = dict.fromkeys(setting for run in runs for setting, _ in run.entries)
@@ -154,7 +154,7 @@ def combine(method: str, defence: str, runs: Iterable[Finished]) -> Combination:
     return Combination(method, defence, runs, tuple(pooled(setting, runs) for setting in settings))
 
 
-def pooled(setting: AttackSetting, runs: Sequence[Finished]) -> Leak:
+def pooled(setting: AttackSetting, runs: Sequence[FinishedRun]) -> Leak:
     """Pool one attack at one round over the seeds of the runs that have it."""
     entries = [(run.seed, entry) for run in runs for listed, entry in run.entries if listed == setting]
     rows = [row for run in runs for row in run.rows if row.setting == setting]
@@ -255,7 +255,7 @@ def _by_victim(combination: Combination, setting: AttackSetting) -> dict[tuple[o
     return {(row.seed, row.place, row.label, row.example): row for row in rows}
 
 
-def uneven_budgets(runs: Iterable[Finished]) -> list[str]:
+def uneven_budgets(runs: Iterable[FinishedRun]) -> list[str]:
     """Return a note for each attack with different budgets in the runs."""
     budgets: dict[str, dict[tuple[object, object], None]] = {}
     for run in runs:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from flfw import data
-from flfw.errors import BadInput, RunFailed, require
+from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
 from flfw.matrix import tables
 from flfw.matrix.cells import PreparedMatrix, carry_out, prepare, say
@@ -18,7 +18,7 @@ from flfw.matrix.markdown import markdown
 from flfw.matrix.question import Matrix, folder_name, parse
 from flfw.matrix.record import MATRIX, read_matrix
 from flfw.storage.folders import claimed
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 _TABLE = "matrix.md"
 _WRITERS = {_TABLE: markdown, "matrix.tex": latex}
@@ -71,7 +71,7 @@ def run(matrix: Matrix, experiment: Experiment, out: Path | None = None) -> Path
     """
     folder, complaint = _run(matrix, experiment, out)
     if complaint:
-        raise RunFailed(complaint)
+        raise RunError(complaint)
     return folder
 
 
@@ -113,7 +113,7 @@ def _run_in(folder: Path, matrix: Matrix, experiment: Experiment) -> tuple[Path,
         if matrix.datasets:
             records = dict(_records(_begun(prepared)))
             for name_of_table, render in _WRITERS.items():
-                write_whole(folder / name_of_table, render(records).encode())
+                write_atomic(folder / name_of_table, render(records).encode())
     if not failed:
         return folder, ""
     reasons = "; ".join(f"{name}: {reason}" for name, reason in failed.items())
@@ -125,8 +125,8 @@ def _prepared(matrix: Matrix, experiment: Experiment, folder: Path, name: str) -
     """Check the matrix of one data set of several; a complaint names it."""
     try:
         return prepare(matrix, replace(experiment, dataset=name), folder / folder_name(name))
-    except BadInput as error:
-        raise BadInput(f"{name}: {error}") from error
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from error
 
 
 def _path(each: PreparedMatrix, folder: Path, name: str) -> str:
@@ -147,7 +147,7 @@ def _check_folder(folder: Path, datasets: Iterable[str]) -> None:
     allowed = {*_WRITERS, *map(folder_name, datasets)}
     other = sorted(path.name for path in folder.iterdir() if path.name not in allowed) if folder.is_dir() else []
     if other or folder.is_file():
-        raise BadInput(
+        raise InputError(
             f"Expected a new folder or that of matrices of {', '.join(datasets)}, got {folder} with "
             f"{', '.join(other) or 'a file of its name'}; choose another --out."
         )

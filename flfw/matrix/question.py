@@ -9,7 +9,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, final
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.experiment.axes import AXES, WITHIN, axes
 from flfw.plugins import short_name, split_assignment
@@ -167,7 +167,7 @@ def require_same_question(stored: Mapping[str, Any], asked: Mapping[str, Any], f
     before, now = ({**shared, **question} for shared, question in ((before, stored), (now, asked)))
     for key in dict.fromkeys((*AXES, "set", *now)):
         if key != "experiment" and before.get(key) != now.get(key):
-            raise BadInput(
+            raise InputError(
                 f"Expected {key}={_words(before.get(key))} as in the matrix in {folder}, got "
                 f"{key}={_words(now.get(key))}; choose another --out for that."
             )

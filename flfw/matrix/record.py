@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
-from flfw.formats.result_entries import Figure, ScoreFigures
+from flfw.formats.result_entries import JsonNumber, ScoreFigures
 from flfw.formats.typed import read_json
 
 MATRIX = "matrix.json"
@@ -14,7 +14,7 @@ MATRIX = "matrix.json"
 class ClaimColumn(TypedDict):
     """Claim of a combination."""
 
-    epsilon: Figure
+    epsilon: JsonNumber
     unit: str
     adversary: str
     noise: NotRequired[str | None]
@@ -32,8 +32,8 @@ class LeakColumn(TypedDict):
     recovered: int
     share_interval: tuple[float, float]
     psnr: ScoreFigures | None
-    ssim: Figure
-    identified: Figure
+    ssim: JsonNumber
+    identified: JsonNumber
     verdict: str
     seeds_with_verdict: int
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, final
 
 from flfw import plugins
 from flfw.adversary.attack import Attack
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.result_file import read_result
 from flfw.formats.rows import read_rows
 from flfw.matrix.utility import ACCURACIES, family
@@ -62,8 +62,8 @@ class AttackSetting(NamedTuple):
 def _recipe(attack: str) -> str:
     """Return the defence whose recipe an attack solves; empty: none, or the attack cannot be found."""
     try:
-        return plugins.find(plugins.ATTACK, attack, Attack).against
-    except BadInput:
+        return plugins.load_class(plugins.ATTACK, attack, Attack).against
+    except InputError:
         return ""
 
 
@@ -118,7 +118,7 @@ class MatrixRow:
 
 @final
 @dataclass(frozen=True)
-class Finished:
+class FinishedRun:
     """A finished run.
 
     Attributes:
@@ -160,7 +160,7 @@ class Finished:
         return [(_setting(e), e) for e in self.result.get("audit") or [] if not e.get("curve")]
 
 
-def read(folder: Path) -> Finished:
+def read(folder: Path) -> FinishedRun:
     """Read a finished run from its folder.
 
     Raises:
@@ -172,15 +172,15 @@ def read(folder: Path) -> Finished:
         seed = int(result["config"]["seed"])
         rows: list[MatrixRow] = []
         if (folder / "audit.csv").is_file():
-            settings = {setting for setting, _ in Finished(folder, result, ()).entries}
+            settings = {setting for setting, _ in FinishedRun(folder, result, ()).entries}
             lines = read_rows(folder / "audit.csv")
             rows = [_row(line, seed, settings) for line in lines if _is_plain_target(line)]
-        run = Finished(folder, result, tuple(rows))
+        run = FinishedRun(folder, result, tuple(rows))
         _ = run.utilities, [float(line["epsilon"]) for line in run.claims.values()], run.entries
-    except BadInput:
+    except InputError:
         raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise BadInput(f"Expected a run of this version in {folder}, got a damaged one: {error!r}.") from error
+        raise InputError(f"Expected a run of this version in {folder}, got a damaged one: {error!r}.") from error
     return run
 
 

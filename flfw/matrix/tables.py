@@ -12,17 +12,17 @@ from statistics import fmean
 from typing import Any
 
 import flfw
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.matrix.columns import claimed
 from flfw.matrix.findings import Combination, Comparison, Leak, combine, comparisons, pooled, reference, uneven_budgets
 from flfw.matrix.latex import latex
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import NO_DEFENCE, MatrixCell
 from flfw.matrix.ranking_page import in_json, ranking
-from flfw.matrix.rows import Finished, read
+from flfw.matrix.rows import FinishedRun, read
 from flfw.matrix.utility import ACCURACIES, Utility, family
 from flfw.storage.checkpoint import is_complete
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 
 def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell], failed: Mapping[str, str]) -> None:
@@ -54,14 +54,16 @@ def write(folder: Path, question: Mapping[str, Any], cells: Sequence[MatrixCell]
         "comparisons": [_comparison(comparison) for comparison in compared],
         "ranking": in_json(rank),
     }
-    write_whole(folder / "matrix.json", json.dumps(record, indent=1, allow_nan=False).encode())
-    write_whole(folder / "matrix.csv", _csv(combinations, columns).encode())
-    write_whole(folder / "matrix.md", markdown({"": record}).encode())
-    write_whole(folder / "matrix.tex", latex({"": record}).encode())
-    write_whole(folder / "matrix.html", render(record, combinations, compared, rank).encode())
+    write_atomic(folder / "matrix.json", json.dumps(record, indent=1, allow_nan=False).encode())
+    write_atomic(folder / "matrix.csv", _csv(combinations, columns).encode())
+    write_atomic(folder / "matrix.md", markdown({"": record}).encode())
+    write_atomic(folder / "matrix.tex", latex({"": record}).encode())
+    write_atomic(folder / "matrix.html", render(record, combinations, compared, rank).encode())
 
 
-def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[str, Finished], list[dict[str, Any]]]:
+def _read(
+    cells: Iterable[MatrixCell], failed: Mapping[str, str]
+) -> tuple[dict[str, FinishedRun], list[dict[str, Any]]]:
     """Return the finished runs by the name of their folder, and the state of each cell."""
     finished, states = {}, []
     for cell in cells:
@@ -73,7 +75,7 @@ def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[
                 run = read(cell.folder)
                 require(bool(run.result.get("final")), "a run with a final evaluation", folder=cell.folder)
                 finished[name], state = run, "complete"
-            except BadInput as error:
+            except InputError as error:
                 state, reason = "failed", str(error)
         states.append(
             {
@@ -89,11 +91,11 @@ def _read(cells: Iterable[MatrixCell], failed: Mapping[str, str]) -> tuple[dict[
     return finished, [state | unknown | _utilities(finished.get(state["folder"])) for state in states]
 
 
-def _utilities(run: Finished | None) -> dict[str, float | None]:
+def _utilities(run: FinishedRun | None) -> dict[str, float | None]:
     return run.utilities if run else {}
 
 
-def _columns(runs: Iterable[Finished]) -> list[Utility]:
+def _columns(runs: Iterable[FinishedRun]) -> list[Utility]:
     """Return the columns of utility: the accuracies, which a regression lacks, and then its errors."""
     return list(dict.fromkeys((*ACCURACIES, *family(run.utilities for run in runs))))
 
@@ -179,7 +181,7 @@ def _csv(combinations: Iterable[Combination], columns: Sequence[Utility]) -> str
 _EMPTY = ["method", "defence", "attack", "round", "seed"]
 
 
-def _line(combination: Combination, run: Finished, leak: Leak, columns: Iterable[Utility]) -> dict[str, Any]:
+def _line(combination: Combination, run: FinishedRun, leak: Leak, columns: Iterable[Utility]) -> dict[str, Any]:
     psnr, worst = leak.psnr, leak.worst or {}
     return {
         "method": combination.method,

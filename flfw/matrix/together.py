@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import NamedTuple, TypeAlias
 
-from flfw.matrix.rows import AttackSetting, Finished
+from flfw.matrix.rows import AttackSetting, FinishedRun
 
 Victim: TypeAlias = tuple[object, ...]
 Place: TypeAlias = tuple[str, str, str, int]
@@ -28,7 +28,7 @@ class VictimOutcome(NamedTuple):
 Outcomes: TypeAlias = Mapping[Victim, VictimOutcome]
 
 
-def strongest(runs: Iterable[Finished], settings: Iterable[AttackSetting]) -> dict[Victim, VictimOutcome]:
+def strongest(runs: Iterable[FinishedRun], settings: Iterable[AttackSetting]) -> dict[Victim, VictimOutcome]:
     """Return for each attacked example of some runs the result of all attacks of one vantage at all rounds together.
 
     Args:
@@ -53,14 +53,14 @@ def together(before: VictimOutcome | None, now: VictimOutcome) -> VictimOutcome:
     return now._replace(recovered=before.recovered or now.recovered, closeness=max(known, default=None))
 
 
-def common_places(sides: Iterable[Iterable[Finished]]) -> set[Place]:
+def common_places(sides: Iterable[Iterable[FinishedRun]]) -> set[Place]:
     """Return the attacks, vantages, sources and rounds that all sides have; others would give one more chances."""
     each = [{_place(row.setting) for run in runs for row in run.rows} for runs in sides]
     attacked = [places for places in each if places]
     return set.intersection(*attacked) if attacked else set()
 
 
-def across(runs: Iterable[Finished], by_seed: bool, places: Set[Place]) -> dict[Victim, VictimOutcome]:
+def across(runs: Iterable[FinishedRun], by_seed: bool, places: Set[Place]) -> dict[Victim, VictimOutcome]:
     """Return the same of any runs, whose seeds and clients need not be those of the runs they are compared with.
 
     The position in the training part identifies an example of the same data. Results of earlier versions lack it; there

@@ -40,7 +40,7 @@ _TINY = torch.finfo(torch.float64).tiny
 
 @final
 @dataclass(frozen=True)
-class Passage:
+class ResidualMechanism:
     """Rest that a known mechanism leaves of one example among those behind a message.
 
     Attributes:

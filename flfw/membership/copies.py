@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flfw.membership.pairs import Pairs, PatientGame, game, patient_game
+from flfw.membership.pairs import MemberPairs, PatientGame, game, patient_game
 
 _BYTES = 16  # of a digest: no two of a billion inputs have the same by chance
 
@@ -50,7 +50,7 @@ def games(
     patients: np.ndarray | None,
     seed: int,
     most: int | None,
-) -> tuple[Pairs | PatientGame, ...]:
+) -> tuple[MemberPairs | PatientGame, ...]:
     """Draw the pairs of every client, of patients if they are known, with nothing in them that has copies.
 
     Args:

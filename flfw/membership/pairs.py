@@ -12,7 +12,7 @@ from typing import final
 
 import numpy as np
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.rng import numpy_generator
 
 FEWEST = 2
@@ -24,7 +24,7 @@ MOST_CLIENTS = 10_000
 
 @final
 @dataclass(frozen=True)
-class Pairs:
+class MemberPairs:
     """Pairs of one client's examples.
 
     Attributes:
@@ -40,12 +40,14 @@ class Pairs:
         """Number of pairs."""
         return len(self.members)
 
-    def part(self, start: int, stop: int) -> Pairs:
+    def part(self, start: int, stop: int) -> MemberPairs:
         """Return the pairs from one place to before another."""
-        return Pairs(self.members[start:stop], self.held_out[start:stop])
+        return MemberPairs(self.members[start:stop], self.held_out[start:stop])
 
 
-def draw_pairs(places: np.ndarray, labels: np.ndarray, rng: np.random.Generator, most: int | None = None) -> Pairs:
+def draw_pairs(
+    places: np.ndarray, labels: np.ndarray, rng: np.random.Generator, most: int | None = None
+) -> MemberPairs:
     """Pair a client's examples within classes in a random order: which of a pair comes first is its coin.
 
     An example that is left over in its class is in no pair; it may be trained on.
@@ -67,7 +69,7 @@ def draw_pairs(places: np.ndarray, labels: np.ndarray, rng: np.random.Generator,
         rows.append(same[: len(same) // 2 * 2].reshape(-1, 2))
     pairs = np.concatenate(rows)
     pairs = pairs[rng.permutation(len(pairs))[:most]]
-    return Pairs(pairs[:, 0], pairs[:, 1])
+    return MemberPairs(pairs[:, 0], pairs[:, 1])
 
 
 @final
@@ -191,7 +193,7 @@ def patient_scores(scores: np.ndarray, labels: np.ndarray, patients: np.ndarray)
 
 def game(
     train: Sequence[np.ndarray], labels: np.ndarray, seed: int, most: int | None, copied: np.ndarray | None = None
-) -> tuple[Pairs, ...]:
+) -> tuple[MemberPairs, ...]:
     """Draw the pairs of every client, each with a generator of its own, which no attack is granted.
 
     Args:
@@ -215,7 +217,7 @@ def game(
         places = _without(held_here, copied)
         pairs.append(draw_pairs(places, labels[places], rng, most))
         if len(pairs[-1].members) < FEWEST:
-            raise BadInput(
+            raise InputError(
                 f"Expected {FEWEST} pairs of examples alike in class, or more, at each client for --membership-pairs, "
                 f"got {len(pairs[-1].members)} at client {client}; take fewer --clients or another --split."
                 + _of_copies(len(held_here) - len(places))
@@ -255,7 +257,7 @@ def patient_game(
         whose = patients[places]
         drawn = draw_patient_pairs(labels[places], whose, numpy_generator(seed, "membership pairs", client), most)
         if len(drawn.members) < FEWEST:
-            raise BadInput(
+            raise InputError(
                 f"Expected {2 * FEWEST} patients or more at each client for --membership-pairs, got "
                 f"{len(np.unique(whose))} at client {client}; take fewer --clients or another --split."
                 + _of_copies(len(held_here) - len(places))
@@ -273,7 +275,7 @@ def _of_copies(count: int) -> str:
     return f" {count} of its examples have copies, and are in no pair." if count else ""
 
 
-def without_held_out(train: Sequence[np.ndarray], pairs: Sequence[Pairs | PatientGame]) -> tuple[np.ndarray, ...]:
+def without_held_out(train: Sequence[np.ndarray], pairs: Sequence[MemberPairs | PatientGame]) -> tuple[np.ndarray, ...]:
     """Return every client's places without those that are held out; the rest stays, in the same order."""
     return tuple(places[~np.isin(places, drawn.held_out)] for places, drawn in zip(train, pairs, strict=True))
 

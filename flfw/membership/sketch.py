@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.nets.net import Tensors
 
 
@@ -77,7 +77,7 @@ class Sketch:
 
     def _flat(self, tensors: Tensors) -> Tensor:
         if set(tensors) != set(self.names):
-            raise BadInput(f"Expected tensors {', '.join(self.names)}, got {', '.join(tensors)}.")
+            raise InputError(f"Expected tensors {', '.join(self.names)}, got {', '.join(tensors)}.")
         flat = torch.cat([tensors[name].reshape(-1) for name in self.names])
         require(flat.numel() == self.order.numel(), f"{self.order.numel()} numbers", numbers=flat.numel())
         return flat

@@ -33,7 +33,7 @@ _HEADER = 4096  # bytes of an array beside its numbers
 _PULL, _INFLATE = "pull_objects", "inflate_object_from_contents"
 
 
-class Unreadable(Exception):
+class UnreadableReplyError(Exception):
     """Error of a reply that is no message, or a larger one than the question allows for."""
 
 
@@ -81,7 +81,7 @@ class SentMessage:
                 replies = list(grid.pull_messages([self._envelope.metadata.message_id]))
         except Late:
             return None
-        except Unreadable as error:
+        except UnreadableReplyError as error:
             return self._refusal(f"sent what cannot be read: {error}")
         if replies and replies[0].metadata.reply_to_message_id != self._envelope.metadata.message_id:
             return self._refusal("answered another message than it was sent")
@@ -140,7 +140,7 @@ def _pulled(
         with lock:
             size += len(content)
         if size > bounds.size:
-            raise Unreadable(f"more than the {bounds.size} bytes that an answer has at most")
+            raise UnreadableReplyError(f"more than the {bounds.size} bytes that an answer has at most")
         return content
 
     try:
@@ -157,14 +157,14 @@ def _inflated(inflate: Callable[..., Any], object_id: str, contents: dict[str, b
         return inflate(object_id, contents, **how)
     try:
         if sum(_size_of_array(content, contents) for content in contents.values()) > bounds.size:
-            raise Unreadable(f"arrays of more than the {bounds.size} bytes that an answer has at most")
+            raise UnreadableReplyError(f"arrays of more than the {bounds.size} bytes that an answer has at most")
         message = inflate(object_id, contents, **how)
-    except Unreadable:
+    except UnreadableReplyError:
         raise
     except Exception as error:  # its sender chose which one
-        raise Unreadable(type(error).__name__) from error
+        raise UnreadableReplyError(type(error).__name__) from error
     if not isinstance(message, Message):
-        raise Unreadable("no message")
+        raise UnreadableReplyError("no message")
     return message
 
 

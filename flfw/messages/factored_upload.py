@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord, Message, RecordDict
 from flfw.messages.factors import Factors, Layers, NamedArrays, factored, square
 from flfw.messages.finite import is_finite
 from flfw.messages.npy import length
-from flfw.messages.replies import Unusable, read_update
+from flfw.messages.replies import UnusableReplyError, read_update
 from flfw.messages.wire import deflate, inflate, nbytes, unpack, views
 from flfw.nets.net import Tensors
 
@@ -137,17 +137,17 @@ class FactorReader:
     def _expanded(self, parts: ArrayRecord) -> Tensors:
         size, whole = nbytes(parts), sum(length(self._broadcast[name]) for name in self._layers.names)
         if size > whole:
-            raise Unusable(f"sent {size} bytes of factors of {self._pattern}, of which there are {whole}")
+            raise UnusableReplyError(f"sent {size} bytes of factors of {self._pattern}, of which there are {whole}")
         try:
             factors = _unpacked(unpack(parts), self._pattern, self._layers, self._digest)
         except Unfit as error:
-            raise Unusable(str(error)) from error
+            raise UnusableReplyError(str(error)) from error
         except ValueError as error:
-            raise Unusable(f"sent factors that cannot be read: {error}") from error
+            raise UnusableReplyError(f"sent factors that cannot be read: {error}") from error
         tensors = dict(factors.expanded(self._layers, self._received))
         for name, value in tensors.items():
             if not is_finite(value):
-                raise Unusable(f"sent factors that make {name} infinite")
+                raise UnusableReplyError(f"sent factors that make {name} infinite")
         return tensors
 
 

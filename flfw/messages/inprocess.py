@@ -13,7 +13,7 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flfw.experiment import Scalar
-from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.message_cohorts import MessageBatches
 from flfw.messages.npy import made_late
 from flfw.messages.parcels import keep, keep_records
 from flfw.messages.reasons import words_of
@@ -49,7 +49,7 @@ class InProcessGrid(SimulatedGrid):
         *,
         introduced: bool = False,
         one_disk: bool = False,
-        cohorts: MessageCohorts | None = None,
+        cohorts: MessageBatches | None = None,
         late: bool = False,
     ) -> None:
         super().__init__(clients, one_disk)

@@ -9,7 +9,7 @@ from typing import Any, final
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from flfw.messages.reasons import WITHHELD, Unusable, in_one_line
+from flfw.messages.reasons import WITHHELD, UnusableReplyError, in_one_line
 
 _RECORD = "about"
 _WORD = re.compile(r"[0-9A-Za-z]{0,128}")
@@ -19,7 +19,7 @@ _LARGEST = 2**31
 
 @final
 @dataclass(frozen=True)
-class Introduction:
+class ClientInfo:
     """Claims of a client about itself and its data.
 
     Attributes:
@@ -47,22 +47,22 @@ class Introduction:
         return Message(RecordDict({_RECORD: ConfigRecord({**asdict(self), "shape": list(self.shape)})}), reply_to=asked)
 
     @classmethod
-    def from_message(cls, reply: Message) -> Introduction:
+    def from_message(cls, reply: Message) -> ClientInfo:
         """Read a client's answer; a client may write anything into it.
 
         Raises:
             Unusable: the answer is an error, or has not this form.
         """
         if reply.has_error():
-            raise Unusable(in_one_line(reply.error.reason))
+            raise UnusableReplyError(in_one_line(reply.error.reason))
         if list(reply.content) != [_RECORD] or _RECORD not in reply.content.config_records:
-            raise Unusable("sent no introduction")
+            raise UnusableReplyError("sent no introduction")
         sent: dict[str, Any] = dict(reply.content.config_records[_RECORD])
         given = {name: sent[name] for name in _HOLDS if name in sent}  # other code may say more or less of itself
         if not {"partition", "code"} <= given.keys():
-            raise Unusable("sent an introduction without a partition and a code")
+            raise UnusableReplyError("sent an introduction without a partition and a code")
         if wrong := [name for name, value in given.items() if not _HOLDS[name](value)]:
-            raise Unusable(f"sent an introduction with an impossible {wrong[0]}")
+            raise UnusableReplyError(f"sent an introduction with an impossible {wrong[0]}")
         trouble = given.get("trouble", "")
         return cls(
             **{**given, "shape": tuple(given.get("shape", ())), "trouble": in_one_line(trouble) if trouble else ""}
@@ -78,7 +78,7 @@ def is_plain(content: RecordDict) -> bool:
     return known and entries.get("trouble", "") in ("", WITHHELD)
 
 
-def too_few_volunteered(clients: Iterable[Introduction], needed: int) -> str:
+def too_few_volunteered(clients: Iterable[ClientInfo], needed: int) -> str:
     """Return a line on the first client that volunteers fewer examples than needed; empty: there is none."""
     for one in clients:
         if 0 <= one.volunteered < needed:
@@ -86,7 +86,7 @@ def too_few_volunteered(clients: Iterable[Introduction], needed: int) -> str:
     return ""
 
 
-def speak_for_all(known: Sequence[Introduction]) -> bool:
+def speak_for_all(known: Sequence[ClientInfo]) -> bool:
     """Return whether every other client of a simulation would say the same with its own number.
 
     Args:

@@ -14,7 +14,7 @@ Asked: TypeAlias = tuple[Message, Context]
 
 @final
 @dataclass(frozen=True)
-class MessageCohorts:
+class MessageBatches:
     """Rule by which consecutive messages of one kind are answered together.
 
     The cohorts of a round depend on its messages alone, so every engine makes the same ones.

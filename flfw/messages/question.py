@@ -6,7 +6,7 @@ from typing import Any, NotRequired, TypedDict, cast
 
 from flwr.app import ArrayRecord, ConfigRecord, Message
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.formats.typed import fitted
 from flfw.messages.wire import of_kind
 
@@ -16,7 +16,7 @@ _NAME = 128  # characters of an experiment's id, which becomes the name of a fol
 _COUNTS = ("round", "client", "version", "slot", "own_slot", "batch", "steps")
 
 
-class Question(TypedDict):
+class MessageConfig(TypedDict):
     """Scalars of a message to a client; those from ``rung`` on are of probes.
 
     Attributes:
@@ -66,9 +66,9 @@ def read_question(message: Message, kind: str) -> tuple[dict[str, Any], ArrayRec
     arrays, scalars = of_kind(message.content, ArrayRecord), of_kind(message.content, ConfigRecord)
     complete = _ARRAYS in arrays and _CONFIG in scalars
     require(complete, f"records {_ARRAYS} and {_CONFIG} in {_SOURCE}", records=", ".join(message.content) or "none")
-    config = cast(dict[str, Any], fitted(dict(scalars[_CONFIG]), Question, _SOURCE, _WAY_OUT))
+    config = cast(dict[str, Any], fitted(dict(scalars[_CONFIG]), MessageConfig, _SOURCE, _WAY_OUT))
     if kind == _PROBE and (missing := [name for name in _OF_PROBES if name not in config]):
-        raise BadInput(f"Expected {missing[0]} in {_SOURCE} for a probe, got none; {_WAY_OUT}.")
+        raise InputError(f"Expected {missing[0]} in {_SOURCE} for a probe, got none; {_WAY_OUT}.")
     for name in _COUNTS:
         require(config.get(name, 0) >= 0, f"{name} >= 0 in {_SOURCE}", **{name: config.get(name)})
     require(config["deadline"] > 0, f"deadline > 0 in {_SOURCE}", deadline=config["deadline"])

@@ -20,7 +20,7 @@ _WRAPPED = re.compile(r"<class '[^']*'>:<'(.*)'>", re.DOTALL)
 _SHOWN, _LONGEST = 300, 20_000  # characters of a reason, shown and read
 
 
-class Unusable(OneLine, RuntimeError):
+class UnusableReplyError(OneLine, RuntimeError):
     """Error of a client's reply that cannot be used; the message says why.
 
     It may quote what the client sent, such as a name: at most 300 characters are left, and none that moves a terminal's
@@ -31,7 +31,7 @@ class Unusable(OneLine, RuntimeError):
         super().__init__(shown(words))
 
 
-class Declined(OneLine, RuntimeError):
+class RequestDeclinedError(OneLine, RuntimeError):
     """Error of a client that does not answer a message, for a reason that lies in the message and not in its data."""
 
 

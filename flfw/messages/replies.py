@@ -13,7 +13,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord
 from flfw.errors import printable
 from flfw.messages.finite import is_finite
 from flfw.messages.npy import length
-from flfw.messages.reasons import Unusable, in_one_line
+from flfw.messages.reasons import UnusableReplyError, in_one_line
 from flfw.messages.sharing import matches
 from flfw.messages.wire import lent, nbytes, of_kind, unpack
 from flfw.nets.net import Tensors
@@ -58,19 +58,21 @@ def read_update(
     metrics = metrics if counted else {}
     examples = metrics.get("num-examples")
     if counted and not (isinstance(examples, int) and 1 <= examples <= _MOST):
-        raise Unusable(f"expected 1 <= num-examples <= {_MOST}, got {examples}")
+        raise UnusableReplyError(f"expected 1 <= num-examples <= {_MOST}, got {examples}")
     records = of_kind(reply.content, ArrayRecord)
     if list(records) != ["arrays"]:
-        raise Unusable(f"expected one record of arrays, got {printable(', '.join(records))[:_NAME] or 'none'}")
+        raise UnusableReplyError(
+            f"expected one record of arrays, got {printable(', '.join(records))[:_NAME] or 'none'}"
+        )
     _check_names(records["arrays"], uploads, broadcast, whole)
     try:
         tensors = unpack(records["arrays"]) if copied else lent(records["arrays"])
     except ValueError as error:
-        raise Unusable(f"sent arrays that cannot be read: {error}") from error
+        raise UnusableReplyError(f"sent arrays that cannot be read: {error}") from error
     for name, value in tensors.items():
         _check_form(name, value, broadcast[name].shape, broadcast[name].dtype)
         if not is_finite(value):
-            raise Unusable(f"sent {name} with NaN or infinite values")
+            raise UnusableReplyError(f"sent {name} with NaN or infinite values")
     return tensors, metrics, nbytes(records["arrays"])
 
 
@@ -85,34 +87,34 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
         Unusable: the reply is an error, holds no metrics, lacks a needed one, or holds one that it may not send.
     """
     if reply.has_error():
-        raise Unusable(in_one_line(reply.error.reason))
+        raise UnusableReplyError(in_one_line(reply.error.reason))
     if (sent := of_kind(reply.content, MetricRecord).get("metrics")) is None:
-        raise Unusable("sent no metrics")
+        raise UnusableReplyError("sent no metrics")
     metrics: dict[str, Any] = {}
     if (count := len(sent)) > _METRICS:
-        raise Unusable(f"sent {count} metrics, of which {_METRICS} are the most")
+        raise UnusableReplyError(f"sent {count} metrics, of which {_METRICS} are the most")
     for name, value in sent.items():
         if name in _THE_SERVERS_OWN or not isinstance(value, int | float) or not _METRIC.fullmatch(name):
-            raise Unusable(f"sent a metric {printable(f'{name}={value}')[:_NAME]}, which is not its to send")
+            raise UnusableReplyError(f"sent a metric {printable(f'{name}={value}')[:_NAME]}, which is not its to send")
         metrics[name] = value if isfinite(value) and abs(value) <= _LARGEST else None
     for name in needed:
         if metrics.get(name) is None:
-            raise Unusable(f"sent no {name}")
+            raise UnusableReplyError(f"sent no {name}")
     return metrics
 
 
 def _check_names(sent: ArrayRecord, uploads: Sequence[str], broadcast: ArrayRecord, whole: bool) -> None:
     for name, array in sent.items():
         if name not in broadcast or not matches(name, uploads):
-            raise Unusable(f"sent {printable(name)[:_NAME]}, which is not to be uploaded")
+            raise UnusableReplyError(f"sent {printable(name)[:_NAME]}, which is not to be uploaded")
         if (size := length(array)) > (there := length(broadcast[name])) + _HEADER_BYTES:
-            raise Unusable(f"sent {size} bytes of {name}, of which there are {there}")
+            raise UnusableReplyError(f"sent {size} bytes of {name}, of which there are {there}")
     for name in broadcast:
         if whole and name not in sent and matches(name, uploads):
-            raise Unusable(f"did not send {name}")
+            raise UnusableReplyError(f"did not send {name}")
 
 
 def _check_form(name: str, value: torch.Tensor, shape: Sequence[int], dtype: str) -> None:
     got = str(value.dtype).removeprefix("torch.")
     if tuple(value.shape) != tuple(shape) or got != dtype:
-        raise Unusable(f"expected {name} as {dtype}{tuple(shape)}, got {got}{tuple(value.shape)}")
+        raise UnusableReplyError(f"expected {name} as {dtype}{tuple(shape)}, got {got}{tuple(value.shape)}")

@@ -25,7 +25,7 @@ Form: TypeAlias = tuple[str, tuple[int, ...]]
 _NAMED = 4  # patterns that an error message lists; a method may share hundreds of names
 
 
-class SharingViolation(OneLine, RuntimeError):
+class SharingViolationError(OneLine, RuntimeError):
     """Error of a client that was about to send a private tensor, or received a tensor that it does not download."""
 
 
@@ -44,7 +44,7 @@ class Sharing:
 
 @final
 @dataclass(frozen=True)
-class Border:
+class MessageValidator:
     """Check of every message that a client receives or sends: training, probes and all others.
 
     A client builds it from its own copy of the method, so a server cannot widen it.
@@ -63,7 +63,7 @@ class Border:
     forms: Mapping[str, Form]
     parts: tuple[str, ...] = ()
 
-    def enter(self, received: Mapping[str, np.ndarray]) -> None:
+    def check_received(self, received: Mapping[str, np.ndarray]) -> None:
         """Refuse a message unless it holds exactly the method's downloads, with their types and shapes, all finite.
 
         A step from NaN would be stored as the client's private state and be sent as its own failure.
@@ -76,14 +76,14 @@ class Border:
             self._require_shared(name, self.sharing.downloads, f"{who} sent {name}", "downloads")
             expected, got = _written(self.forms[name]), _written((str(value.dtype), value.shape))
             if expected != got:
-                raise SharingViolation(f"{who} sent {name} as {got}, but {self.method} downloads it as {expected}")
+                raise SharingViolationError(f"{who} sent {name} as {got}, but {self.method} downloads it as {expected}")
             if not _is_finite(value):
-                raise SharingViolation(f"{who} sent {name} with NaN or infinite values")
+                raise SharingViolationError(f"{who} sent {name} with NaN or infinite values")
         for name in self.forms:
             if name not in received and matches(name, self.sharing.downloads):
-                raise SharingViolation(f"{who} not sent {name}, which {self.method} downloads")
+                raise SharingViolationError(f"{who} not sent {name}, which {self.method} downloads")
 
-    def leave(self, sent: Mapping[str, Tensor]) -> None:
+    def check_sent(self, sent: Mapping[str, Tensor]) -> None:
         """Refuse to send tensors other than the method's uploads.
 
         Raises:
@@ -96,9 +96,9 @@ class Border:
 
     def _require_shared(self, name: str, patterns: Sequence[str], refused: str, verb: str) -> None:
         if not matches(name, patterns):
-            raise SharingViolation(f"{refused}, but {self.method} {verb} only {listed(patterns)}")
+            raise SharingViolationError(f"{refused}, but {self.method} {verb} only {listed(patterns)}")
         if name not in self.forms:
-            raise SharingViolation(f"{refused}, but the model of {self.method} has no such tensor")
+            raise SharingViolationError(f"{refused}, but the model of {self.method} has no such tensor")
 
 
 def shared(tensors: Mapping[str, Tensor], patterns: Sequence[str]) -> Tensors:

@@ -25,7 +25,7 @@ _POLL_S, _POLL_AT_MOST_S, _POLL_SHARE = (
 )  # share of the time waited so far: a poll costs a remote server time
 
 
-class GridAround(Grid, ABC):
+class GridWrapper(Grid, ABC):
     """Grid that passes every call to another Grid; subclasses change how messages are exchanged.
 
     Args:
@@ -85,7 +85,7 @@ class WaitingGrid(Grid, ABC):
         """
 
 
-class StreamingGrid(GridAround):
+class StreamingGrid(GridWrapper):
     """Grid that yields replies in the order of their messages, while clients still work on later messages.
 
     A sum over the replies then needs memory for few of them, and has the same order in every run. Replies from other

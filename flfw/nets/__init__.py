@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, cast
 import torch
 from torch import nn
 
-from flfw.errors import BadInput, require, unknown
+from flfw.errors import InputError, require, unknown
 from flfw.imports import imported
 from flfw.nets.backbones import ARCHITECTURES, AdapterSettings, Architecture, WeightsMissing, look_in
 from flfw.nets.cnn import cnn1, cnn2, cnn3x3
@@ -122,17 +122,17 @@ def _outside(name: str) -> NetCard:
         return NetCard(None, least=chosen.least, architecture=chosen)
     if not callable(chosen):
         wanted = "a function of a shape and a number of classes, or an Architecture"
-        raise BadInput(f"Expected net={name} to be {wanted}, got {chosen!r}.")
+        raise InputError(f"Expected net={name} to be {wanted}, got {chosen!r}.")
 
     def builder(shape: tuple[int, ...], classes: int) -> Net:
         try:
             return cast(Net, chosen(shape, classes))  # `build` checks it
-        except BadInput:
+        except InputError:
             raise
         except Exception as error:  # somebody's own code, which may raise anything
             got, device = f"{type(error).__name__}: {error}", torch.get_default_device()
             wanted = f"net={name} to build a network for inputs of {shape} and {classes} classes on the device {device}"
-            raise BadInput(f"Expected {wanted}, got {' '.join(got.split())}") from error
+            raise InputError(f"Expected {wanted}, got {' '.join(got.split())}") from error
 
     return NetCard(builder, images=False)
 
@@ -170,7 +170,7 @@ def build(
         assert wanted.builder is not None
         net = wanted.builder(shape, classes)
         if not isinstance(net, Net):
-            raise BadInput(f"Expected net={name} to return a Net, got {type(net).__name__}.")
+            raise InputError(f"Expected net={name} to return a Net, got {type(net).__name__}.")
     net = with_group_norm(net) if norm == "group" else net
     refuse_tied(net)
     refuse_untold_types(net)
@@ -184,14 +184,14 @@ def _require_inputs(wanted: NetCard, name: str, shape: tuple[int, ...]) -> None:
     colours = wanted.architecture is None or shape[0] in (1, 3)
     fits = (len(shape) == 3 or not wanted.images) and (wanted.channels in (None, shape[0])) and colours
     if wanted.vocabulary and len(shape) != 1:
-        raise BadInput(f"Expected text for net={name}, such as text:FILE, got inputs of {got}; choose another --net.")
+        raise InputError(f"Expected text for net={name}, such as text:FILE, got inputs of {got}; choose another --net.")
     if not fits or (wanted.side is not None and shape[1:] != (wanted.side, wanted.side)):
         channels = wanted.channels or ("1 or 3 " if wanted.architecture else "C")
         size = f"{channels}x{wanted.side or 'H'}x{wanted.side or 'W'}"
-        raise BadInput(f"Expected inputs of {size} for net={name}, got {got}; choose another --net.")
+        raise InputError(f"Expected inputs of {size} for net={name}, got {got}; choose another --net.")
     if wanted.images and min(shape[1:]) < wanted.least:
         least = f"Cx{wanted.least}x{wanted.least}"
-        raise BadInput(
+        raise InputError(
             f"Expected inputs of at least {least} for net={name}, got {got}; choose another --net or --side."
         )
 

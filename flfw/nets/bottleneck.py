@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import softplus
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.nets.net import Net, Tensors
 from flfw.rng import normal, torch_generator
 
@@ -107,7 +107,7 @@ def with_bottleneck(
     named = {name: one for name, one in net.named_modules() if isinstance(one, nn.Linear)}
     chosen = layer or next(reversed(named), "")
     if chosen not in named:
-        raise BadInput(f"Expected a fully connected layer among {', '.join(named) or 'none'}; got layer={layer}.")
+        raise InputError(f"Expected a fully connected layer among {', '.join(named) or 'none'}; got layer={layer}.")
     before, place = named[chosen], chosen.rpartition(".")
     extra = VariationalBottleneck(before.in_features, width, beta, scale, drawn_in_evaluation)
     whole = nn.Sequential()

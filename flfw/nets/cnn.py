@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.net import Net
 
 
@@ -56,7 +56,7 @@ def cnn3x3(shape: tuple[int, ...], classes: int) -> Net:
     """
     if min(shape[1:]) < 10:
         got = "x".join(map(str, shape))
-        raise BadInput(f"Expected inputs of at least Cx10x10 for net=cnn3x3, got {got}; choose another --net.")
+        raise InputError(f"Expected inputs of at least Cx10x10 for net=cnn3x3, got {got}; choose another --net.")
     height, width = (((side - 2) // 2 - 2) // 2 for side in shape[1:])
     extractor = nn.Sequential(
         nn.Conv2d(shape[0], 32, 3, bias=False),

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.net import Net
 
 LATENT = 100
@@ -188,7 +188,7 @@ def feature_shape(net: Net) -> tuple[int, int, int]:
     last = list(net.extractor.modules())[-1]
     if len(shape) != 3 or shape[1] != shape[2] or not isinstance(last, nn.Sigmoid):
         got = "x".join(map(str, shape))
-        raise BadInput(
+        raise InputError(
             f"Expected a network whose extractor makes square maps in (0, 1), such as lenet5, got features of {got} "
             f"after {type(last).__name__}; choose another --net."
         )

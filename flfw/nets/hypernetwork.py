@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.nets.net import Net, Tensors, running_statistics
 
 HeadInit = Literal["torch", "fan_in", "identity"]
@@ -98,7 +98,7 @@ class GeneratedNet(nn.Module):
         super().__init__()
         start = {name: parameter.detach() for name, parameter in net.extractor.named_parameters()}
         if not start:
-            raise BadInput(
+            raise InputError(
                 "Expected a network whose extractor has weights to generate, got one without; choose another."
             )
         targets = {name: value.shape for name, value in start.items()}
@@ -161,7 +161,7 @@ def require_all_weights(net: Net) -> None:
         BadInput: names the first of them.
     """
     if running := running_statistics(net.extractor):
-        raise BadInput(
+        raise InputError(
             "Expected a network whose extractor is all weights, for a hypernetwork to generate, got the running "
             f"statistics {running[0]}; choose another --net."
         )

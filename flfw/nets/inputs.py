@@ -10,7 +10,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Inputs:
+class InputSpec:
     """Input space of a network: raw inputs in [0, 1] are normalised to network inputs ``(x - mean) / std``.
 
     Attributes:
@@ -24,14 +24,14 @@ class Inputs:
     std: Tensor
 
     @classmethod
-    def from_constants(cls, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> Inputs:
+    def from_constants(cls, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> InputSpec:
         """Make `Inputs` from one mean and one deviation per channel (images) or per feature (rows)."""
         broadcast = (len(mean),) + (1,) * (len(shape) - 1)
         return cls(shape, torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast))
 
-    def to(self, device: torch.device) -> Inputs:
+    def to(self, device: torch.device) -> InputSpec:
         """Return a copy with the constants on another device."""
-        return Inputs(self.shape, self.mean.to(device), self.std.to(device))
+        return InputSpec(self.shape, self.mean.to(device), self.std.to(device))
 
     def normalise(self, x: Tensor) -> Tensor:
         """Normalise raw inputs (B, ...) in [0, 1] to network inputs."""

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import initialising
 
 Tensors: TypeAlias = dict[str, Tensor]
@@ -152,7 +152,7 @@ def refuse_tied(model: nn.Module) -> None:
     for name, value in held.items():
         if isinstance(value, Tensor) and (first := names.setdefault(id(value), name)) != name:
             kind = type(model).__name__
-            raise BadInput(
+            raise InputError(
                 f"Expected a tensor of its own for each name of {kind}, got {first} and {name}, which are the same "
                 "(tied weights); give each layer its own."
             )
@@ -242,4 +242,6 @@ def refuse_untold_types(model: nn.Module) -> None:
         kind = value.dtype if isinstance(value, Tensor) else None
         if kind is not None and (kind not in _NUMPYS if kind.is_floating_point else kind.is_complex):
             got = f"{name} of {str(kind).removeprefix('torch.')}"
-            raise BadInput(f"Expected a network of float16, float32, float64 or whole numbers, got {got}; convert it.")
+            raise InputError(
+                f"Expected a network of float16, float32, float64 or whole numbers, got {got}; convert it."
+            )

@@ -19,7 +19,7 @@ class ImposedModule(nn.Module, ABC):
     """Base of the modules that a malicious server puts into a network; an honest network has none."""
 
 
-class Tampering(ABC):
+class ModelModification(ABC):
     """Change of a network by a malicious server, which an attack needs.
 
     Both sides build the network with the change, so a client of the server's choice must run the server's code, or

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.backbones.adapters import Adapted, AdapterSettings, insert
 from flfw.nets.backbones.architectures import Architecture
 from flfw.nets.backbones.features import FeatureCache
@@ -133,7 +133,7 @@ def require_weights(architecture: Architecture, sha256: str) -> None:
     """
     if sha256 not in ("", mine := weights_digest(architecture)):
         wanted = f"weights of net={architecture.name} with the SHA-256 {sha256}"
-        raise BadInput(f"Expected {wanted}, got {mine}; name the run's own file by --weights.")
+        raise InputError(f"Expected {wanted}, got {mine}; name the run's own file by --weights.")
 
 
 def _body(architecture: Architecture, tuning: Tuning) -> nn.Module:

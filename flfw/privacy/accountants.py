@@ -24,9 +24,9 @@ from typing import Any, Literal, TypeAlias, final, get_args
 
 import numpy as np
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.privacy.allocation import ALLOCATED, allocated_epsilon, merged
-from flfw.privacy.mechanism import Mechanisms, Phase, phases
+from flfw.privacy.mechanism import GaussianEvent, Mechanisms, gaussian_events
 
 Accountant: TypeAlias = Literal["prv", "rdp", "moments"]
 
@@ -41,7 +41,7 @@ _ERROR, _ERROR_MOST, _ERROR_SHARE = 0.01, 0.08, 0.005  # error of a PRV: Opacus'
 
 @final
 @dataclass(frozen=True)
-class Accounted:
+class AccountedEpsilon:
     """An epsilon and the accountant that computed it.
 
     Attributes:
@@ -56,7 +56,7 @@ class Accounted:
     notes: tuple[str, ...] = ()
 
 
-def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv") -> Accounted:
+def compute_epsilon(parts: Sequence[GaussianEvent], delta: float, accountant: Accountant = "prv") -> AccountedEpsilon:
     """Compute the epsilon of composed phases.
 
     Args:
@@ -74,12 +74,12 @@ def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv"
     )
     used = [part for part in parts if part.steps > 0]
     if not used:
-        return Accounted(0.0, "none")
-    if min(part.multiplier for part in used) == 0:
-        return Accounted(inf, "none", ("There is no noise on what is bounded, so no epsilon holds.",))
-    if min(part.multiplier for part in used) < LEAST:
+        return AccountedEpsilon(0.0, "none")
+    if min(part.noise_multiplier for part in used) == 0:
+        return AccountedEpsilon(inf, "none", ("There is no noise on what is bounded, so no epsilon holds.",))
+    if min(part.noise_multiplier for part in used) < LEAST:
         little = f"The noise is less than {LEAST:g} of what one unit can change: an epsilon that large is not computed."
-        return Accounted(inf, "none", (little,))
+        return AccountedEpsilon(inf, "none", (little,))
     composed = tuple(
         (z, q, steps) for (z, q, _), steps in merged([replace(part, bins=1) for part in used], LARGEST).items()
     )
@@ -88,7 +88,7 @@ def account(parts: Sequence[Phase], delta: float, accountant: Accountant = "prv"
     if min(part.bins for part in used) < 2 or not isfinite(without.epsilon) or without.epsilon == 0:
         return without
     allocated = allocated_epsilon([(z, t, n) for (z, _, t), n in merged(used, LARGEST).items()], delta, without.epsilon)
-    return Accounted(allocated, "pld", (ALLOCATED,)) if allocated < without.epsilon else without
+    return AccountedEpsilon(allocated, "pld", (ALLOCATED,)) if allocated < without.epsilon else without
 
 
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:
@@ -99,7 +99,7 @@ def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv")
     >>> round(epsilon(Mechanism(noise_multiplier=6.0, steps=100), delta=1e-5), 2)
     8.0
     """
-    return account(phases(mechanism), delta, accountant).epsilon
+    return compute_epsilon(gaussian_events(mechanism), delta, accountant).epsilon
 
 
 Composed: TypeAlias = tuple[tuple[float, float, int], ...]  # multiplier, rate, steps; no pair of the first two twice
@@ -112,7 +112,7 @@ def _opacus() -> tuple[Any, Any, Any]:
         from opacus.accountants import PRVAccountant, RDPAccountant
         from opacus.accountants.analysis import rdp
     except ImportError as error:
-        raise BadInput("Expected the package opacus, got none: pip install opacus.") from error
+        raise InputError("Expected the package opacus, got none: pip install opacus.") from error
     return rdp, PRVAccountant, RDPAccountant
 
 
@@ -130,10 +130,10 @@ def _divergences(composed: Composed, orders: Sequence[float]) -> np.ndarray:
     return np.array([sum(steps * renyi_divergence(z, q, order) for z, q, steps in composed) for order in orders])
 
 
-def _moments(composed: Composed, delta: float) -> Accounted:
+def _moments(composed: Composed, delta: float) -> AccountedEpsilon:
     orders = np.array(_MOMENTS_ORDERS)
     epsilons = _divergences(composed, _MOMENTS_ORDERS) + log(1 / delta) / (orders - 1)
-    return Accounted(float(epsilons.min()), "moments", _at_the_end(int(epsilons.argmin()), len(orders)))
+    return AccountedEpsilon(float(epsilons.min()), "moments", _at_the_end(int(epsilons.argmin()), len(orders)))
 
 
 @cache
@@ -141,15 +141,15 @@ def _orders() -> tuple[float, ...]:
     return (*_FEW, *map(float, (*_opacus()[2].DEFAULT_ALPHAS, *_MANY)))
 
 
-def _rdp(composed: Composed, delta: float) -> Accounted:
+def _rdp(composed: Composed, delta: float) -> AccountedEpsilon:
     module, orders = _opacus()[0], _orders()
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Optimal order is the", UserWarning)  # a note says it instead
         divergences = _that_matter(composed, orders, delta)
         smallest, best = module.get_privacy_spent(orders=list(orders), rdp=divergences, delta=delta)
     if not isfinite(smallest):
-        return Accounted(inf, "rdp", ("No order has a finite divergence.",))
-    return Accounted(max(0.0, float(smallest)), "rdp", _at_the_end(orders.index(float(best)), len(orders)))
+        return AccountedEpsilon(inf, "rdp", ("No order has a finite divergence.",))
+    return AccountedEpsilon(max(0.0, float(smallest)), "rdp", _at_the_end(orders.index(float(best)), len(orders)))
 
 
 def _that_matter(composed: Composed, orders: Sequence[float], delta: float) -> np.ndarray:
@@ -193,9 +193,9 @@ def _at_the_end(place: int, count: int) -> tuple[str, ...]:
     return (f"The accountant's best order is the {end} it has: epsilon holds, but is larger than it need be.",)
 
 
-def _prv(composed: Composed, delta: float) -> Accounted:
+def _prv(composed: Composed, delta: float) -> AccountedEpsilon:
     if all(q == 1 for _, q, _ in composed):
-        return Accounted(_gaussian(sqrt(sum(steps / z**2 for z, _, steps in composed)), delta), "exact")
+        return AccountedEpsilon(_gaussian(sqrt(sum(steps / z**2 for z, _, steps in composed)), delta), "exact")
     rough = _rdp(composed, delta)
     # Opacus spans the loss from -L to L, with a mesh that narrows as the root of the steps.
     reach = _rdp(composed, delta / 4000).epsilon + 3
@@ -213,7 +213,7 @@ def _prv(composed: Composed, delta: float) -> Accounted:
         try:
             bound = _prv_epsilon(composed, delta, error)
             if bound <= rough.epsilon:
-                return Accounted(bound, "prv", _coarser(error))
+                return AccountedEpsilon(bound, "prv", _coarser(error))
             why = f"its bound of {bound:.3g}, which includes an error of {error:g}, is the larger one"
         except (RuntimeError, ValueError, ArithmeticError, Warning) as failure:
             why = f"it failed ({' '.join(str(failure).split())[:80].rstrip('.')})"

@@ -17,8 +17,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
-from flfw.errors import BadInput
-from flfw.privacy.mechanism import Phase
+from flfw.errors import InputError
+from flfw.privacy.mechanism import GaussianEvent
 
 ALLOCATED = (
     "Passes in which each example chooses a step are counted by PLD_accounting, whichever accountant is asked for."
@@ -29,11 +29,11 @@ _FINEST, _COARSEST, _SHARE = 1e-4, 0.05, 1e-3  # mesh of the losses: limits, and
 _FAR = 0.2  # share of the expected epsilon: below it, the mesh was far too coarse
 
 
-def merged(parts: Sequence[Phase], largest: float) -> dict[tuple[float, float, int], int]:
+def merged(parts: Sequence[GaussianEvent], largest: float) -> dict[tuple[float, float, int], int]:
     """Count the steps for each multiplier, at most ``largest``, rate and number of bins."""
     counts: dict[tuple[float, float, int], int] = {}
     for part in parts:
-        key = min(part.multiplier, largest), part.rate, part.bins
+        key = min(part.noise_multiplier, largest), part.sampling_rate, part.bins
         counts[key] = counts.get(key, 0) + part.steps
     return counts
 
@@ -82,4 +82,4 @@ def _package() -> Any:
     try:
         return import_module("PLD_accounting")
     except ImportError as error:
-        raise BadInput("Expected the package PLD_accounting, got none: pip install PLD_accounting.") from error
+        raise InputError("Expected the package PLD_accounting, got none: pip install PLD_accounting.") from error

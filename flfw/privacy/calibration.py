@@ -8,8 +8,8 @@ from functools import partial
 from math import inf, isfinite, log
 
 from flfw.errors import require
-from flfw.privacy.accountants import LARGEST, Accountant, Accounted, account
-from flfw.privacy.mechanism import Mechanism, Mechanisms, phases
+from flfw.privacy.accountants import LARGEST, Accountant, AccountedEpsilon, compute_epsilon
+from flfw.privacy.mechanism import Mechanism, Mechanisms, gaussian_events
 
 _GOAL = 1e-3  # noise_for ends at most this far below its target
 
@@ -20,7 +20,7 @@ def noise_for(
     delta: float,
     accountant: Accountant = "prv",
     beside: Sequence[Mechanism] = (),
-) -> tuple[float, Accounted]:
+) -> tuple[float, AccountedEpsilon]:
     """Return the smallest noise multiplier for a target, and its epsilon, at most 0.001 below the target.
 
     Args:
@@ -38,10 +38,12 @@ def noise_for(
     for part in mechanisms:
         require(part.clip < inf, "clip < inf", clip=part.clip)
         require(part.steps >= 1, "steps >= 1", steps=part.steps)
-        require(part.participations != 0, "participations >= 1", participations=part.participations)
+        require(part.max_participations != 0, "participations >= 1", participations=part.max_participations)
 
-    def spent(sigma: float, by: Accountant) -> Accounted:
-        return account(phases([*(replace(part, noise_multiplier=sigma) for part in mechanisms), *beside]), delta, by)
+    def spent(sigma: float, by: Accountant) -> AccountedEpsilon:
+        return compute_epsilon(
+            gaussian_events([*(replace(part, noise_multiplier=sigma) for part in mechanisms), *beside]), delta, by
+        )
 
     if accountant != "prv" or target_epsilon < 0.05:  # the error of PRV is then a large share of its epsilon
         return _bisected(target_epsilon, partial(spent, by=accountant), 1.0, 2.0)
@@ -50,8 +52,8 @@ def noise_for(
 
 
 def _bisected(
-    target: float, spent: Callable[[float], Accounted], start: float, factor: float
-) -> tuple[float, Accounted]:
+    target: float, spent: Callable[[float], AccountedEpsilon], start: float, factor: float
+) -> tuple[float, AccountedEpsilon]:
     """Search by bisection for the least sufficient noise; two of three tries are interpolated by a power law."""
     high, enough = start, spent(start)
     while enough.epsilon > target:
@@ -95,12 +97,12 @@ def steps_within(
     """
     require(0 < budget < inf, "0 < budget < inf", budget=budget)
     require(one.steps >= 1, "steps >= 1", steps=one.steps)
-    require(one.participations != 0, "participations >= 1", participations=one.participations)
-    before, again = phases(spent) if spent else (), one.phase()
+    require(one.max_participations != 0, "participations >= 1", participations=one.max_participations)
+    before, again = gaussian_events(spent) if spent else (), one.phase()
 
     def keeps(times: int) -> bool:
         repeated = replace(again, steps=times * again.steps)
-        return account((*before, repeated), delta, accountant).epsilon <= budget
+        return compute_epsilon((*before, repeated), delta, accountant).epsilon <= budget
 
     low = steps_within(budget, one, delta, "rdp", spent) if accountant == "prv" else 0
     low = low if low and keeps(low) else 0

@@ -211,7 +211,7 @@ def _of_the_run(mechanisms: Sequence[Mechanism]) -> list[str]:
     """Describe clipping, noise and sampling in sentences, for each mechanism and in total."""
     sentences = [sentence for part in mechanisms for sentence in _of_a_mechanism(part)]
     steps = sum(part.steps for part in mechanisms)
-    sigmas = [part.noise_multiplier / sqrt(part.shares) for part in mechanisms]
+    sigmas = [part.noise_multiplier / sqrt(part.noise_divisor) for part in mechanisms]
     rates = [part.sampling_rate for part in mechanisms]
     noise = f"Gaussian noise of {_span(sigmas)} times the bound is added"
     by = (
@@ -228,10 +228,10 @@ def _of_the_run(mechanisms: Sequence[Mechanism]) -> list[str]:
 
 def _of_the_sums(mechanisms: Sequence[Mechanism]) -> list[str]:
     """Describe the noise that adds up in a sum; nothing where each client's noise counts by itself."""
-    summed = [part.summed for part in mechanisms]
-    if max(part.summed + part.colluding for part in mechanisms) == 1:
+    summed = [part.min_summed_updates for part in mechanisms]
+    if max(part.min_summed_updates + part.colluding for part in mechanisms) == 1:
         return []
-    noises = [part.noise_multiplier * sqrt(part.summed / part.shares) for part in mechanisms]
+    noises = [part.noise_multiplier * sqrt(part.min_summed_updates / part.noise_divisor) for part in mechanisms]
     return [
         f"A sum has the noise of {_span(summed)} client{'s' * (max(summed) > 1)} or more in it, also where clients drop"
         f" out, and nobody takes it off: together {_span(noises)} times the bound. Clients that add none, or that work"
@@ -261,12 +261,12 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
     if part.moving:
         sentences.append("That is the first bound; it then follows a count, with noise, of the updates within it.")
         sentences.append("The noise on the updates is so much larger that both together protect as the stated one.")
-    if part.draws == "example":
+    if part.noise_per == "example":
         sentences.append(f"Noise is drawn {part.batch} times in each step, also where a batch holds fewer examples.")
-    if part.bins and part.hidden:
+    if part.bins and part.secret_sampling:
         sentences.append(
             f"Each example takes part in one of the {part.bins} or more steps of a pass, by a uniform choice of its own"
-            f" that the adversary never learns, and in {part.participations} passes at most."
+            f" that the adversary never learns, and in {part.max_participations} passes at most."
         )
     elif part.amplified:
         sentences.append(
@@ -275,7 +275,7 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
     else:
         why = "the adversary may know who is drawn" if part.poisson else "they are not drawn by independent coins"
         why = "who is not drawn adds no noise either" if part.poisson and noisy_clients else why
-        taken = part.steps if part.participations is None else part.participations
+        taken = part.steps if part.max_participations is None else part.max_participations
         sentences.append(f"Samples give no credit, for {why}.")
         sentences.append(f"One {part.clipped} takes part in at most {taken} of {part.steps} steps.")
     if part.bands > 1:
@@ -284,6 +284,6 @@ def _of_a_mechanism(part: Mechanism) -> list[str]:
             f" the steps of one {part.clipped} are at least {part.bands} apart, so that no such sum holds it twice. The"
             f" last {part.bands - 1} of them lie without noise in the server's checkpoint, which it keeps to itself."
         )
-    if part.replication > 1:
-        sentences.append(f"No example is held by more than {part.replication} clients; all of them are counted.")
+    if part.max_copies > 1:
+        sentences.append(f"No example is held by more than {part.max_copies} clients; all of them are counted.")
     return sentences

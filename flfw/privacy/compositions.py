@@ -31,8 +31,8 @@ from typing import Any
 import numpy as np
 
 from flfw.errors import require
-from flfw.privacy.accountants import account
-from flfw.privacy.mechanism import Phase
+from flfw.privacy.accountants import compute_epsilon
+from flfw.privacy.mechanism import GaussianEvent
 
 _LARGEST = 700.0  # largest x for which exp(x) does not overflow
 _LEAST_DELTA = 1e-300  # below it the exact formula of a step underflows
@@ -41,7 +41,7 @@ _WIDTH = 20.0  # half of the summed range of a binomial variable, in roots of it
 _ROUNDING = 1e-9  # share of a delta that covers the rounding errors of its sum
 
 
-def basic(part: Phase, delta: float) -> float:
+def basic(part: GaussianEvent, delta: float) -> float:
     """Compute epsilon by basic composition: the sum of the epsilons, and of the deltas, of the steps.
 
         epsilon = k e(d),    d = delta / k
@@ -55,7 +55,7 @@ def basic(part: Phase, delta: float) -> float:
     return part.steps * step_epsilon(part, delta / part.steps) if part.steps else 0.0
 
 
-def advanced(part: Phase, delta: float) -> float:
+def advanced(part: GaussianEvent, delta: float) -> float:
     """Compute epsilon by advanced composition.
 
         epsilon = e sqrt(2 k log(1 / s)) + k e (exp(e) - 1),    e = e(d),    k d + s = delta
@@ -77,7 +77,7 @@ def advanced(part: Phase, delta: float) -> float:
     return _least(bound)
 
 
-def optimal(part: Phase, delta: float) -> float:
+def optimal(part: GaussianEvent, delta: float) -> float:
     """Compute epsilon by optimal composition, see `randomised_responses`.
 
         epsilon = the epsilon of k randomised responses of e(d) at delta s,    (1 - d)^k (1 - s) = 1 - delta
@@ -97,7 +97,7 @@ def optimal(part: Phase, delta: float) -> float:
     return min(bound(0.0, 1.0), _least(bound))
 
 
-def concentrated(part: Phase, delta: float) -> float:
+def concentrated(part: GaussianEvent, delta: float) -> float:
     """Compute epsilon by zCDP: each Gaussian step has rho = 1 / (2 sigma^2), and the rhos add up.
 
         epsilon = rho + 2 sqrt(rho log(1 / delta)),    rho = k / (2 sigma^2)
@@ -108,9 +108,9 @@ def concentrated(part: Phase, delta: float) -> float:
     size and the exchange of one unit, which is another claim; it is not computed here.
     """
     _require_ranges(part, delta)
-    if part.steps == 0 or part.multiplier == 0:
+    if part.steps == 0 or part.noise_multiplier == 0:
         return inf if part.steps else 0.0
-    rho = part.steps / 2 / part.multiplier / part.multiplier
+    rho = part.steps / 2 / part.noise_multiplier / part.noise_multiplier
     return rho + 2 * sqrt(rho) * sqrt(-log(delta))
 
 
@@ -134,7 +134,7 @@ def amplified(epsilon: float, rate: float) -> float:
     return epsilon + log(rate + (1 - rate) * exp(-epsilon))
 
 
-def step_epsilon(part: Phase, delta: float) -> float:
+def step_epsilon(part: GaussianEvent, delta: float) -> float:
     """Compute the epsilon of one of the steps: exact for a Gaussian step at delta / q, then amplified.
 
     Args:
@@ -146,12 +146,12 @@ def step_epsilon(part: Phase, delta: float) -> float:
     """
     require(delta >= 0, "delta >= 0", delta=delta)
     _require_phase(part)
-    whole = delta / part.rate
+    whole = delta / part.sampling_rate
     if whole >= 1:
         return 0.0  # a unit that is drawn with probability q changes no probability by more than q
     if whole < _LEAST_DELTA:
         return inf
-    return amplified(account([Phase(part.multiplier, 1.0, 1)], whole).epsilon, part.rate)
+    return amplified(compute_epsilon([GaussianEvent(part.noise_multiplier, 1.0, 1)], whole).epsilon, part.sampling_rate)
 
 
 def randomised_responses(epsilon: float, steps: int, delta: float) -> float:
@@ -219,12 +219,12 @@ def _least(bound: Callable[[float, float], float]) -> float:
     return min(values.values())
 
 
-def _require_phase(part: Phase) -> None:
-    require(0 <= part.multiplier < inf, "0 <= multiplier < inf", multiplier=part.multiplier)
-    require(0 < part.rate <= 1, "0 < rate <= 1", rate=part.rate)
+def _require_phase(part: GaussianEvent) -> None:
+    require(0 <= part.noise_multiplier < inf, "0 <= multiplier < inf", multiplier=part.noise_multiplier)
+    require(0 < part.sampling_rate <= 1, "0 < rate <= 1", rate=part.sampling_rate)
     require(isinstance(part.steps, int) and part.steps >= 0, "a whole number steps >= 0", steps=part.steps)
 
 
-def _require_ranges(part: Phase, delta: float) -> None:
+def _require_ranges(part: GaussianEvent, delta: float) -> None:
     _require_phase(part)
     require(0 < delta < 1, "0 < delta < 1", delta=delta)

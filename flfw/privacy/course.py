@@ -10,7 +10,7 @@ from typing import final
 
 @final
 @dataclass(frozen=True)
-class Course:
+class RunSchedule:
     """Participation and data of the clients in a run.
 
     Attributes:
@@ -31,30 +31,30 @@ class Course:
     """
 
     rounds: int
-    participations: int
+    max_participations: int
     clients: int
-    cohort: int
+    cohort_size: int
     poisson: bool
-    fewest: int
-    most: int
-    batch: int
+    min_examples: int
+    max_examples: int
+    batch_size: int
     epochs: int
-    replication: int
+    max_copies: int
     tensors: Mapping[str, int]
-    summed: int = 1
+    min_summed_updates: int = 1
     colluding: int = 0
 
     @property
     def local_steps(self) -> int:
         """L, local steps in a round of the client with the most examples."""
-        return self.epochs * ceil(self.most / self.batch)
+        return self.epochs * ceil(self.max_examples / self.batch_size)
 
     @property
     def example_rate(self) -> float:
         """Probability that a Poisson batch of the client with the fewest examples holds a given example."""
-        return min(1.0, self.batch / self.fewest)
+        return min(1.0, self.batch_size / self.min_examples)
 
     @property
     def client_rate(self) -> float:
         """Share of the clients that take part in a round."""
-        return self.cohort / self.clients
+        return self.cohort_size / self.clients

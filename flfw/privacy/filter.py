@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf, log
 
-from flfw.privacy.accountants import LARGEST, LEAST, account, renyi_divergence
-from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.accountants import LARGEST, LEAST, compute_epsilon, renyi_divergence
+from flfw.privacy.mechanism import GaussianEvent, Mechanism
 
 _SHARES = (1.0, 0.8, 0.65, 0.5)  # of the best order without sampling; with it, higher orders diverge
 _ORDERS = (*(1 + step / 10 for step in range(1, 100)), *map(float, range(11, 64)), *map(float, range(64, 1025, 32)))
@@ -35,7 +35,9 @@ def spent(units: Sequence[tuple[Mechanism, int]], limit: float, delta: float) ->
         delta: probability in (0, 1) with which it may fail.
     """
     half = delta / 2
-    plain = account([mechanism.phase(copies, amplified=False) for mechanism, copies in units], half, "prv").epsilon
+    plain = compute_epsilon(
+        [mechanism.phase(copies, amplified=False) for mechanism, copies in units], half, "prv"
+    ).epsilon
     if not any(mechanism.amplified for mechanism, _ in units):
         return plain
     parts, share = [mechanism.phase(copies) for mechanism, copies in units], half / len(_SHARES)
@@ -52,15 +54,17 @@ def order(limit: float, delta: float) -> float:
     return max(_ORDERS, key=lambda alpha: (limit - _offset(alpha, delta)) / alpha)
 
 
-def renyi(parts: Sequence[Phase], alpha: float) -> float:
+def renyi(parts: Sequence[GaussianEvent], alpha: float) -> float:
     """Compute the Renyi divergence of composed phases at one order > 1; inf: there is no bound."""
     used = [part for part in parts if part.steps]
-    if any(part.multiplier < LEAST for part in used):
+    if any(part.noise_multiplier < LEAST for part in used):
         return inf
-    return sum(part.steps * renyi_divergence(min(part.multiplier, LARGEST), part.rate, alpha) for part in used)
+    return sum(
+        part.steps * renyi_divergence(min(part.noise_multiplier, LARGEST), part.sampling_rate, alpha) for part in used
+    )
 
 
-def _at_order(parts: Sequence[Phase], alpha: float, delta: float) -> float:
+def _at_order(parts: Sequence[GaussianEvent], alpha: float, delta: float) -> float:
     divergence = renyi(parts, alpha)
     return inf if divergence == inf else max(0.0, divergence + _offset(alpha, delta))
 

@@ -12,13 +12,13 @@ from dataclasses import replace
 from functools import partial
 from math import exp, expm1, inf, isinf, log
 
-from flfw.privacy.accountants import Accountant, Accounted, account
-from flfw.privacy.mechanism import Mechanism, Phase, phases
+from flfw.privacy.accountants import Accountant, AccountedEpsilon, compute_epsilon
+from flfw.privacy.mechanism import GaussianEvent, Mechanism, gaussian_events
 
 
 def accounted(
     mechanisms: Sequence[Mechanism], unit: str, delta: float, accountant: Accountant, examples: int
-) -> tuple[Accounted, tuple[str, ...]]:
+) -> tuple[AccountedEpsilon, tuple[str, ...]]:
     """Compute the epsilon of a unit, with sentences on how it was counted."""
     whole = f"Neighbours: one {unit} more or less, its places left empty. Exchanging one for another counts twice."
     clients = mechanisms[0].clipped == "client"
@@ -32,23 +32,25 @@ def accounted(
         whole = f"Neighbours: all data of one {unit} added, taken away or exchanged for others."
     copies = 1 if unit in (mechanisms[0].clipped, "example") else examples
     if copies == 1 and (not clients or unit == "client"):
-        return account(phases(mechanisms), delta, accountant), (whole,)
+        return compute_epsilon(gaussian_events(mechanisms), delta, accountant), (whole,)
     if clients:
         size, group = 2, f"Whole clients are clipped: one {unit} can exchange one update for another."
-        direct = account(phases(mechanisms, 2, amplified=False), delta, accountant)
+        direct = compute_epsilon(gaussian_events(mechanisms, 2, amplified=False), delta, accountant)
     else:
         size, group = copies, f"Single examples are clipped: the {copies} examples of one {unit} count as a group."
-        direct = account(phases(mechanisms, copies), delta, accountant)
+        direct = compute_epsilon(gaussian_events(mechanisms, copies), delta, accountant)
     options = [(direct, "It is taken to change every step that it takes part in as much as the whole group can.")]
     if any(part.amplified for part in mechanisms):
         if not clients:
             most, parts = _truncated(mechanisms, copies, delta)
             options.append((
-                _raised(account(parts, delta / 2, accountant), delta),
+                _raised(compute_epsilon(parts, delta / 2, accountant), delta),
                 f"No more than {most} of the group are drawn in one step; half of delta is set aside for the contrary.",
             ))  # fmt: skip
         # Many deltas are tried, so only the fast accountants are used.
-        one = partial(account, phases(mechanisms), accountant="moments" if accountant == "moments" else "rdp")
+        one = partial(
+            compute_epsilon, gaussian_events(mechanisms), accountant="moments" if accountant == "moments" else "rdp"
+        )
         grouped, inner = _group_privacy(one, size, delta)
         times = f"{size} times the epsilon of one {mechanisms[0].clipped} at delta {inner:.1e}"
         options.append((grouped, f"It is counted by group privacy: {times}, by the accountant {grouped.accountant}."))
@@ -56,11 +58,11 @@ def accounted(
     return best, (whole, group, *([] if isinf(best.epsilon) else [how]))
 
 
-def _raised(accounted: Accounted, by: float) -> Accounted:
+def _raised(accounted: AccountedEpsilon, by: float) -> AccountedEpsilon:
     return replace(accounted, epsilon=accounted.epsilon + by)
 
 
-def _truncated(mechanisms: Sequence[Mechanism], copies: int, delta: float) -> tuple[int, list[Phase]]:
+def _truncated(mechanisms: Sequence[Mechanism], copies: int, delta: float) -> tuple[int, list[GaussianEvent]]:
     """Return phases as if no step drew more than m of n copies; this fails with total probability at most delta / 2.
 
     Let each of T steps draw more than m with probability t <= delta / 2T. The truncated steps P' are within T t of the
@@ -77,7 +79,7 @@ def _truncated(mechanisms: Sequence[Mechanism], copies: int, delta: float) -> tu
     for part in mechanisms:
         phase = part.phase(copies)
         if part.amplified and total:
-            n = copies * (part.replication if part.noised_by == "server" else 1)
+            n = copies * (part.max_copies if part.noised_by == "server" else 1)
             allowed = delta / (2 * total)
             most = max(1, int(binom.isf(allowed, n, part.sampling_rate)))
             while most < n and binom.sf(most, n, part.sampling_rate) > allowed:
@@ -87,7 +89,7 @@ def _truncated(mechanisms: Sequence[Mechanism], copies: int, delta: float) -> tu
     return largest, parts
 
 
-def _group_privacy(one: Callable[[float], Accounted], size: int, delta: float) -> tuple[Accounted, float]:
+def _group_privacy(one: Callable[[float], AccountedEpsilon], size: int, delta: float) -> tuple[AccountedEpsilon, float]:
     """Return (size e, delta) and d, from (e, d) of one unit with d (1 + exp(e) + ... + exp((size - 1) e)) <= delta.
 
     Vadhan, The Complexity of Differential Privacy, 2017, lemma 2.2. It is inf if a smaller d only makes e larger.
@@ -102,4 +104,4 @@ def _group_privacy(one: Callable[[float], Accounted], size: int, delta: float) -
         if log(inner) + growth <= log(delta):
             return replace(single, epsilon=size * e), inner
         inner = 0.99 * exp(log(delta) - growth)
-    return Accounted(inf, "none"), inner
+    return AccountedEpsilon(inf, "none"), inner

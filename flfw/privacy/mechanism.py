@@ -26,7 +26,7 @@ Clipped: TypeAlias = Literal["example", "client"]
 
 @final
 @dataclass(frozen=True)
-class Phase:
+class GaussianEvent:
     """Equal steps of a subsampled Gaussian mechanism of sensitivity 1.
 
     Attributes:
@@ -37,8 +37,8 @@ class Phase:
             uniform choice that the adversary does not know. Whoever does not use it gives no credit for the choice.
     """
 
-    multiplier: float
-    rate: float
+    noise_multiplier: float
+    sampling_rate: float
     steps: int
     bins: int = 1
 
@@ -88,24 +88,24 @@ class Mechanism:
     clip: float = 1.0
     clipped: Clipped = "example"
     groups: int = 1
-    draws: Literal["batch", "example"] = "batch"
+    noise_per: Literal["batch", "example"] = "batch"
     batch: int = 0
     noised_by: Holder = "client"
     sampling_rate: float = 1.0
     poisson: bool = False
-    hidden: bool = False
-    participations: int | None = None
-    replication: int = 1
+    secret_sampling: bool = False
+    max_participations: int | None = None
+    max_copies: int = 1
     bands: int = 1
     bins: int = 0
     void: str = ""
-    shares: int = 1
-    summed: int = 1
+    noise_divisor: int = 1
+    min_summed_updates: int = 1
     colluding: int = 0
     moving: bool = False
 
     def __post_init__(self) -> None:
-        sigma, taken = self.noise_multiplier, self.participations
+        sigma, taken = self.noise_multiplier, self.max_participations
         require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
         require(self.clip > 0, "clip > 0", clip=self.clip)
         require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
@@ -120,13 +120,13 @@ class Mechanism:
             participations=taken,
         )
         require(self.clipped in ("example", "client"), "clipped=example or client", clipped=self.clipped)
-        require(self.draws in ("batch", "example"), "draws=batch or example", draws=self.draws)
+        require(self.noise_per in ("batch", "example"), "draws=batch or example", draws=self.noise_per)
         require(self.noised_by in ("client", "server"), "noised_by=client or server", noised_by=self.noised_by)
         passes = not self.bins or (self.clipped == "example" and not self.poisson and taken is not None)
         require(passes, "bins=0 unless examples choose among the steps of a known number of passes", bins=self.bins)
-        require(self.draws == "batch" or self.batch >= 1, "batch >= 1 with draws=example", batch=self.batch)
+        require(self.noise_per == "batch" or self.batch >= 1, "batch >= 1 with draws=example", batch=self.batch)
         alone = "shares=1 and summed=1 where clients do not add noise to their clipped updates"
-        parted = {"shares": self.shares, "summed": self.summed + self.colluding}
+        parted = {"shares": self.noise_divisor, "summed": self.min_summed_updates + self.colluding}
         require(self.is_distributed or set(parted.values()) == {1}, alone, **parted)
 
     @property
@@ -137,7 +137,7 @@ class Mechanism:
     @property
     def adds_up(self) -> bool:
         """True if there are more updates in a sum than copies of an example, which then may all be in one."""
-        return self.summed + self.colluding > self.replication
+        return self.min_summed_updates + self.colluding > self.max_copies
 
     @property
     def alone(self) -> Mechanism:
@@ -149,8 +149,8 @@ class Mechanism:
         """Multiplier z: deviation of the noise on a step's sum over the L2 sensitivity of one clipped unit."""
         if self.clip == inf:
             return 0.0
-        draws = self.summed * (self.batch if self.draws == "example" else 1)
-        return self.noise_multiplier * sqrt(draws) / sqrt(self.groups * self.shares)
+        draws = self.min_summed_updates * (self.batch if self.noise_per == "example" else 1)
+        return self.noise_multiplier * sqrt(draws) / sqrt(self.groups * self.noise_divisor)
 
     @property
     def amplified(self) -> bool:
@@ -159,9 +159,15 @@ class Mechanism:
         It does not if clients add their own noise: a client that is not drawn adds none, so the noise reveals the draw.
         Nor where noisy sums hold several rounds, for which no such count is here.
         """
-        return self.poisson and self.hidden and self.sampling_rate < 1 and not self.is_distributed and self.bands == 1
+        return (
+            self.poisson
+            and self.secret_sampling
+            and self.sampling_rate < 1
+            and not self.is_distributed
+            and self.bands == 1
+        )
 
-    def phase(self, copies: int = 1, amplified: bool = True) -> Phase:
+    def phase(self, copies: int = 1, amplified: bool = True) -> GaussianEvent:
         r"""Return the phase for a unit that counts several times in each client that holds it.
 
         Let n be the copies of a unit in one sum. Together they change it by at most n times the sensitivity.
@@ -197,24 +203,24 @@ class Mechanism:
         """
         require(copies >= 1, "copies >= 1", copies=copies)
         at_once = self.noised_by == "server" or self.adds_up
-        copied, runs = (self.replication, 1) if at_once else (1, self.replication)
-        multiplier = self.multiplier if at_once else self.multiplier / sqrt(self.summed + self.colluding)
+        copied, runs = (self.max_copies, 1) if at_once else (1, self.max_copies)
+        multiplier = self.multiplier if at_once else self.multiplier / sqrt(self.min_summed_updates + self.colluding)
         if self.amplified and amplified:
             n = copies * copied
             rate = self.sampling_rate if n == 1 else -expm1(n * log1p(-self.sampling_rate))
-            return Phase(multiplier / n, rate, self.steps * runs)
+            return GaussianEvent(multiplier / n, rate, self.steps * runs)
         fixed = self.batch if self.clipped == "example" and not self.poisson and not self.bins else 0
         most = min(copies, fixed) if fixed else copies
-        taken = self.steps if self.participations is None else self.participations
+        taken = self.steps if self.max_participations is None else self.max_participations
         together = min(self.steps, ceil(copies * taken / most))
-        chosen = self.bins if self.hidden and amplified and copies * copied == 1 else 0
-        return Phase(multiplier / (most * copied), 1.0, together * runs, max(1, chosen))
+        chosen = self.bins if self.secret_sampling and amplified and copies * copied == 1 else 0
+        return GaussianEvent(multiplier / (most * copied), 1.0, together * runs, max(1, chosen))
 
 
 Mechanisms: TypeAlias = Mechanism | Sequence[Mechanism]
 
 
-def phases(mechanisms: Mechanisms, copies: int = 1, amplified: bool = True) -> tuple[Phase, ...]:
+def gaussian_events(mechanisms: Mechanisms, copies: int = 1, amplified: bool = True) -> tuple[GaussianEvent, ...]:
     """Return the phases of one mechanism or of a sequence of mechanisms, see `Mechanism.phase`."""
     sequence = (mechanisms,) if isinstance(mechanisms, Mechanism) else tuple(mechanisms)
     require(len(sequence) > 0, "at least one mechanism", mechanisms=len(sequence))

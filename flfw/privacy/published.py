@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
-from flfw.privacy.accountants import Accountant, account
+from flfw.privacy.accountants import Accountant, compute_epsilon
 from flfw.privacy.claims import Unit
-from flfw.privacy.mechanism import Mechanism, phases
+from flfw.privacy.mechanism import Mechanism, gaussian_events
 
 
 @final
@@ -28,4 +28,4 @@ class Published:
 
     def epsilon(self, unit: Unit, delta: float) -> float:
         """Compute the epsilon that the paper would report for one of its units."""
-        return account(phases(self.units[unit]), delta, self.accountant).epsilon
+        return compute_epsilon(gaussian_events(self.units[unit]), delta, self.accountant).epsilon

@@ -7,7 +7,7 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import TypedDict
 
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 NAME = "environment"
 
@@ -39,7 +39,7 @@ def write_packages(folder: Path) -> PackageList:
         number += 1
         path = folder / f"{NAME}-{number}.txt"
     if not path.exists():
-        write_whole(path, text)
+        write_atomic(path, text)
     return {"file": path.name, "sha256": hashlib.sha256(text).hexdigest(), "count": len(lines)}
 
 

@@ -24,14 +24,14 @@ from flfw.provenance.outside import OutsideCode
 from flfw.provenance.packages import write_packages
 from flfw.provenance.revision import revision
 from flfw.storage.provenance import code_hash, requirements_hash
-from flfw.storage.sealed import sealed, write_whole
+from flfw.storage.sealed import sealed, write_atomic
 
 _FILE = "sittings.json"
 _ROUND = "round-"
 _SECRET, _HIDDEN = re.compile("token|password|secret|key", re.IGNORECASE), "HIDDEN"
 
 
-def sitting(folder: Path, outside: Sequence[OutsideCode]) -> dict[str, Any]:
+def describe_session(folder: Path, outside: Sequence[OutsideCode]) -> dict[str, Any]:
     """Describe the sitting that begins now, and write the list of packages into the folder.
 
     Args:
@@ -89,7 +89,7 @@ def begin(folder: Path, outside: Sequence[OutsideCode]) -> None:
         BadInput: the file of earlier entries is damaged.
     """
     rounds = [int(stem.removeprefix(_ROUND)) for stem, _ in sealed(folder / "checkpoint", f"{_ROUND}*")]
-    entry = {"after_round": max(rounds, default=None), **sitting(folder, outside)}
+    entry = {"after_round": max(rounds, default=None), **describe_session(folder, outside)}
     _write(folder, [*_read(folder), entry])
 
 
@@ -108,4 +108,4 @@ def _read(folder: Path) -> list[dict[str, Any]]:
 
 
 def _write(folder: Path, entries: Sequence[dict[str, Any]]) -> None:
-    write_whole(folder / "checkpoint" / _FILE, json.dumps(entries, indent=1).encode(), 0o600)
+    write_atomic(folder / "checkpoint" / _FILE, json.dumps(entries, indent=1).encode(), 0o600)

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, final
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.records import RecordMap
 
@@ -35,7 +35,7 @@ def recorded(app: ServerApp, folder: Where, records: RecordMap | None = None, **
         BadInput: there is no app, or the folder is not absolute.
     """
     if not isinstance(app, ServerApp):
-        raise BadInput(f"Expected a ServerApp of Flower, got {type(app).__name__}; wrap the app of the server.")
+        raise InputError(f"Expected a ServerApp of Flower, got {type(app).__name__}; wrap the app of the server.")
     if not callable(folder):
         _absolute(folder)
     return RecordedApp(app, folder, {"records": records, **options})
@@ -72,5 +72,5 @@ class RecordedApp(ServerApp):
 def _absolute(folder: str | Path) -> Path:
     path = Path(folder).expanduser()
     if not path.is_absolute():
-        raise BadInput(f"Expected an absolute folder, got {folder}: Flower runs a copy of the app elsewhere.")
+        raise InputError(f"Expected an absolute folder, got {folder}: Flower runs a copy of the app elsewhere.")
     return path

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from flfw import __version__
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.net import Tensors
 from flfw.recording import format as tape
 from flfw.recording.format import MANIFEST, Line, exchange_id
@@ -100,7 +100,7 @@ def _rows(client_folder: Path) -> list[Line]:
         return []
     rows, damaged = read_manifest(client_folder)
     if damaged:
-        raise BadInput(f"Expected {client_folder / MANIFEST} as it was written: {damaged[0]} Restore it.")
+        raise InputError(f"Expected {client_folder / MANIFEST} as it was written: {damaged[0]} Restore it.")
     return [row for row in rows if is_exchange(row)]
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from flfw.formats.typed import Misfit, fit
+from flfw.formats.typed import SchemaMismatchError, fit
 from flfw.recording.prediction import MOST_PRODUCTS, Prediction, best
 
 _KEY = "compact"
@@ -83,7 +83,7 @@ def restored(data: bytes, size: int, received: Arrays) -> dict[str, np.ndarray]:
         stored = load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
         described = fit(json.loads(header["__metadata__"][_KEY]), list[_Coded])
-    except (SafetensorError, KeyError, ValueError, TypeError, Misfit) as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, SchemaMismatchError) as error:
         raise ValueError(f"no compact file: {error}") from error
     coded = {f"{_KEY}:{number}:": one for number, one in enumerate(described)}
     tensors = {name: value for name, value in stored.items() if not name.startswith(tuple(coded))} if coded else stored

@@ -49,7 +49,7 @@ _NAME = re.compile(
 )
 
 
-class Damaged(ValueError):
+class CorruptRecordingError(ValueError):
     """Error: a file of recordings cannot be used; the message names it and the reason, without a full stop."""
 
 
@@ -194,7 +194,7 @@ def read(
     """
     file, size = str(entry["file"]), int(entry["bytes"])
     if not _NAME.fullmatch(file) or not (folder / file).resolve().is_relative_to(folder.resolve()):
-        raise Damaged(f"{file} is no file of these recordings")
+        raise CorruptRecordingError(f"{file} is no file of these recordings")
     stored = _checked(folder, entry, compression)
     if compression == "compact":
         data = _plain(file, stored, entry, _floats(received or {}))
@@ -204,12 +204,12 @@ def read(
         tensors = dict(sorted(load(data).items()))  # safetensors gives them in another order each time
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     except (SafetensorError, KeyError, ValueError, TypeError, RuntimeError) as error:
-        raise Damaged(f"{file} is no safetensors file that can be read ({error})") from error
+        raise CorruptRecordingError(f"{file} is no safetensors file that can be read ({error})") from error
     written = (header.get("__metadata__") or {}).get("format")
     if written != str(FORMAT):
-        raise Damaged(f"{file} is in format {written}, not {FORMAT}")
+        raise CorruptRecordingError(f"{file} is in format {written}, not {FORMAT}")
     if not all(bool(torch.isfinite(value).all()) for value in tensors.values()):
-        raise Damaged(f"{file} holds NaN or infinity")
+        raise CorruptRecordingError(f"{file} holds NaN or infinity")
     return tensors
 
 
@@ -219,16 +219,18 @@ def _checked(folder: Path, entry: Mapping[str, Any], compression: str) -> bytes:
     most = size if compression == "none" else size + size // 1000 + _LONGEST_ADDITION
     try:
         if not (folder / file).is_file():
-            raise Damaged(f"{file} is not there")
+            raise CorruptRecordingError(f"{file} is not there")
         length = (folder / file).stat().st_size
         if length > most or (compression == "none" and length != size):
-            raise Damaged(f"{file} has {length} bytes, and was written with {size}")
+            raise CorruptRecordingError(f"{file} has {length} bytes, and was written with {size}")
         data = (folder / file).read_bytes()
     except OSError as error:
-        raise Damaged(f"{file} cannot be read ({error.strerror})") from error
+        raise CorruptRecordingError(f"{file} cannot be read ({error.strerror})") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != entry["sha256"]:
-        raise Damaged(f"{file} has SHA-256 {digest[:16]}..., and was written with {str(entry['sha256'])[:16]}...")
+        raise CorruptRecordingError(
+            f"{file} has SHA-256 {digest[:16]}..., and was written with {str(entry['sha256'])[:16]}..."
+        )
     return data
 
 
@@ -242,9 +244,9 @@ def _plain(file: str, stored: bytes, entry: Mapping[str, Any], received: Mapping
     try:
         plain = PlainTensors.of(restored(stored, int(entry["bytes"]), received))
     except ValueError as error:
-        raise Damaged(f"{file} cannot be brought back to what it was ({error})") from error
+        raise CorruptRecordingError(f"{file} cannot be brought back to what it was ({error})") from error
     if len(plain.data) != int(entry["bytes"]) or plain.sha256 != entry.get("plain_sha256"):
-        raise Damaged(f"{file} was brought back to other tensors than those that were written")
+        raise CorruptRecordingError(f"{file} was brought back to other tensors than those that were written")
     return plain.data
 
 
@@ -255,7 +257,7 @@ def _decompressed(file: str, data: bytes, size: int, compression: str) -> bytes:
     try:
         whole = stream.decompress(data, size + 1)  # the limit holds even for a file that decompresses to much more
     except zlib.error as error:
-        raise Damaged(f"{file} cannot be decompressed ({error})") from error
+        raise CorruptRecordingError(f"{file} cannot be decompressed ({error})") from error
     if len(whole) != size or not stream.eof:
-        raise Damaged(f"{file} does not decompress to the {size} bytes that were written")
+        raise CorruptRecordingError(f"{file} does not decompress to the {size} bytes that were written")
     return whole

@@ -26,8 +26,8 @@ from flwr.serverapp import Grid
 from safetensors import SafetensorError
 
 from flfw import __version__
-from flfw.errors import BadInput, require
-from flfw.messages.streaming import GridAround
+from flfw.errors import InputError, require
+from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import views
 from flfw.recording import format as tape
 from flfw.recording.manifest import HEAD, is_exchange, sealed, write_head
@@ -46,7 +46,7 @@ def carries_arrays(message: Message, reply: Message) -> bool:
 
 
 @final
-class RecordingGrid(GridAround):
+class RecordingGrid(GridWrapper):
     """Grid that forwards all messages to another Grid and records the selected exchanges, each reply once.
 
     Args:
@@ -83,7 +83,7 @@ class RecordingGrid(GridAround):
         self._compression, self._limit = compression, limit_bytes
         self._records, self._lock = records or RecordMap(), threading.Lock()
         if mark is None and not anew and (self._folder / tape.MANIFEST).exists():
-            raise BadInput(
+            raise InputError(
                 f"Expected a new folder for recordings, got {self._folder}, which holds some; choose another or "
                 "remove it."
             )
@@ -103,12 +103,12 @@ class RecordingGrid(GridAround):
             self._append({"format": tape.FORMAT, "flfw": __version__})
         elif rows[0].get("format") != tape.FORMAT:
             written = rows[0].get("format", "an older one")
-            raise BadInput(
+            raise InputError(
                 f"Expected recordings in format {tape.FORMAT}, got {written} in {self._folder}; start a new run."
             )
         exchanges = [row for row in rows if "sent_by_client" in row]
         if broken := [row for row in exchanges if not is_exchange(row)]:
-            raise BadInput(f"Expected whole lines of exchanges in {self._folder}, got {broken[0]}; start a new run.")
+            raise InputError(f"Expected whole lines of exchanges in {self._folder}, got {broken[0]}; start a new run.")
         self._received_files = {
             row["sent_to_client"]["plain_sha256"]: row["sent_to_client"]
             for row in exchanges

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.typed import from_json
 from flfw.recording.format import COMPRESSIONS, FORMAT, MANIFEST, Line
-from flfw.storage.sealed import read_checked, write_checked, write_whole
+from flfw.storage.sealed import read_checked, write_atomic, write_checked
 
 HEAD = "manifest.head"
 SIDES = ("sent_to_client", "sent_by_client")
@@ -49,7 +49,7 @@ def rewrite(folder: Path, rows: Sequence[Line]) -> None:
     """Replace the manifest of a folder in which nobody records; the first row is the header."""
     lines = [json.dumps(sealed(row, number)).encode() + b"\n" for number, row in enumerate(rows, start=1)]
     (folder / HEAD).unlink(missing_ok=True)  # a kill leaves a manifest without a head, and never one with another's
-    write_whole(folder / MANIFEST, b"".join(lines), 0o600)
+    write_atomic(folder / MANIFEST, b"".join(lines), 0o600)
     write_head(folder, len(rows))
 
 
@@ -65,16 +65,18 @@ def read_manifest(folder: Path) -> tuple[list[Line], list[str]]:
     """
     path = folder / MANIFEST
     if not path.exists():
-        raise BadInput(f"Expected recordings in {folder}, found no {MANIFEST}; run with --attack.")
+        raise InputError(f"Expected recordings in {folder}, found no {MANIFEST}; run with --attack.")
     try:
         counted, data = _whole(folder)
     except OSError as error:
-        raise BadInput(f"Expected recordings in {path}, got a file that cannot be read ({error.strerror}).") from error
+        raise InputError(
+            f"Expected recordings in {path}, got a file that cannot be read ({error.strerror})."
+        ) from error
     *lines, rest = data.split(b"\n")
     first = (_parsed(lines[0] if lines else rest)) or {}
     if first.get("format") != FORMAT:
         written = first.get("format", "an older one or none")
-        raise BadInput(f"Expected recordings in format {FORMAT}, got {written} in {path}; record them anew.")
+        raise InputError(f"Expected recordings in format {FORMAT}, got {written} in {path}; record them anew.")
     rows, damaged, numbered = _rows(lines, "seal" in first)
     if rest:
         number = len(lines) + 1
@@ -102,7 +104,7 @@ def _head(folder: Path) -> int | str | None:
         return from_json(read_checked(folder / HEAD), _LineCount, folder / HEAD)["lines"]
     except FileNotFoundError:
         return None
-    except BadInput:
+    except InputError:
         return f"{HEAD} is not as it was written: whether lines are missing at the end is not known."
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, final
 
 from flfw.adversary.observation import Observation, Vantage
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.factored_upload import Unfit, expand
 from flfw.nets.net import Tensors
-from flfw.recording.format import MANIFEST, Damaged, Line, exchange_id, read
+from flfw.recording.format import MANIFEST, CorruptRecordingError, Line, exchange_id, read
 from flfw.recording.manifest import SIDES, forgotten, is_exchange, read_manifest
 
 _Received = dict[tuple[str, str], Tensors]
@@ -141,7 +141,7 @@ class Recordings:
         """
         (seen,) = self.observations([exchange])
         if seen is None:
-            raise BadInput(f"Expected an intact recording in {self.folder}: {self.refused[-1]}")
+            raise InputError(f"Expected an intact recording in {self.folder}: {self.refused[-1]}")
         return seen
 
     def observations(self, exchanges: Sequence[str]) -> list[Observation | None]:
@@ -158,7 +158,7 @@ class Recordings:
         if self._last is None or self._last[0] != line["sent_to_client"]["sha256"]:
             try:
                 tensors = read(self.folder / line["place"], line["sent_to_client"], line["compression"])
-            except Damaged:  # it is in `refused`: the attack could not read it either
+            except CorruptRecordingError:  # it is in `refused`: the attack could not read it either
                 return None
             self._last = line["sent_to_client"]["sha256"], tensors
         held = self._last[1]
@@ -172,9 +172,9 @@ class Recordings:
     def _or_refused(self, line: Line | None, exchange: str, received: _Received) -> Observation | None:
         try:
             if line is None:
-                raise Damaged(f"{MANIFEST} does not name it")
+                raise CorruptRecordingError(f"{MANIFEST} does not name it")
             return self._read(line, received)
-        except Damaged as error:
+        except CorruptRecordingError as error:
             sentence = f"{exchange} was left out: {error}."
             self.refused = [*(earlier for earlier in self.refused if earlier != sentence), sentence]
             return None
@@ -190,7 +190,7 @@ class Recordings:
         try:  # an attacker at the server can expand factors as the server does
             sent = expand(sent, {name: value.numpy() for name, value in received[key].items()})
         except Unfit as error:
-            raise Damaged(f"the client {error}") from error
+            raise CorruptRecordingError(f"the client {error}") from error
         return Observation(
             vantage=Vantage.CLIENT_EXAMPLE if line["place"] else Vantage.SERVER,
             source="probe" if probe else "update",

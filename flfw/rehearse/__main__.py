@@ -86,7 +86,7 @@ def rehearse(command: RehearsalCommand) -> Path:
     from flfw.report.questions import membership_line
     from flfw.resolve import without_auto
     from flfw.runs import run
-    from flfw.storage.sealed import write_whole
+    from flfw.storage.sealed import write_atomic
 
     policy = Policy.read(command.policy) if command.policy else None
     if command.write_policy:
@@ -127,7 +127,7 @@ def rehearse(command: RehearsalCommand) -> Path:
         "limits": limits,
         "report": "report.html",
     }
-    write_whole(folder / "rehearsal.json", json.dumps(record, indent=1, allow_nan=False).encode())
+    write_atomic(folder / "rehearsal.json", json.dumps(record, indent=1, allow_nan=False).encode())
     nothing = [] if membership else [f"{experiment.method} sends nothing, so there was nothing to attack."]
     print("", *([table(tried), ""] if tried else nothing), sep="\n")
     print(*(f"{name}: {sentence}" for name, sentence in sentences.items()), *membership, *result["notes"], sep="\n")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from flfw.curves import LADDER
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
     require(most_steps >= 1, "most-steps >= 1", most_steps=most_steps)
     site = _at_one_site(_of_folder(asked))
     if not data.is_here(data.absolute(site.dataset), site.data_root):
-        raise BadInput(
+        raise InputError(
             f"Expected data that are on this machine, since a rehearsal downloads nothing, got dataset={site.dataset}; "
             "take --dataset folder:PATH, or get them first with python -m flfw.data.download NAME."
         )
@@ -165,7 +165,7 @@ def _most_images(experiment: Experiment, task: Task, asked: int) -> int:
     for images in range(asked, 1, -1):
         try:
             task.check_victims(replace(experiment, images=images))
-        except BadInput:
+        except InputError:
             continue
         return images
     task.check_victims(replace(experiment, images=1))

@@ -28,7 +28,7 @@ def breaches(policy: Policy, asked: Experiment, sends: Sequence[str]) -> list[st
     config = _as_asked_for(asked)
     if policy.run and asked.clients == 1:  # a rehearsal has one, and the federation has others
         config["clients"] = policy.run.allowed("clients")
-    refused = [policy.refuses_run(config) or ""]
+    refused = [policy.run_rejection(config) or ""]
     if policy.run:
         refused += [f"this site's policy pins the run, which has {one}" for one in policy.run.refusals(config)]
     kept = [name for name in sends if not matches(name, policy.uploads)]
@@ -74,18 +74,18 @@ def over_budget(policy: Policy, experiment: Experiment, examples: int) -> list[s
         examples: number of the site's training examples; its others are not known here, which matters for unit=client
             with private metrics alone.
     """
-    from flfw.dp.budget import OverBudget
+    from flfw.dp.budget import BudgetExceededError
     from flfw.dp.message_cost import TRAIN, cost, cost_of_metrics
     from flfw.dp.site_ledger import MessageEntry, rounds_within
     from flfw.resolve import resolve
 
     named = _as_asked_for(experiment)
-    if (budget := policy.budget) is None or replace(policy, run=None).refuses_run(named):
+    if (budget := policy.budget) is None or replace(policy, run=None).run_rejection(named):
         return []
     try:
         resolved = resolve(experiment)
         mechanism, metrics = cost(resolved, TRAIN, {}, examples), cost_of_metrics(resolved, TRAIN)
-    except OverBudget as error:
+    except BudgetExceededError as error:
         return [f"The policy refuses these settings: {error}."]
     entry = MessageEntry("", 0, TRAIN, experiment.method, mechanism, examples, metrics=metrics, held=examples)
     allowed = rounds_within(entry, budget, experiment.rounds)
@@ -138,7 +138,7 @@ def write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_m
     from flfw.deploy.policy import Policy
     from flfw.deploy.submit import bundle_hash
     from flfw.resolve import resolve, without_auto
-    from flfw.storage.sealed import write_whole
+    from flfw.storage.sealed import write_atomic
 
     asked = without_auto(asked)
     most = round(1.1 * largest_mb + 0.1, 3)
@@ -150,7 +150,7 @@ def write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_m
     pinned = replace(allowed, apps=(bundle_hash(),), uploads=uploads, largest_upload_mb=most, plugins=foreign, run=pins)
     if pinned.most_messages == inf and not pinned.record:
         pinned = replace(pinned, most_messages=2 * (asked.rounds + 1))  # each round, and the evaluation at the end
-    write_whole(path, pinned.text().encode())
+    write_atomic(path, pinned.text().encode())
     print(path)
 
 

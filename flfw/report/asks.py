@@ -31,7 +31,7 @@ _STRONGER = {
 
 @final
 @dataclass(frozen=True)
-class Ask:
+class Recommendation:
     """Question to the federation.
 
     Attributes:
@@ -43,9 +43,9 @@ class Ask:
     because: str
 
 
-def asks(
+def recommendations(
     settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any], scope: Scope
-) -> list[Ask]:
+) -> list[Recommendation]:
     """Return the questions of a run, the one that matters most first.
 
     Args:
@@ -69,28 +69,30 @@ def asks(
 
 def _protection(
     settings: Sequence[AuditEntry], row: Mapping[str, Any] | None, config: Mapping[str, Any]
-) -> Iterator[Ask]:
+) -> Iterator[Recommendation]:
     shown = _shown(settings)
     entry = shown.entry if shown else {}
     if entry.get("verdict") == "malicious server only" or config.get("tampered_by"):
         by = entry.get("tampered_by") or config.get("tampered_by")
-        yield Ask("How do clients notice a server that changes what they train?", f"Attack {by} did so in this run.")
+        yield Recommendation(
+            "How do clients notice a server that changes what they train?", f"Attack {by} did so in this run."
+        )
     leaking = [one for one in (entry, row or {}) if one.get("verdict") in POSITIVE]
     if leaking:
         hidden = leaking[0].get("hidden_by") or leaking[0].get("defence")
         if hidden in _NONE:
             question = "Which protection will be switched on, and does an audit with it find less?"
-            yield Ask(question, "Clients had no defence where this run found its leak (--defence).")
+            yield Recommendation(question, "Clients had no defence where this run found its leak (--defence).")
         else:
             question = f"What replaces or strengthens {_protector(hidden, config)}?"
-            yield Ask(question, "It was on where this run found its leak.")
+            yield Recommendation(question, "It was on where this run found its leak.")
     if config.get("defended") not in (None, "all") and config.get("defence") not in _NONE:
-        yield Ask("Will all clients defend themselves?", f"Here only these did: {config.get('defended')}.")
+        yield Recommendation("Will all clients defend themselves?", f"Here only these did: {config.get('defended')}.")
     defence, granted = config.get("defence"), [str(words) for words in entry.get("granted") or []]
     withheld = [words for words in granted if words.startswith(SEED_WITHHELD)]
     if defence not in _NONE and config.get("defence_draws") == "seed" and any(str(defence) in one for one in withheld):
         because = "Here the draws come from the seed, and a server that has it can repeat them."
-        yield Ask(f"Will {defence} draw in secret (--defence-draws secret)?", because)
+        yield Recommendation(f"Will {defence} draw in secret (--defence-draws secret)?", because)
 
 
 def _shown(settings: Sequence[AuditEntry]) -> AuditEntry | None:
@@ -105,24 +107,28 @@ def _protector(hidden: Any, config: Mapping[str, Any]) -> str:
 
 def _missing_tests(
     settings: Sequence[AuditEntry], row: Mapping[str, Any] | None, config: Mapping[str, Any]
-) -> Iterator[Ask]:
+) -> Iterator[Recommendation]:
     worst, _ = answers(settings)
     verdict = worst.entry.get("verdict") if worst else None
     if worst is None:
-        yield Ask("Will somebody try to recover data from what clients send?", "No such attack ran (--attack).")
+        yield Recommendation(
+            "Will somebody try to recover data from what clients send?", "No such attack ran (--attack)."
+        )
     elif verdict in ("inconclusive", "static only", "attack broken"):
         how = _STRONGER.get("static" if verdict == "static only" else worst.cause, "with a stronger attack (--attack)")
         if verdict == "static only" and config.get("adaptation") == "auto":  # this attack could not adapt
             how = "with an attack that can be told what hides the data (--attack)"
-        yield Ask(f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer: “{verdict}”.")
+        yield Recommendation(f"Can the test be repeated {how}?", f"Attack {worst.name} gave no answer: “{verdict}”.")
     if row is None:
-        yield Ask("Will it be tested who can be told to have taken part?", "It was not here (--attack membership).")
+        yield Recommendation(
+            "Will it be tested who can be told to have taken part?", "It was not here (--attack membership)."
+        )
     elif row["verdict"] not in ("leaks", "no leak found"):
         more = "with more pairs (--membership-pairs)" if row.get("cause") == "few" else "so that it gives an answer"
-        yield Ask(f"Can the test of who took part be repeated {more}?", "It was inconclusive here.")
+        yield Recommendation(f"Can the test of who took part be repeated {more}?", "It was inconclusive here.")
 
 
-def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator[Ask]:
+def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator[Recommendation]:
     shown = _shown(settings)
     batch, trained = number((shown.entry if shown else {}).get("batch")), number(config.get("batch_size"))
     if shown is not None and sees_sums(shown):  # the batch of a sum holds that of every client in it
@@ -131,7 +137,7 @@ def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator
     if shown is None or not probed or batch is None or trained is None or batch >= trained:
         return
     many = f"{batch:g} example{'' if batch == 1 else 's'}"
-    yield Ask(
+    yield Recommendation(
         f"May a client ever send what it computed from {'a single example' if batch == 1 else many}?",
         f"The attacked messages held {many}; a step of training here holds up to {trained:g} (--batch-size). "
         "A message of fewer examples is easier to attack.",
@@ -140,34 +146,38 @@ def _size(settings: Sequence[AuditEntry], config: Mapping[str, Any]) -> Iterator
 
 def _sums(
     settings: Sequence[AuditEntry], membership: Sequence[Mapping[str, Any]], result: Mapping[str, Any]
-) -> Iterator[Ask]:
+) -> Iterator[Recommendation]:
     config, peer = result.get("config") or {}, (result.get("sums") or {}).get("peer") or {}
     if peer.get("verdict") == "leaks":
-        yield Ask("How many clients take part in a round at the least?", "Here a round had too few to hide one.")
+        yield Recommendation(
+            "How many clients take part in a round at the least?", "Here a round had too few to hide one."
+        )
     summed = [one.entry for one in settings if sees_sums(one)]
     summed += [row for row in membership if row["vantage"] == AGGREGATE]
     needed = [number(entry.get("group_needed")) for entry in summed]
     known = [group for group in needed if group is not None]
     if known and len(known) == len(needed):
-        yield Ask(
+        yield Recommendation(
             f"Is it enforced that every sum goes over at least {max(known):g} clients?",
             "From sums over so many the attacks here reached nothing; a stronger attack may.",
         )
     elif summed and any(entry.get("verdict") in POSITIVE for entry in summed):
-        yield Ask("How many clients must a sum hold, so that nothing is told?", "Some sums of this run still leak.")
+        yield Recommendation(
+            "How many clients must a sum hold, so that nothing is told?", "Some sums of this run still leak."
+        )
     elif not summed and (settings or membership):
         clients = config.get("sample") or config.get("clients")
         over = f" A round had {clients} client{'' if clients == 1 else 's'}." if clients else ""
-        yield Ask(
+        yield Recommendation(
             "Will the server see sums alone (secure aggregation), and over how many clients?",
             f"Sums were not attacked here.{over}",
         )
 
 
-def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Iterator[Ask]:
+def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> Iterator[Recommendation]:
     exact = [line for line in privacy if line.get("counted") != "as published" and is_bound(line)]
     if not exact:
-        yield Ask(
+        yield Recommendation(
             "Is there a bound that holds for every attack (differential privacy), and for whom?",
             f"Method {config.get('method')} claims none in this run{'; Privacy says why' if privacy else ''}.",
         )
@@ -175,15 +185,17 @@ def _bound(privacy: Sequence[Mapping[str, Any]], config: Mapping[str, Any]) -> I
     line = exact[0]
     certainty = number(line.get("certainty"))
     if certainty is not None and certainty >= 0.9:
-        yield Ask(
+        yield Recommendation(
             "Which smaller ε (privacy bound) will be set?",
             f"ε at most {above(line.get('epsilon'))} lets an attacker be right {percent_above(certainty)} of the time.",
         )
     if any(one.get("noise") == "seed" for one in exact):
-        yield Ask("Will the noise be drawn in secret (noise_source=secure)?", "Here it can be taken off by its seed.")
+        yield Recommendation(
+            "Will the noise be drawn in secret (noise_source=secure)?", "Here it can be taken off by its seed."
+        )
     units = {str(one.get("unit")) for one in exact if (number(one.get("certainty")) or 0.0) < NOTHING}
     if units and not units & {"patient", "client"}:
-        yield Ask(
+        yield Recommendation(
             "Does one person have several examples?",
             f"The bound is for one {' or '.join(sorted(units))}, not a person.",
         )
@@ -195,24 +207,28 @@ def _people(
     result: Mapping[str, Any],
     config: Mapping[str, Any],
     scope: Scope,
-) -> Iterator[Ask]:
+) -> Iterator[Recommendation]:
     places = {str(one.entry.get("vantage")) for one in settings} | {str(row["vantage"]) for row in membership}
     dataset = str(config.get("dataset"))
     if not dataset.startswith(_OWN):
-        yield Ask("Was the same audit run on the federation’s own data?", f"This one used the data set {dataset}.")
+        yield Recommendation(
+            "Was the same audit run on the federation’s own data?", f"This one used the data set {dataset}."
+        )
     if OUTSIDER not in places:
-        yield Ask("Who will get the finished model?", "What it gives away was not tested (--vantage outsider).")
+        yield Recommendation(
+            "Who will get the finished model?", "What it gives away was not tested (--vantage outsider)."
+        )
     if result.get("rounds") and config.get("metrics") == "all":
-        yield Ask(
+        yield Recommendation(
             f"Must clients report losses and {'errors' if is_regression(result) else 'accuracies'}?",
             "Here they do, without noise (--metrics); such numbers come from their data.",
         )
 
 
-def _rounds(settings: Sequence[AuditEntry], config: Mapping[str, Any], scope: Scope) -> Iterator[Ask]:
+def _rounds(settings: Sequence[AuditEntry], config: Mapping[str, Any], scope: Scope) -> Iterator[Recommendation]:
     rounds = number(config.get("rounds"))
     if settings and rounds and len([turn for turn in scope.rounds if turn]) < rounds:
-        yield Ask(
+        yield Recommendation(
             "Will later rounds be audited, too, and again after every change of settings?",
             f"Attacked: {rounds_in_words(scope.rounds)}, of a run of {rounds:g} rounds.",
         )

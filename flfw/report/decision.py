@@ -39,7 +39,7 @@ _REPORTED = (
 _NO_PROOF = "Nothing follows from that: neither that the data are safe, nor that they leak."
 
 
-class Level(IntEnum):
+class Severity(IntEnum):
     """Seriousness of a verdict, the most serious first."""
 
     LEAKS = 0
@@ -51,7 +51,7 @@ class Level(IntEnum):
 
 @final
 @dataclass(frozen=True)
-class Tested:
+class LeakFinding:
     """Part of the verdict: a kind of leak.
 
     Attributes:
@@ -60,14 +60,14 @@ class Tested:
         meaning: what follows from it, in sentences.
     """
 
-    level: Level
+    level: Severity
     headline: str
     meaning: str = ""
 
 
 @final
 @dataclass(frozen=True)
-class Decision:
+class RunVerdict:
     """Verdict of a run.
 
     Attributes:
@@ -76,7 +76,7 @@ class Decision:
         meaning: what follows from it, and the other results, a paragraph each.
     """
 
-    level: Level
+    level: Severity
     headline: str
     meaning: tuple[str, ...]
 
@@ -86,7 +86,7 @@ def decision(
     membership: Sequence[Mapping[str, Any]],
     result: Mapping[str, Any],
     unit: str = "samples",
-) -> Decision:
+) -> RunVerdict:
     """Return the verdict of a run in plain words.
 
     Args:
@@ -97,55 +97,59 @@ def decision(
     """
     kinds = [recovery(settings, unit), presence(membership, unit), classes(result.get("inference") or [])]
     kinds.append(small_rounds(result.get("sums")))
-    tested = sorted((kind for kind in kinds if kind.level != Level.UNTESTED), key=lambda kind: kind.level)
+    tested = sorted((kind for kind in kinds if kind.level != Severity.UNTESTED), key=lambda kind: kind.level)
     reported = bool(result.get("rounds")) and (result.get("config") or {}).get("metrics") == "all"
     bounds = tuple(claims(result.get("privacy") or [], reported, "errors" if is_regression(result) else "accuracies"))
     if not tested:
         headline = "Not tested: no attack was run, so nothing is known about what leaks."
         useful = "A useful model is no sign that it keeps its data private."
-        return Decision(Level.UNTESTED, headline, (useful, *bounds))
+        return RunVerdict(Severity.UNTESTED, headline, (useful, *bounds))
     first, *others = tested
     meaning = [first.meaning, *(f"{other.headline} {other.meaning}".strip() for other in others)]
-    return Decision(first.level, first.headline, (*filter(None, meaning), *bounds))
+    return RunVerdict(first.level, first.headline, (*filter(None, meaning), *bounds))
 
 
-def recovery(settings: Sequence[AuditEntry], unit: str) -> Tested:
+def recovery(settings: Sequence[AuditEntry], unit: str) -> LeakFinding:
     """Return the result of the attacks that recover clients' data."""
     worst, elsewhere = answers(settings)
     shown = elsewhere or worst
     if shown is None:
-        return Tested(Level.UNTESTED, "")
+        return LeakFinding(Severity.UNTESTED, "")
     verdict, k, n, one = shown.entry.get("verdict"), shown.recovered, shown.total, ONE.get(unit, unit)
     got = f"{k or 'not one'} of {n} attacked training {unit} {'was' if k < 2 else 'were'} recovered"
     place = place_shown(shown)
     who = IN_PLACE.get(place, "the attacker")
     if verdict == "leaks" and shown.cause == "peer":
         headline = "The tested federation leaks: of two clients, each can compute what the other one sent."
-        return Tested(Level.LEAKS, headline, f"From it, {got}; another attack may recover more.")
+        return LeakFinding(Severity.LEAKS, headline, f"From it, {got}; another attack may recover more.")
     if verdict == "leaks":
         headline = f"The tested federation leaks: {got} {_where(shown, place)}."
         proof = f"The attacker is {who}. What was recovered is a fact: it was compared with the original."
-        return Tested(Level.LEAKS, headline, f"{proof} {_share(shown, unit)}A stronger attacker may recover more.")
+        return LeakFinding(
+            Severity.LEAKS, headline, f"{proof} {_share(shown, unit)}A stronger attacker may recover more."
+        )
     if verdict == "identifies":
         headline = f"The tested federation leaks in part: the true {one} can be told from similar ones, though {got}."
         whoever = f"The attacker is {who}. Whoever already has {unit}, one of which was trained on, can tell better "
-        return Tested(Level.LEAKS, headline, f"{whoever}than by guessing which one it was.")
+        return LeakFinding(Severity.LEAKS, headline, f"{whoever}than by guessing which one it was.")
     if verdict == "malicious server only":
         got += ", but true ones told from similar ones" if not k else ""
         headline = f"The tested federation leaks to a server that breaks the rules: {got}."
         by = "The server had changed the network that the clients train."
-        return Tested(Level.RULES_BROKEN, headline, f"{by} Nothing follows for a server that keeps to the rules.")
+        return LeakFinding(
+            Severity.RULES_BROKEN, headline, f"{by} Nothing follows for a server that keeps to the rules."
+        )
     if verdict == "no leak found":
         headline = f"No leak was found: {got}. That is no proof that there is none."
-        return Tested(Level.NOT_FOUND, headline, _found_none(shown, unit))
+        return LeakFinding(Severity.NOT_FOUND, headline, _found_none(shown, unit))
     reason = {
         "attack broken": "a check of the test itself failed",
         "static only": "no attack reckoned with all that hides the data",
     }.get(str(verdict), "the test gave no answer")
     headline = f"It is not known whether training {unit} can be recovered: {reason}."
     if verdict == "attack broken":
-        return Tested(Level.UNKNOWN, headline, f"The result is void. {_NO_PROOF}")
-    return Tested(Level.UNKNOWN, headline, f"{got[:1].upper()}{got[1:]} by this test. {_NO_PROOF}")
+        return LeakFinding(Severity.UNKNOWN, headline, f"The result is void. {_NO_PROOF}")
+    return LeakFinding(Severity.UNKNOWN, headline, f"{got[:1].upper()}{got[1:]} by this test. {_NO_PROOF}")
 
 
 def place_shown(setting: AuditEntry) -> str:
@@ -154,11 +158,11 @@ def place_shown(setting: AuditEntry) -> str:
     return AGGREGATE if vantage != PEER and sees_sums(setting) else vantage
 
 
-def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> Tested:
+def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> LeakFinding:
     """Return the result of the attacks on membership."""
     row = decisive(membership)
     if row is None:
-        return Tested(Level.UNTESTED, "")
+        return LeakFinding(Severity.UNTESTED, "")
     what = "patients" if row.get("unit") == "patient" else unit
     verdict, area, low = row["verdict"], number(row["auc"]), number(row["auc_low"])
     if verdict == "leaks":
@@ -166,36 +170,44 @@ def presence(membership: Sequence[Mapping[str, Any]], unit: str) -> Tested:
         scored = f"One that was trained on scores higher than one that was not in {percent(area, 0)} of comparisons; "
         chance = f"{scored}a coin gives 50\N{NO-BREAK SPACE}%. " if low is not None and low > 0.5 else ""
         sure = "That this is more than chance is sure; a stronger attacker may tell more."
-        return Tested(Level.LEAKS, headline, f"{chance}{sure}")
+        return LeakFinding(Severity.LEAKS, headline, f"{chance}{sure}")
     if verdict == "no leak found":
         headline = f"It was not found that anybody can tell which {what} were trained on. That is no proof of it."
         high = number((row.get("right") or {}).get("high"))
         seen = f"The test could have seen more than {percent(high, 0)} right guesses, where a coin has 50\u00a0%. "
-        return Tested(Level.NOT_FOUND, headline, f"{seen if high is not None else ''}A smaller effect may be there.")
+        return LeakFinding(
+            Severity.NOT_FOUND, headline, f"{seen if high is not None else ''}A smaller effect may be there."
+        )
     headline = f"It is not known whether anybody can tell which {what} were trained on."
-    return Tested(Level.UNKNOWN, headline, f"The test gave no answer. {_NO_PROOF}")
+    return LeakFinding(Severity.UNKNOWN, headline, f"The test gave no answer. {_NO_PROOF}")
 
 
-def classes(inference: Iterable[Mapping[str, Any]]) -> Tested:
+def classes(inference: Iterable[Mapping[str, Any]]) -> LeakFinding:
     """Return the result of the attacks on the kinds of examples that clients hold."""
     verdicts = {str(one.get("verdict")) for one in inference}
     if not verdicts:
-        return Tested(Level.UNTESTED, "")
+        return LeakFinding(Severity.UNTESTED, "")
     if "leaks" in verdicts:
         headline = "The tested federation leaks what kind of data a client has: the classes in them, or their shares."
-        return Tested(Level.LEAKS, headline, "That is about a client’s data as a whole, not about a single example.")
+        return LeakFinding(
+            Severity.LEAKS, headline, "That is about a client’s data as a whole, not about a single example."
+        )
     if "malicious server only" in verdicts:
-        return Tested(Level.RULES_BROKEN, "A server that breaks the rules learns what kind of data a client has.")
+        return LeakFinding(
+            Severity.RULES_BROKEN, "A server that breaks the rules learns what kind of data a client has."
+        )
     headline = "It is not known whether anybody can tell what kind of data a client has."
-    return Tested(Level.UNKNOWN, headline, _NO_PROOF)
+    return LeakFinding(Severity.UNKNOWN, headline, _NO_PROOF)
 
 
-def small_rounds(figures: Mapping[str, Any] | None) -> Tested:
+def small_rounds(figures: Mapping[str, Any] | None) -> LeakFinding:
     """Return whether a round had so few clients that one of them can compute another one's message."""
     if (figures or {}).get("peer", {}).get("verdict") != "leaks":
-        return Tested(Level.UNTESTED, "")  # no leak here says nothing of larger attacks: it is no result of its own
+        return LeakFinding(
+            Severity.UNTESTED, ""
+        )  # no leak here says nothing of larger attacks: it is no result of its own
     headline = "A client’s message leaks to another client: a round had too few clients to hide it."
-    return Tested(Level.LEAKS, headline, "That follows from who took part; no attack is needed.")
+    return LeakFinding(Severity.LEAKS, headline, "That follows from who took part; no attack is needed.")
 
 
 def claims(privacy: Sequence[Mapping[str, Any]], reported: bool = False, measured: str = "accuracies") -> list[str]:

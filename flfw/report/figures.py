@@ -27,7 +27,7 @@ Point = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Line:
+class Curve:
     """Labelled curve; `tone` is `ink`, `soft` or `accent`; intervals and peaks have one entry per point."""
 
     label: str
@@ -42,7 +42,7 @@ class Chart:
     """Chart in a stack: curves over rounds and dashed reference levels, on a scale that starts at zero."""
 
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[Curve, ...]
     levels: tuple[tuple[str, float], ...] = ()
     percent: bool = False
 
@@ -203,7 +203,7 @@ def _panel(panel: Chart, x_of, edges: tuple[float, float], top: float, plot: flo
     return parts
 
 
-def _curve(line: Line, x_of, y_of, by_round: bool) -> list[str]:
+def _curve(line: Curve, x_of, y_of, by_round: bool) -> list[str]:
     spots = [(x_of(x), y_of(y)) for x, y in line.points]
     parts, alone = [], set()
     for first, last in _joined(line.points, by_round):
@@ -270,13 +270,13 @@ def utility_panel(rounds: Sequence[Mapping[str, Any]], regression: bool) -> Char
     rows = [{"round": row.get("round"), **(row.get("extra") or {})} for row in rounds] if regression else rounds
     kind, title = ("mae", "Mean absolute error") if regression else ("acc", "Accuracy")
     received, after = _curve_of(rows, f"{kind}_global"), _curve_of(rows, f"{kind}_local")
-    lines = (Line("after", after, "ink"), Line("as received", received, "soft"))
+    lines = (Curve("after", after, "ink"), Curve("as received", received, "soft"))
     return Chart(f"{title} as received, and after local training", lines, percent=not regression)
 
 
 def loss_panel(rounds: Sequence[Mapping[str, Any]]) -> Chart:
     """Build the chart of training loss by round."""
-    return Chart("Training loss", (Line("loss", _curve_of(rounds, "loss"), "ink"),))
+    return Chart("Training loss", (Curve("loss", _curve_of(rounds, "loss"), "ink"),))
 
 
 def _curve_of(rounds: Sequence[Mapping[str, Any]], key: str) -> tuple[Point, ...]:

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from safetensors.numpy import load_file
 
 from flfw.curves import GROUP, LADDER
-from flfw.data.files.columns import Columns
+from flfw.data.files.columns import TableSchema
 from flfw.data.tables import plan_file
 from flfw.formats.rows import read_rows
 from flfw.report.figures import feature_strip, png_uri
@@ -236,7 +236,7 @@ def read_sample(
     truth: np.ndarray | None,
     guess: np.ndarray | None,
     attack: str,
-    plan: Columns | None = None,
+    plan: TableSchema | None = None,
 ) -> Sample:
     """Read a row with its pictures: PNGs for images, lines for text, for tabular data a strip of features or, where
     their plan is known, their values.

@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flfw.errors import BadInput, RunFailed
-from flfw.storage.sealed import write_whole
+from flfw.errors import InputError, RunError
+from flfw.storage.sealed import write_atomic
 
 _NAMES = (
     *("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome"),
@@ -37,7 +37,7 @@ def browser() -> str:
     """
     program = next(filter(None, map(shutil.which, _NAMES)), None) or next(filter(os.path.isfile, _PLACES), None)
     if program is None:
-        raise BadInput(
+        raise InputError(
             "Expected a Chromium, Chrome or Edge for --pdf, got none on PATH; install one, or open report.html in any "
             "browser and print it."
         )
@@ -67,7 +67,7 @@ def write_pdfs(folders: Sequence[Path]) -> list[Path]:
 def _page_of(folder: Path) -> Path:
     page = next((folder / name for name in _PAGES if (folder / name).is_file()), None)
     if page is None:
-        raise BadInput(f"Expected a folder with {' or '.join(_PAGES)} behind --pdf, got {folder}.")
+        raise InputError(f"Expected a folder with {' or '.join(_PAGES)} behind --pdf, got {folder}.")
     return page
 
 
@@ -84,9 +84,9 @@ def _write(program: str, page: Path) -> Path:
         reason = _print(command)
         content = printed.read_bytes() if printed.is_file() else b""
     if not content.startswith(b"%PDF"):
-        raise RunFailed(f"{program} printed no PDF of {page}: {reason}; open the page in a browser and print it.")
+        raise RunError(f"{program} printed no PDF of {page}: {reason}; open the page in a browser and print it.")
     written = page.with_suffix(".pdf")
-    write_whole(written, content)
+    write_atomic(written, content)
     return written
 
 

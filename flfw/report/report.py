@@ -19,14 +19,14 @@ from markupsafe import Markup
 from flfw import data
 from flfw.curves import GROUP, LADDER
 from flfw.data.tables import plan_file
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.result_file import read_result
-from flfw.report.asks import asks
+from flfw.report.asks import recommendations
 from flfw.report.attributes import attribute_tables
 from flfw.report.call import command
 from flfw.report.causes import because, of_search, plainly
 from flfw.report.decision import decision
-from flfw.report.figures import Chart, Line, loss_panel, stacked_panels, utility_panel
+from flfw.report.figures import Chart, Curve, loss_panel, stacked_panels, utility_panel
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
 from flfw.report.formats import above, below, capital, decimals, digits, flags, percent, percent_above, plain, sentence
 from flfw.report.opinion import UNASKED, opinion_facts
@@ -57,7 +57,7 @@ from flfw.report.ranking import (
 from flfw.report.template.page import PAGE
 from flfw.report.texts import LEGEND
 from flfw.report.untested import untested
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 # The floors worth a line in a chart: more of them would only hide one another. The page lists all.
 _CHART_FLOORS = {"nearest_public": "public look-alike", "mean": "mean image", "noise": "noise"}
@@ -87,7 +87,7 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         BadInput: the folder holds no ``result.json``, or a damaged one.
     """
     written = folder / "report.html"
-    write_whole(written, render(folder, pictures))
+    write_atomic(written, render(folder, pictures))
     return written
 
 
@@ -99,7 +99,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
     """
     source = folder / "result.json"
     if not source.is_file():
-        raise BadInput(f"{folder} holds no result.json: a report is written from a finished run.")
+        raise InputError(f"{folder} holds no result.json: a report is written from a finished run.")
     result = read_result(folder)
     config = result.get("config") or {}
     absence = "this copy was asked for without them" if pictures is False else why_no_pictures(config)
@@ -164,7 +164,7 @@ def _first_page(
     """Return the values of the first page."""
     return {
         "decided": decision(settings, membership, result, asked.unit),
-        "asks": asks(settings, membership, result, asked),
+        "asks": recommendations(settings, membership, result, asked),
         "untested": untested(settings, membership, result, asked),
         "opinion": opinion_facts(settings, membership, result.get("inference") or [], asked.unit),
         "unasked": UNASKED,
@@ -276,7 +276,7 @@ def _has_decibels(lines: Mapping[str, Iterable[tuple[float, AuditEntry]]]) -> bo
     return any(setting.entry.get("psnr") for group in lines.values() for _, setting in group)
 
 
-def _score_lines(by_name: Mapping[str, Sequence[tuple[float, AuditEntry]]], accent: str) -> tuple[Line, ...]:
+def _score_lines(by_name: Mapping[str, Sequence[tuple[float, AuditEntry]]], accent: str) -> tuple[Curve, ...]:
     lines = []
     for name, group in by_name.items():
         points, intervals, peaks = [], [], []
@@ -290,17 +290,17 @@ def _score_lines(by_name: Mapping[str, Sequence[tuple[float, AuditEntry]]], acce
                 peaks.append(peak)
         # Rings of several attacks could not be told apart.
         tone, rings = ("accent", tuple(peaks)) if name == accent else ("soft", ())
-        lines.append(Line(name, tuple(points), tone, tuple(intervals), rings))
+        lines.append(Curve(name, tuple(points), tone, tuple(intervals), rings))
     return tuple(lines)
 
 
-def _share_lines(by_name: Mapping[str, Sequence[tuple[float, AuditEntry]]], accent: str) -> tuple[Line, ...]:
+def _share_lines(by_name: Mapping[str, Sequence[tuple[float, AuditEntry]]], accent: str) -> tuple[Curve, ...]:
     lines = []
     for name, group in by_name.items():
         points = tuple((x, setting.recovered / max(setting.total, 1)) for x, setting in group)
         spans = (setting.entry.get("share_interval") for _, setting in group)
         intervals = tuple((float(span[0]), float(span[1])) if span else None for span in spans)
-        lines.append(Line(name, points, "accent" if name == accent else "soft", intervals))
+        lines.append(Curve(name, points, "accent" if name == accent else "soft", intervals))
     return tuple(lines)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from markupsafe import Markup, escape
 
-from flfw.data.files.columns import Columns
+from flfw.data.files.columns import TableSchema
 
 _MOST = 60  # columns of a row that are shown
 _SIGNS = {"\0": "·", "\n": "↵", "\t": "⇥"}
@@ -63,7 +63,7 @@ def _shown(character: str) -> str:
     return _SIGNS.get(character, "\N{REPLACEMENT CHARACTER}")
 
 
-def row_pair(plan: Columns, truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
+def row_pair(plan: TableSchema, truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
     """Write a table of a row's columns, with the true and the reconstructed value of each; wrong ones are marked.
 
     A number is right within a twentieth of its range, as the audit counts.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from flfw.adversary.attack import Attack, NotApplicable
+from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
 from flfw.audit.probe import RUNGS
 from flfw.inversion.compute import StepSample
@@ -165,6 +165,6 @@ def _extrapolated(
 def _steps_of(resolved: Resolved, attack: Attack, seen: list[Observation], granted: list[Knowledge]) -> StepSample:
     """Run an attack for a few steps of those loops that are counted; the other loops run whole."""
     rngs = [torch_generator(resolved.experiment.seed, "estimate", o.slot) for o in seen]
-    with StepSample(ENOUGH_S) as sample, suppress(NotApplicable):
+    with StepSample(ENOUGH_S) as sample, suppress(NotApplicableError):
         attack.run(seen, granted, rngs)
     return sample

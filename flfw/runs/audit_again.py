@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flfw.audit.jobs import EXAMPLE
 from flfw.audit.uploads import is_audited
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
 from flfw.recording.reader import Recordings, is_recorded
@@ -38,7 +38,7 @@ def require_pairs(experiment: Experiment, earlier: Experiment, source: Path) -> 
         BadInput: naming the way to train for such an attack.
     """
     if needs_pairs(experiment) and earlier.membership_pairs in ("auto", "none"):  # in what was run, auto means none
-        raise BadInput(
+        raise InputError(
             f"Expected a run with --membership-pairs for an attack on membership, got {source}, which held no example "
             f"out; train it anew with --attack {' '.join(experiment.attacks)}, or on real clients with "
             "--membership-pairs 300 --record."
@@ -60,14 +60,16 @@ def require_recorded(resolved: Resolved, earlier: Experiment, source: Path) -> N
     for name, value in earlier.decisive.items():
         got = experiment.decisive[name]
         if got != value and name not in _OF_AN_AUDIT:
-            raise BadInput(f"Expected {name}={value} as in {source}, got {name}={got}; --from changes the audit only.")
+            raise InputError(
+                f"Expected {name}={value} as in {source}, got {name}={got}; --from changes the audit only."
+            )
     given, before = (_of_the_run(e) for e in (experiment, earlier))
     if given != before:
-        raise BadInput(
+        raise InputError(
             f"Expected --set {_listed(before)} as in {source}, got {_listed(given)}; --from changes the audit only."
         )
     if not experiment.audited:
-        raise BadInput("Expected --attack with --from, got none; name the attacks to run.")
+        raise InputError("Expected --attack with --from, got none; name the attacks to run.")
     if resolved.membership:
         _require_uploads(experiment, source)
     if not resolved.attacks:
@@ -76,10 +78,10 @@ def require_recorded(resolved: Resolved, earlier: Experiment, source: Path) -> N
         why = "it was purged or never kept"
         if earlier.record:
             why = "the sites have it, in site-N/truth: copy the files of their folders for this run into it"
-        raise BadInput(f"Expected {source / 'truth'} to score against, got none; {why}.")
+        raise InputError(f"Expected {source / 'truth'} to score against, got none; {why}.")
     most = earlier.images
     if experiment.images > most:
-        raise BadInput(f"Expected images <= {most}, as many as were probed in {source}, got {experiment.images}.")
+        raise InputError(f"Expected images <= {most}, as many as were probed in {source}, got {experiment.images}.")
     _require_probes(experiment, source)
     if "client_example" in experiment.vantage:
         _require_examples(experiment, source)
@@ -102,7 +104,7 @@ def _plugin(assignment: str) -> str:
 def _require_probes(experiment: Experiment, source: Path) -> None:
     recordings = Recordings(source / "observations")
     if not all(recordings.probe_lines(rung, 0) for rung in ("control", "easy")):
-        raise BadInput(f"Expected the ladder of the audit in {source}, got none; --keep-observations removed it.")
+        raise InputError(f"Expected the ladder of the audit in {source}, got none; --keep-observations removed it.")
     for server_round in experiment.audited:
         if is_audited(experiment, server_round):
             _require_upload(recordings, server_round, source)
@@ -110,7 +112,7 @@ def _require_probes(experiment: Experiment, source: Path) -> None:
             if not recordings.probe_lines("target", server_round, point=point.name):
                 have = ", ".join(_recorded_targets(recordings)) or "nothing"
                 what = f"recordings of {point.name} at round {server_round}"
-                raise BadInput(f"Expected {what} in {source}, got none; there are: {have}.")
+                raise InputError(f"Expected {what} in {source}, got none; there are: {have}.")
 
 
 def _require_uploads(experiment: Experiment, source: Path) -> None:
@@ -126,7 +128,7 @@ def _require_upload(recordings: Recordings, server_round: int, source: Path) -> 
         have = ", ".join(map(str, rounds))
         what = f"recorded uploads of round {server_round} in {source}"
         ways = "only --record, --audit-source update or an attack on uploads records them"
-        raise BadInput(f"Expected {what}, got those of {have or 'no round'}; {ways}, of the audited rounds.")
+        raise InputError(f"Expected {what}, got those of {have or 'no round'}; {ways}, of the audited rounds.")
 
 
 def _require_examples(experiment: Experiment, source: Path) -> None:
@@ -135,7 +137,7 @@ def _require_examples(experiment: Experiment, source: Path) -> None:
     for server_round in experiment.audited:
         if recordings is None or not recordings.probe_lines("target", server_round, point=EXAMPLE):
             what = f"recordings of client_example at round {server_round}"
-            raise BadInput(f"Expected {what} in {source}, got none; only a run with that --vantage records them.")
+            raise InputError(f"Expected {what} in {source}, got none; only a run with that --vantage records them.")
 
 
 def _recorded_targets(recordings: Recordings) -> list[str]:

@@ -19,9 +19,9 @@ from typing import final
 import numpy as np
 
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import UPLOAD, Ticket, ticket_of, tickets_of
+from flfw.audit.jobs import UPLOAD, ProbeSet, round_probe_sets, target_probe_set
 from flfw.audit.knowledge import MOST_SEARCHED, unrolled
-from flfw.audit.probe import RUNGS, ladder_net
+from flfw.audit.probe import RUNGS, control_net
 from flfw.audit.rungs import tickets_beside
 from flfw.data.splits import on_demand
 from flfw.experiment import Experiment
@@ -48,7 +48,7 @@ def audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     task = Task.load(experiment, experiment.data_root)
 
     def plain() -> PlainVictim:
-        fresh = ladder_net(RUNGS[1], experiment, task.build_net)
+        fresh = control_net(RUNGS[1], experiment, task.build_net)
         return PlainVictim(fresh, fresh.state_dict(), ("*",), task.inputs)
 
     easy = plain()
@@ -60,7 +60,7 @@ def audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     worker = client_of(resolved, min(experiment.defended_partitions, default=0), folder)
     held = worker.model.state_dict()
     received = shared(held, worker.sharing.downloads)
-    worker.install(views(pack(received)), 0)  # some answer probes by the tensors they received
+    worker.load_received(views(pack(received)), 0)  # some answer probes by the tensors they received
 
     def victim() -> VictimModel:
         with initialising(experiment.seed, "attacker"):
@@ -71,7 +71,7 @@ def audit_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     common = not trained and method.common_start(settings)
     start = {name: value for name, value in held.items() if name not in received} if common else None
     uploaded = shared(held, worker.sharing.uploads) if trained else None
-    target = ticket_of(experiment.points[0], 0)
+    target = target_probe_set(experiment.points[0], 0)
     attacked = TimedTarget(victim, target.batch, worker.gradient, start=start, uploaded=uploaded)
     costs["probes_s"] = _probes_s(resolved, attacked, remaining)
     costs["uploads_s"] = _uploads_s(resolved, attacked, remaining)
@@ -97,9 +97,9 @@ def _probe(task: Task, answer: Callable[..., Tensors], batch: int) -> Tensors:
 
 def _probes_s(resolved: Resolved, attacked: TimedTarget, remaining: _Remaining) -> float:
     """Measure the attacks on a round's probes: on the smallest and the largest, between which they follow a line."""
-    tickets = sorted(tickets_of(resolved.experiment, 0), key=_examples)
+    tickets = sorted(round_probe_sets(resolved.experiment, 0), key=_examples)
 
-    def seconds(ticket: Ticket) -> float:
+    def seconds(ticket: ProbeSet) -> float:
         local = partial(unrolled, resolved, ticket, operator=None)
         asked = replace(attacked, batch=ticket.batch, images=resolved.experiment.images, local=local)
         return remaining.measured(asked).total
@@ -114,7 +114,7 @@ def _probes_s(resolved: Resolved, attacked: TimedTarget, remaining: _Remaining) 
     return sum(low + slope * (_examples(ticket) - least) for ticket in tickets)
 
 
-def _examples(ticket: Ticket) -> int:
+def _examples(ticket: ProbeSet) -> int:
     """Return the number of examples in all steps of a probe."""
     return ticket.batch * ticket.steps
 
@@ -126,7 +126,7 @@ def _uploads_s(resolved: Resolved, attacked: TimedTarget, remaining: _Remaining)
         return 0.0
     batches = LocalSteps(experiment.lr, -(-examples // experiment.batch_size), batch_size=experiment.batch_size)
     order = experiment.local_epochs * batches.batches(examples)
-    ticket = Ticket("target", 1, "", examples, len(order), UPLOAD)
+    ticket = ProbeSet("target", 1, "", examples, len(order), UPLOAD)
     local = partial(unrolled, resolved, ticket, operator=None, order=order)
     one = remaining.measured(replace(attacked, batch=examples, local=local))
     return one.searched * min(experiment.images, experiment.per_round) + one.prepared
@@ -146,7 +146,7 @@ class _Remaining:
 
     def __init__(self, resolved: Resolved) -> None:
         self._resolved, self._done, self._spent_s = resolved, 0, 0.0
-        sizes = {_examples(ticket) for ticket in tickets_of(resolved.experiment, 0)}
+        sizes = {_examples(ticket) for ticket in round_probe_sets(resolved.experiment, 0)}
         self._all = 1 + min(2, len(sizes)) + bool(_in_an_upload(resolved.experiment))
 
     def measured(self, target: TimedTarget) -> AttackSeconds:

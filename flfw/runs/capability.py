@@ -30,21 +30,21 @@ from typing import final
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.attack_server import AttackServer
 from flfw.audit.auditor import Auditor
-from flfw.audit.jobs import Job, Solution
+from flfw.audit.jobs import AttackJob, JobResult
 from flfw.audit.queue import PUBLIC, Queue
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
 from flfw.runs import run as whole
 from flfw.runs.poison import poisoner
 from flfw.storage.checkpoint import locked
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
 
 _PURPOSE = "Find out whether an attack reads more than it is granted."
 
-Solutions = dict[str, Solution]
+Solutions = dict[str, JobResult]
 
 
 @final
@@ -125,14 +125,14 @@ def _experiment(folder: Path, attacks: Sequence[str], assignments: Sequence[str]
     return dataclasses.replace(stored, attack=tuple(attacks), set=(*kept, *assignments))
 
 
-def _jobs(experiment: Experiment, copy: Path) -> list[Job]:
+def _jobs(experiment: Experiment, copy: Path) -> list[AttackJob]:
     """List the jobs that the auditor would give, without those for which nothing is recorded."""
     resolved, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
     auditor = Auditor(resolved, task, copy, copy)
     jobs = [job for ticket in auditor.tickets() for job in auditor.jobs(ticket) if job.exchanges or job.uploads]
     jobs += [job for _, job in auditor.membership_jobs()]
     if not jobs:
-        raise BadInput(f"Expected recorded probes with their truth for {', '.join(experiment.attacks)}, got none.")
+        raise InputError(f"Expected recorded probes with their truth for {', '.join(experiment.attacks)}, got none.")
     return jobs
 
 
@@ -162,10 +162,10 @@ def _cache_at(place: Path) -> Iterator[None]:
 def _done(
     experiment: Experiment,
     copy: Path,
-    jobs: Iterable[Job],
+    jobs: Iterable[AttackJob],
     public: bytes,
     candidates: Mapping[str, bytes],
-    before_each: Callable[[Job], None] | None = None,
+    before_each: Callable[[AttackJob], None] | None = None,
 ) -> Solutions:
     """Run jobs one after the other on a copy's recordings, in the attack server's own process.
 
@@ -184,11 +184,11 @@ def _done(
                 before_each(job)
             moved = dataclasses.replace(job, recordings=copy / job.recordings.name)
             if job.public:
-                write_whole(queue.folder / PUBLIC, public, 0o600)
+                write_atomic(queue.folder / PUBLIC, public, 0o600)
                 moved = dataclasses.replace(moved, public=(str(queue.folder / PUBLIC), job.public[1]))
             if job.game:
                 place = queue.folder / Path(job.game.file).name
-                write_whole(place, candidates[job.name], 0o600)
+                write_atomic(place, candidates[job.name], 0o600)
                 moved = dataclasses.replace(moved, game=dataclasses.replace(job.game, file=str(place)))
             queue.put(moved)
             solutions[job.name] = server.wait(moved)
@@ -197,7 +197,7 @@ def _done(
     return solutions
 
 
-def _compared(attack: str, jobs: Sequence[Job], one: Solutions, other: Solutions) -> Capability:
+def _compared(attack: str, jobs: Sequence[AttackJob], one: Solutions, other: Solutions) -> Capability:
     compared, changed = 0, []
     for job in jobs:
         pairs = zip(job.exchanges, one[job.name].reconstructions, other[job.name].reconstructions, strict=True)
@@ -212,7 +212,7 @@ def _compared(attack: str, jobs: Sequence[Job], one: Solutions, other: Solutions
     return Capability(attack, compared, tuple(changed))
 
 
-def _answers(solution: Solution) -> dict[str, list[str]]:
+def _answers(solution: JobResult) -> dict[str, list[str]]:
     """Return classes and scores of each client, written out, as NaN is equal to itself in words."""
     answers: dict[str, list[str]] = {}
     for client, answer in (*solution.present, *solution.shares):
@@ -244,8 +244,8 @@ def _do(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     try:
         results = check(asked.run, asked.attack, asked.set)
-    except RunFailed as error:  # nothing could be compared
-        raise BadInput(str(error)) from error
+    except RunError as error:  # nothing could be compared
+        raise InputError(str(error)) from error
     for one in results:
         print(one)
     if not all(one.same for one in results):

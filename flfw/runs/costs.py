@@ -22,7 +22,7 @@ from safetensors.torch import save
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import side_by_side
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.data.splits import on_demand
 from flfw.experiment import Experiment
 from flfw.messages.factored_upload import expand
@@ -36,7 +36,7 @@ from flfw.runs.timing import at_length, fastest_s
 from flfw.server.aggregation import Update
 from flfw.server.cohorts import in_turn
 from flfw.server.distillation import ServerTraining
-from flfw.server.place import ServerPlace
+from flfw.server.place import ServerContext
 from flfw.task import Task
 
 LONG_S = 5.0
@@ -62,7 +62,7 @@ def client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     partition = cohort[0]
     fresh = client_of(resolved, partition, folder)
     arrays = pack(shared(fresh.model.state_dict(), fresh.sharing.downloads))
-    costs["private"] = sum(value.nbytes for value in fresh.private().values())
+    costs["private"] = sum(value.nbytes for value in fresh.private_state().values())
     del fresh  # an actor has no second client
 
     def work(epochs: int, clients: Sequence[int] = cohort) -> tuple[ArrayRecord, dict[str, Any]]:
@@ -93,12 +93,12 @@ def client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     costs["reply_s"] = fastest_s(lambda: expand(unpack(record), views(arrays)))
     if not isinstance(settings, ServerTraining):  # the server's training is measured separately
         updates = [Update(partition, sizes[partition], sent, metrics)] * 4
-        place = ServerPlace(experiment, method, settings)
+        place = ServerContext(experiment, method, settings)
 
         def combine() -> None:
             server = method(settings, sample=len(updates))
-            server.at = place
-            server.combined(arrays, iter(updates), 1)
+            server.ctx = place
+            server.aggregate_round(arrays, iter(updates), 1)
             costs["kept"] = sum(value.nbytes for value in server.state.values())
 
         summed = fastest_s(combine)
@@ -110,16 +110,16 @@ def client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
 def server_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     """Measure a round's training on the server, with uploads of a whole cohort; their values do not matter."""
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
-    place = ServerPlace(experiment, method, settings)
+    place = ServerContext(experiment, method, settings)
     state, sharing = place.model().state_dict(), place.sharing
     arrays, sent = pack(shared(state, sharing.downloads)), shared(state, sharing.uploads)
     uploads = [Update(p, 1, {n: v.clone() for n, v in sent.items()}) for p in range(experiment.per_round)]
 
     def seconds(iterations: int) -> float:
         server = method(replace(settings, iterations=iterations), sample=len(uploads))
-        server.at = place
+        server.ctx = place
         started = time.process_time()
-        server.combined(arrays, iter(uploads), 1)
+        server.aggregate_round(arrays, iter(uploads), 1)
         return time.process_time() - started
 
     costs |= {"server_s": at_length(seconds, settings.iterations), "peak_gib": peak_gib()}
@@ -135,10 +135,10 @@ def client_of(resolved: Resolved, partition: int, folder: Path) -> FederatedClie
     """
     experiment = resolved.experiment
     task, store = Task.load(experiment, experiment.data_root), ClientStore(folder, "estimate", partition)
-    middle, apart = (1 + experiment.rounds) // 2, resolved.method.rounds_apart(resolved.settings)
+    middle, apart = (1 + experiment.rounds) // 2, resolved.method.min_separation(resolved.settings)
     turn = next(r for r in range(middle, middle + apart) if in_turn([partition], apart, r))
     return resolved.client(
-        Workplace(
+        ClientContext(
             experiment=experiment,
             task=task,
             method=resolved.method,

@@ -18,10 +18,10 @@ from flfw.client.site import Site
 from flfw.dp import message_cost
 from flfw.engines import machine, ray_start
 from flfw.engines.bundle import write_app
-from flfw.errors import RunFailed, require
+from flfw.errors import RunError, require
 from flfw.experiment import Experiment, Scalar
-from flfw.messages.message_cohorts import MessageCohorts
-from flfw.messages.streaming import GRACE_S, GridAround
+from flfw.messages.message_cohorts import MessageBatches
+from flfw.messages.streaming import GRACE_S, GridWrapper
 from flfw.resolve import Resolved
 
 _LOUD = ("flwr", "ray")
@@ -84,12 +84,12 @@ def _run_in_process(resolved: Resolved, site: Site) -> None:
     apps.server(grid=grid, context=_server_context(run_config))
 
 
-def _cohorts(experiment: Experiment) -> MessageCohorts | None:
+def _cohorts(experiment: Experiment) -> MessageBatches | None:
     """Return how messages of an experiment are answered together; None: each is answered by itself."""
     from flfw import apps
 
     size = min(experiment.together, experiment.per_round)
-    return MessageCohorts(message_cost.TRAIN, size, apps.train_together) if size > 1 else None
+    return MessageBatches(message_cost.TRAIN, size, apps.train_together) if size > 1 else None
 
 
 def _run_on_ray(resolved: Resolved, site: Site) -> None:
@@ -157,9 +157,9 @@ def _run_on_flowers_engine(resolved: Resolved, site: Site) -> None:
                 app_dir=folder,
             )
         except RuntimeError as error:
-            if isinstance(error, RunFailed) or not _is_flowers(error):
+            if isinstance(error, RunError) or not _is_flowers(error):
                 raise
-            raise RunFailed(f"Flower's simulation engine failed: {ray_start.first_line(_root(error))}") from error
+            raise RunError(f"Flower's simulation engine failed: {ray_start.first_line(_root(error))}") from error
         finally:
             stopped.set()
 
@@ -172,11 +172,11 @@ def _is_flowers(error: RuntimeError) -> bool:
     return str(error).startswith("An error was encountered")
 
 
-class EngineStopped(RunFailed):
+class EngineStopped(RunError):
     """Error of a server whose engine ended while it was still at work."""
 
 
-class StoppableGrid(GridAround):
+class StoppableGrid(GridWrapper):
     """Grid that ends the server's thread once the engine has ended; otherwise the thread would wait forever.
 
     Args:

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from flfw import nets
 from flfw.audit.attack_server import place
-from flfw.audit.jobs import tickets_of
+from flfw.audit.jobs import round_probe_sets
 from flfw.engines import machine
 from flfw.experiment import Experiment
 from flfw.resolve import Resolved
@@ -234,7 +234,7 @@ def _seconds(experiment: Experiment, actors: int, client: Costs, audit: Costs) -
     attacks, audited, images = 0.0, len(experiment.audited), experiment.images
     if audit and audit["probed"]:
         # The ladder's networks are small; a probe's step takes about as long as a round without its epochs.
-        tickets = tickets_of(experiment, 0)
+        tickets = round_probe_sets(experiment, 0)
         whole = whole.and_(exchange(images, 0.0, 0.0, 0.0).times(2))
         probes = exchange(images, client["fixed_s"], 2 * client["write_s"])
         whole = whole.and_(probes.times(audited * len(tickets) * (1 + round(audit["beside"]))))
@@ -283,7 +283,7 @@ def _disk(experiment: Experiment, actors: int, client: Costs, audit: Costs) -> i
 
     The checkpoint also has the server's own tensors.
     """
-    probes = len(tickets_of(experiment, 0)) * experiment.images * (1 + audit.get("beside", 0))
+    probes = len(round_probe_sets(experiment, 0)) * experiment.images * (1 + audit.get("beside", 0))
     easy = audit["easy_file"] + experiment.images * audit["easy_probe_file"] if audit.get("probed") else 0
     probes = probes if audit.get("probed") else 0
     on_clients = min(experiment.images, experiment.clients) if "client_example" in experiment.vantage else 0

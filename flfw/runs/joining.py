@@ -20,7 +20,7 @@ _HOOKS = frozenset({"update"})
 """Hooks of a defence that joint steps do not touch."""
 
 
-def settled(resolved: Resolved) -> tuple[Resolved, list[str]]:
+def resolve_batched_clients(resolved: Resolved) -> tuple[Resolved, list[str]]:
     """Replace ``cohort=auto`` by a number, and refuse a number above 1 where no steps are computed together.
 
     Returns:
@@ -51,9 +51,9 @@ def apart(resolved: Resolved) -> str:
         return "--federation, whose sites are machines of their own"
     if experiment.engine not in _ENGINES:
         return f"engine={experiment.engine}, which hands out one message at a time"
-    if reason := resolved.client.apart(resolved.model, resolved.settings):
+    if reason := resolved.client.not_batchable_reason(resolved.model, resolved.settings):
         return f"method={experiment.method}, {reason}"
-    if (defence := resolved.defence) and experiment.defended_partitions and (hooks := defence.acts_at - _HOOKS):
+    if (defence := resolved.defence) and experiment.defended_partitions and (hooks := defence.active_hooks - _HOOKS):
         return f"defence={experiment.defence}, which acts at the {', '.join(sorted(hooks))} of local steps"
     if resolved.draws:
         return f"net={experiment.net}, which draws random numbers in training"

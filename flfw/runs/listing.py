@@ -11,7 +11,7 @@ from flfw import data, nets, plugins
 from flfw.adversary.attack import AttackPlugin
 from flfw.data.splits import partition
 from flfw.defence import Defence
-from flfw.errors import BadInput, meant
+from flfw.errors import InputError, suggestion
 from flfw.server.strategy import FederatedStrategy
 
 _KINDS = {
@@ -35,7 +35,7 @@ def _about(name: str) -> str:
     for title, (kind, base) in _KINDS.items():
         if name in plugins.names(kind):
             module = importlib.import_module(f"{kind.package}.{name}")
-            cls = plugins.find(kind, name, base)
+            cls = plugins.load_class(kind, name, base)
             fields = _fields(cls.Settings, "" if kind == plugins.METHOD else f"{name}.")  # as --set takes them
             cards.append(f"[{title[:-1]}] {(module.__doc__ or '').strip()}\n\n{fields}")
     if name in data.names():
@@ -51,8 +51,8 @@ def _about(name: str) -> str:
     if not cards:
         everything = [n for kind, _ in _KINDS.values() for n in plugins.names(kind)]
         everything += [*data.names(), *partition.schemes(), *nets.names()]
-        like = meant(name, everything) or "."
-        raise BadInput(f"Expected a name among {', '.join(everything)}; got --list {name}{like}")
+        like = suggestion(name, everything) or "."
+        raise InputError(f"Expected a name among {', '.join(everything)}; got --list {name}{like}")
     return "\n\n".join(cards)
 
 

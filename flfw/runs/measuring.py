@@ -16,9 +16,9 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from flfw.audit.jobs import tickets_of
+from flfw.audit.jobs import round_probe_sets
 from flfw.engines import machine
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.resolve import Resolved, resolve
 from flfw.runs.attack_costs import ENOUGH_S
@@ -50,7 +50,7 @@ def measuring_s(resolved: Resolved, kinds: int, own_s: float) -> float:
     alone = kinds * own_s + _CALLS * OF_A_CLIENT_S
     if not experiment.audited:
         return alone
-    sizes = {ticket.batch * ticket.steps for ticket in tickets_of(experiment, 0)}
+    sizes = {ticket.batch * ticket.steps for ticket in round_probe_sets(experiment, 0)}
     targets = 1 + min(2, len(sizes)) + (experiment.audit_source != "probe")
     searches = len(resolved.attacks) * targets * _CALLS * ENOUGH_S
     games = len(resolved.membership) * _OF_A_GAME * ENOUGH_S
@@ -93,9 +93,9 @@ def measured(kind: str, experiment: Experiment, copies: int, began: float) -> li
             errors.seek(0)
             message = errors.read().strip().rpartition("\n")[2].removeprefix(_NAMED)
         if code == 2:
-            raise BadInput(message)
+            raise InputError(message)
         if code:
-            raise RunFailed(f"The measurement of the {kind} failed: {message}")
+            raise RunError(f"The measurement of the {kind} failed: {message}")
         costs: Costs = json.loads(last)
         # At its end a process touches pages of its libraries that it never used.
         costs["exit_s"] = max(0.0, used.ru_utime + used.ru_stime - costs["all_s"])

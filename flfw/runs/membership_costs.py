@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import torch
 
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
-from flfw.audit.membership_game.game import Game
-from flfw.audit.membership_views import Informed
+from flfw.audit.membership_game.game import MembershipGame
+from flfw.audit.membership_views import InformedAttacker
 from flfw.data.splits import on_demand
 from flfw.nets.net import Tensors
 from flfw.resolve import Resolved
@@ -64,7 +64,7 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
             few = Examples(candidates.samples[:tried], candidates.labels[:tried])
             view = MembershipView(0, (one,), few, public, model, local=local, examples=held)
             started = time.monotonic()
-            with suppress(NotApplicable):
+            with suppress(NotApplicableError):
                 attack.scores(view, torch_generator(experiment.seed, "estimate"))
             return time.monotonic() - started
 
@@ -86,5 +86,5 @@ def _informed_of(resolved: Resolved, attack: str, steps: int) -> tuple[int, ...]
     """Return the target clients against whom somebody who is told what hides the data plays once more."""
     experiment = resolved.experiment
     clients = tuple(range(min(experiment.images, experiment.clients)))
-    game = Game("", _FEW, clients, (steps,) * len(clients), experiment.lr)
-    return Informed(resolved, game, attack).clients
+    game = MembershipGame("", _FEW, clients, (steps,) * len(clients), experiment.lr)
+    return InformedAttacker(resolved, game, attack).clients

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from flfw.audit.jobs import Job
+from flfw.audit.jobs import AttackJob
 from flfw.recording.format import MANIFEST, Line
 from flfw.recording.manifest import HEAD, rewrite
 from flfw.recording.reader import Recordings, is_recorded, places
@@ -24,7 +24,7 @@ _RECORDINGS = ("observations", "examples")
 _SIDES = ("sent_to_client", "sent_by_client")
 
 
-def poisoner(folder: Path, copy: Path) -> Callable[[Job], None]:
+def poisoner(folder: Path, copy: Path) -> Callable[[AttackJob], None]:
     """Poison a whole copy; return a function that, called before a job, restores only the recordings of that job.
 
     Args:
@@ -37,7 +37,7 @@ def poisoner(folder: Path, copy: Path) -> Callable[[Job], None]:
     recorded = {name: Recordings(folder / name) for name in _RECORDINGS if is_recorded(folder / name)}
     healed: list[Path] = []
 
-    def heal(job: Job) -> None:
+    def heal(job: AttackJob) -> None:
         for path in [*healed, *(copy / "queue").glob("*.safetensors")]:
             _poison(path)
         healed.clear()

@@ -15,8 +15,8 @@ import pandas as pd
 import flfw
 from flfw import data
 from flfw.audit.auditor import Auditor
-from flfw.dp.ledger import Ledger
-from flfw.errors import BadInput, RunFailed
+from flfw.dp.ledger import RunAccountant
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.formats.result_entries import breakdowns
 from flfw.formats.result_file import read_result, read_training
@@ -29,7 +29,7 @@ from flfw.resolve import Resolved, resolve
 from flfw.runs.final import finals
 from flfw.runs.remarks import notes_on_end, notes_on_training, what_came_of_it
 from flfw.storage.provenance import code_hash, environment, requirements_hash
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 from flfw.sums.figures import sums
 from flfw.task import Task
 
@@ -89,14 +89,14 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
     if auditor:
         try:
             audited = audit(auditor, folder, notes, last, privacy)
-        except (BadInput, RunFailed) as error:  # the training's results are not lost with the audit
+        except (InputError, RunError) as error:  # the training's results are not lost with the audit
             stopped = error
             notes.append(f"The audit was stopped: {error}")
     elif experiment.attacks:
         notes.append(f"{experiment.method} sends nothing, so there was nothing to attack.")
     _write(folder, resolved, task, training, audited | {"privacy": privacy}, [*notes, *privacy_notes])
     if stopped:  # once the cause is removed, a resumed run repeats the audit
-        raise RunFailed(notes[-1]) from stopped
+        raise RunError(notes[-1]) from stopped
     (folder / "training.json").replace(folder / "tidying.json")  # from here on the audit is not to be repeated
     tidy(experiment)
 
@@ -159,7 +159,7 @@ def audit_again(resolved: Resolved, source: Path, out: Path, notes: list[str], a
         auditor: entered.
     """
     earlier, experiment = read_earlier(source), resolved.experiment
-    sitting = sittings.sitting(out, outside_of(resolved))
+    sitting = sittings.describe_session(out, outside_of(resolved))
     last = last_round(earlier, experiment)
     notes = [*notes, *notes_on_end(experiment, last, not experiment.patience)]
     audited = audit(auditor, out, notes, last, earlier.get("privacy") or [])
@@ -213,7 +213,7 @@ def _seeds(experiment: Experiment, audited: Mapping[str, Any]) -> dict[str, Any]
 def _publish(folder: Path, result: dict[str, Any]) -> None:
     from flfw.report.report import write_report
 
-    write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+    write_atomic(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
     write_report(folder)
 
 
@@ -283,7 +283,7 @@ def _privacy(resolved: Resolved, task: Task, training: dict[str, Any]) -> tuple[
     if training["budget_spent"]:  # by rounds that were asked for again; that these were few or many tells of no data
         # The last one may have been asked for and never have come to its end.
         resolved = resolved.replaced(rounds=max(last, *asked), audit_rounds="0")
-    ledger = Ledger(resolved, task.split, again, training.get("summed", 1))
+    ledger = RunAccountant(resolved, task.split, again, training.get("summed", 1))
     entries = ledger.entries()
     if task.canaries is None:
         return entries, []

@@ -22,8 +22,8 @@ from flfw.combinations import check as check_names
 from flfw.data.splits.on_demand import looked_at, sizes
 from flfw.data.tables import plan_file
 from flfw.dp.canary_audit import refuse_canaries
-from flfw.dp.settlement import settle
-from flfw.errors import BadInput, require
+from flfw.dp.settlement import calibrate_noise
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.plugins import short_name
@@ -91,7 +91,7 @@ def _with_folder(resolved: Resolved, task: Task, named: bool, prefix: str) -> tu
         audit = auditing(resolved, task, folder)  # may refuse, so before the folder
         try:
             make_folder(folder)
-        except BadInput:
+        except InputError:
             if named or not folder.exists():
                 raise
         else:
@@ -153,7 +153,7 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
     came = experiment.audited_by(last)
     if experiment.attacks and not came:
         asked = f"audit-rounds={experiment.audit_rounds}"
-        raise BadInput(f"Expected audit-rounds <= {last}, after which the training in {source} ended, got {asked}.")
+        raise InputError(f"Expected audit-rounds <= {last}, after which the training in {source} ended, got {asked}.")
     rounds = ",".join(map(str, came)) or experiment.audit_rounds
     recorded.require_recorded(resolved.replaced(audit_rounds=rounds), earlier, source)
     require_same_data(source, task.dataset.digest)
@@ -197,7 +197,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     check_names(resolved)
     if (architecture := nets.card(experiment.net).architecture) is not None:
         nets.require_weights(architecture, experiment.weights_sha256)  # a run that goes on names those that it had
-    resolved, joined = joining.settled(resolved)
+    resolved, joined = joining.resolve_batched_clients(resolved)
     experiment = resolved.experiment
     _require_memory(resolved)
     if experiment.canaries:
@@ -211,15 +211,17 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
     resolved.method.check_task(task, resolved.settings)
     if resolved.defence and experiment.defended_partitions:
         defended = (one for one in looked_at(task.split.train) if one in experiment.defended_partitions)
-        held = task.held(defended, experiment.batch_size)
+        held = task.defended_data(defended, experiment.batch_size)
         resolved.defence.check_data(held)
     _check_clients(resolved, task)
     _require_metrics(resolved)
     _require_average(resolved)
     if experiment.patience and task.has_data and not all(sizes(task.split.validation)):
         without = f"split={experiment.split} without; choose another --split, such as sampled"
-        raise BadInput(f"Expected validation data at each client for --patience {experiment.patience}, got {without}.")
-    resolved, settled = settle(resolved, task.split)
+        raise InputError(
+            f"Expected validation data at each client for --patience {experiment.patience}, got {without}."
+        )
+    resolved, settled = calibrate_noise(resolved, task.split)
     if resolved.attacks:
         task.check_victims(resolved.experiment)
     return resolved, task, [*notes_on_data(resolved.experiment, task), *joined, *settled]
@@ -271,7 +273,7 @@ def _require_memory(resolved: Resolved) -> None:
     needed = 4 * (nets.numel(resolved.model.state_dict()) + kept)
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
-        raise BadInput(
+        raise InputError(
             f"Expected a model of at most {there / 1e9:.1f} GB, this machine's memory, got {needed / 1e9:.1f} GB; "
             "lower the sizes in --set, choose another --net or take fewer --clients."
         )

@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from flfw.audit.auditor import auditing
 from flfw.client.site import home, simulation
 from flfw.engines.federation import federate
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.provenance import sittings
 from flfw.provenance.outside import outside_of
@@ -46,7 +46,9 @@ def serve(grid: Grid, context: Context) -> None:
     experiment = resolved.experiment
     if (experiment.set, experiment.rounds) != (asked.set, asked.rounds):  # clients read the configuration as it is
         needed = f"set={shlex.join(experiment.set)!r} rounds={experiment.rounds}"
-        raise BadInput(f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {needed}.")
+        raise InputError(
+            f"Expected what target-epsilon or epsilon-budget asks for in the configuration; give {needed}."
+        )
     if begun:
         stored_experiment(folder).require_same(experiment, folder)
     clients = simulation(Checkpoints(folder, experiment).id)

@@ -16,7 +16,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from flfw.errors import RunFailed, require
+from flfw.errors import RunError, require
 from flfw.nets.net import Tensors
 
 LEVELS = 3  # of a block's tree: it has two to the power of so many clients
@@ -209,7 +209,7 @@ class MeanOnly:
         Raises:
             RunFailed: always; an update that is a sum would be taken for that of one client.
         """
-        raise RunFailed('Expected reduces = "" for a method that looks at single updates, got reduces = "mean".')
+        raise RunError('Expected reduces = "" for a method that looks at single updates, got reduces = "mean".')
 
     def revealed(self) -> Iterable[Update]:
         """Return the updates, for a sum over all of them."""

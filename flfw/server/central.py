@@ -10,7 +10,7 @@ from flfw.messages.sharing import matches
 from flfw.messages.wire import unpack
 from flfw.method import Method
 from flfw.nets.net import hits
-from flfw.server.place import ServerPlace
+from flfw.server.place import ServerContext
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.threads import one_thread
 
@@ -19,7 +19,7 @@ _AT_ONCE = 500
 
 def sends_one_model(method: type[Method]) -> bool:
     """Return whether a round's clients are all sent the same tensors: then these have an accuracy and an average."""
-    return getattr(method, "message_for", None) is FederatedStrategy.message_for
+    return getattr(method, "message_for", None) is FederatedStrategy.arrays_for
 
 
 def sends_mean(method: type[Method], experiment: Experiment) -> bool:
@@ -28,7 +28,7 @@ def sends_mean(method: type[Method], experiment: Experiment) -> bool:
     return bool(method.averaged and method.downloads) and sends_one_model(method) and honest
 
 
-def central_accuracy(place: ServerPlace, arrays: ArrayRecord) -> float | None:
+def central_accuracy(place: ServerContext, arrays: ArrayRecord) -> float | None:
     """Compute the last model's accuracy on all test examples of the server's data set, in [0, 1].
 
     In a simulation these are the test data from which clients have theirs; in a federation, what lies on the server's

@@ -10,11 +10,11 @@ from typing import final
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from flfw.errors import RunFailed
-from flfw.messages.introduction import Introduction, speak_for_all
-from flfw.messages.reasons import Unusable
+from flfw.errors import RunError
+from flfw.messages.introduction import ClientInfo, speak_for_all
+from flfw.messages.reasons import UnusableReplyError
 from flfw.server.numbered import NumberedNodes
-from flfw.server.roster import Roster, unforeseeable
+from flfw.server.roster import ClientDirectory, unforeseeable
 
 ENROLMENT_S = 300.0
 _LATE_S = 30.0  # a round waits so long for the introduction of a site that came late
@@ -35,7 +35,7 @@ class Requirements:
     shape: tuple[int, ...]
     classes: int
 
-    def refusal(self, answer: Introduction) -> str:
+    def refusal(self, answer: ClientInfo) -> str:
         """Return why a client cannot take part; empty: it can."""
         if answer.code != self.code:
             return f"runs other code ({answer.code}) than the server ({self.code}); install the same on both"
@@ -48,7 +48,7 @@ class Requirements:
 
 
 @final
-class Enrolment:
+class NodeAssignment:
     """Enrolment of one run.
 
     Args:
@@ -64,7 +64,7 @@ class Enrolment:
     def __init__(
         self,
         grid: Grid,
-        roster: Roster,
+        roster: ClientDirectory,
         clients: int,
         wait: float,
         required: Requirements | None = None,
@@ -79,7 +79,7 @@ class Enrolment:
         self._mute: set[int] = set()  # nodes without a place that did not answer
         self._disputed: set[int] = set()  # clients that several nodes said they are, of which nobody knows the liar
 
-    def begin(self) -> list[Introduction]:
+    def begin(self) -> list[ClientInfo]:
         """Wait for all nodes, ask each which client it is, and give every client a node or refuse it.
 
         Of a simulation a few nodes are asked. Only if they have trouble, or differ, each is asked which it is.
@@ -99,7 +99,7 @@ class Enrolment:
         strange = any(p >= self._clients or len(nodes) > 1 for p, nodes in named.items())
         if roster.tolerance.on_failure == "fail" and strange:
             partitions = sorted(answer.partition for answer in answers.values())
-            raise RunFailed(f"Expected partitions 0 to {self._clients - 1}, got {partitions} from {len(ids)} nodes.")
+            raise RunError(f"Expected partitions 0 to {self._clients - 1}, got {partitions} from {len(ids)} nodes.")
         placed_at = {p: nodes[0] for p, nodes in named.items() if p < self._clients and len(nodes) == 1}
         roster.nodes = placed_at
         absent = f"did not join within {self._wait:g} s"
@@ -112,12 +112,12 @@ class Enrolment:
             reason = f"{claims} nodes say that they are it" if claims else "; ".join(dict.fromkeys(reasons))
             if partition in self._node_of:
                 reason = silent.get(self._node_of[partition], absent)
-            roster.refuse(partition, reason)
+            roster.exclude(partition, reason)
         placed = [answers[node] for _, node in sorted(placed_at.items()) if node in answers]
         self._labels = _usual_labels(placed)
         return [answer for answer in placed if self._fits(answer)]
 
-    def late(self) -> list[Introduction]:
+    def late(self) -> list[ClientInfo]:
         """Give clients that have no node the nodes that came since; return the introductions of those that take part.
 
         A node without a place is asked at each call, so that a site that refused this run may change its mind. One that
@@ -138,7 +138,7 @@ class Enrolment:
                 joined += [answer for answer in (answers[claims[0]],) if self._fits(answer)]
         return joined
 
-    def _spoken_for_all(self) -> list[Introduction]:
+    def _spoken_for_all(self) -> list[ClientInfo]:
         """Ask the nodes that may speak for all, and place every client; an empty list: each is to be asked."""
         answers, silent = self._introductions(self._alike, ENROLMENT_S)
         known = [answers[node] for node in self._alike if node in answers]
@@ -158,16 +158,14 @@ class Enrolment:
                 if ids and self._roster.tolerance.on_failure == "drop":
                     return ids
                 missing = f"Expected {self._clients} clients, got {len(ids)} after {self._wait:g} s"
-                raise RunFailed(
-                    f"{missing}; start as many SuperNodes (num-supernodes={self._clients} in a simulation)."
-                )
+                raise RunError(f"{missing}; start as many SuperNodes (num-supernodes={self._clients} in a simulation).")
             time.sleep(0.1)
         return ids
 
-    def _introductions(self, ids: Sequence[int], timeout: float) -> tuple[dict[int, Introduction], dict[int, str]]:
+    def _introductions(self, ids: Sequence[int], timeout: float) -> tuple[dict[int, ClientInfo], dict[int, str]]:
         """Ask nodes for their introductions; return these, and why other nodes have none, by node."""
         asked = [Message(RecordDict({"asked": ConfigRecord(unforeseeable())}), node, "query") for node in ids]
-        answers: dict[int, Introduction] = {}
+        answers: dict[int, ClientInfo] = {}
         silent = dict.fromkeys(ids, f"did not answer within {timeout:g} s")
         mute = set(ids)
         replies = self._grid.send_and_receive(asked, timeout=timeout) if asked else []
@@ -176,8 +174,8 @@ class Enrolment:
             node = node_of.get(reply.metadata.reply_to_message_id, reply.metadata.src_node_id)
             mute.discard(node)
             try:
-                answers[node] = Introduction.from_message(reply)
-            except Unusable as error:
+                answers[node] = ClientInfo.from_message(reply)
+            except UnusableReplyError as error:
                 silent[node] = str(error)
             else:
                 silent.pop(node, None)
@@ -190,7 +188,7 @@ class Enrolment:
                 del answers[node]
         return answers, silent
 
-    def _by_partition(self, answers: Mapping[int, Introduction]) -> dict[int, list[int]]:
+    def _by_partition(self, answers: Mapping[int, ClientInfo]) -> dict[int, list[int]]:
         """Return the nodes that say of themselves that they are a client, by client; note clients with several."""
         named: dict[int, list[int]] = {}
         for node, answer in answers.items():
@@ -198,7 +196,7 @@ class Enrolment:
         self._disputed |= {partition for partition, nodes in named.items() if len(nodes) > 1}
         return named
 
-    def _fits(self, answer: Introduction) -> bool:
+    def _fits(self, answer: ClientInfo) -> bool:
         """Refuse a client that does not meet the requirements, or whose labels would mean other classes."""
         reason = self._required.refusal(answer) if self._required else ""
         if not reason and self._required:
@@ -207,11 +205,11 @@ class Enrolment:
                 same = "give their folders the same names at every site"
                 reason = f"names its classes otherwise than client {first}; {same}"
         if reason:
-            self._roster.refuse(answer.partition, reason)
+            self._roster.exclude(answer.partition, reason)
         return not reason
 
 
-def _usual_labels(answers: Sequence[Introduction]) -> tuple[int, str] | None:
+def _usual_labels(answers: Sequence[ClientInfo]) -> tuple[int, str] | None:
     """Return the class names of most clients, with the first of these: a single client that lies refuses no other."""
     known = [answer.labels for answer in answers if not answer.trouble]
     if not known:

@@ -7,7 +7,7 @@ from typing import Literal
 
 
 @dataclass(frozen=True)
-class Tolerance:
+class FailurePolicy:
     """Rules for the failures in a run.
 
     Attributes:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from math import inf
 from typing import Any, final
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.server.faults import Failure
 
 _STANDARD = ("loss", "acc_global", "acc_local")
@@ -87,11 +87,11 @@ class History:
         for name, more in rows.items():
             needed = _NUMBERED.get(name)
             if needed is None or not isinstance(more, list):
-                raise BadInput(f"Expected lists of {', '.join(_NUMBERED)} in the history of a run, got {name}.")
+                raise InputError(f"Expected lists of {', '.join(_NUMBERED)} in the history of a run, got {name}.")
             for row in more:
                 lacking = [key for key in needed if not isinstance(row, dict) or type(row.get(key)) is not int]
                 if lacking:
-                    raise BadInput(
+                    raise InputError(
                         f"Expected a whole number for {lacking[0]} in each row of {name} of a history, got {row}; "
                         "restore checkpoint/history.jsonl or run anew."
                     )
@@ -99,7 +99,7 @@ class History:
 
 
 @final
-class Patience:
+class EarlyStopping:
     """Count of the rounds since a client's validation accuracy last rose above that client's best so far.
 
     A client's first accuracy counts as a rise; one that equals its best does not. Only recorded rows decide, so that a

@@ -14,7 +14,7 @@ from flwr.app import ArrayRecord
 from torch import nn
 from torch.func import functional_call
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.messages.sharing import matches, shared
 from flfw.messages.wire import pack
 from flfw.nets import Net, Tensors, running_statistics
@@ -74,7 +74,7 @@ class HypernetworkServer(FederatedStrategy, ABC):
             BadInput: it has running statistics, which no gradient reaches.
         """
         if running := running_statistics(net):
-            raise BadInput(
+            raise InputError(
                 "Expected a network that is all weights, for a hypernetwork to generate, got the running statistics "
                 f"{running[0]}; choose another --net, or --norm group."
             )
@@ -86,7 +86,7 @@ class HypernetworkServer(FederatedStrategy, ABC):
         generated = sum(p.numel() for n, p in model.named_parameters() if matches(n, cls.uploads))
         return _AT_ONCE * (generated * (settings.hidden + 1) + clients * _length(settings, clients))
 
-    def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
+    def arrays_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
         """Generate h(v_i), the network of one client."""
         self._asked_shapes = {name: torch.Size(array.shape) for name, array in arrays.items()}
         with one_thread(), torch.no_grad():
@@ -102,7 +102,7 @@ class HypernetworkServer(FederatedStrategy, ABC):
         in_turn = self.settings.server_step == "sequential"
         with one_thread():
             self.descend([{i: delta} for i, delta in deltas.items()] if in_turn else [deltas])
-        return self.broadcasted
+        return self.last_broadcast
 
     def descend(self, steps: Iterable[Mapping[int, Tensors]]) -> None:
         """Make one step of SGD for each group of clients, along the mean of their gradients; keep the result.
@@ -162,12 +162,12 @@ class HypernetworkServer(FederatedStrategy, ABC):
 
     @property
     def _device(self) -> torch.device:
-        return self.at.device if self.at else torch.device("cpu")
+        return self.ctx.device if self.ctx else torch.device("cpu")
 
     def _built(self) -> PersonalHypernetwork:
-        if self.at:
-            generated = shared(dict(self.at.blank.named_parameters()), self.sharing.uploads)
-            shapes, clients = {name: value.shape for name, value in generated.items()}, self.at.experiment.clients
+        if self.ctx:
+            generated = shared(dict(self.ctx.blank.named_parameters()), self.sharing.uploads)
+            shapes, clients = {name: value.shape for name, value in generated.items()}, self.ctx.experiment.clients
         else:  # used alone in another app, which has the arrays and the nodes only
             shapes, clients = self._asked_shapes, len(self.roster.nodes)
         length = _length(self.settings, clients)

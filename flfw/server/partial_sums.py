@@ -15,9 +15,9 @@ from typing import Any, final
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.messages.parcels import keep
-from flfw.messages.reasons import Unusable
+from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.replies import read_metrics, read_update
 from flfw.messages.wire import lent, of_kind, pack
 from flfw.server.aggregation import BranchSums, Update, WeightedSum
@@ -45,7 +45,7 @@ class Adder:
         try:
             arrays = of_kind(asked.content, ArrayRecord)[_ARRAYS]
             tensors, metrics, size = read_update(reply, self._uploads, arrays, copied=False)
-        except Unusable:
+        except UnusableReplyError:
             keep(reply)  # the server refuses what this client sent, not what the next one writes in the same memory
             self._replies.append(reply)
             return
@@ -105,4 +105,4 @@ class SumReader:
             RunFailed: it is so.
         """
         if self._waiting:
-            raise RunFailed(f"Expected all answers beside their sum, got {self._waiting:+d} of them.")
+            raise RunError(f"Expected all answers beside their sum, got {self._waiting:+d} of them.")

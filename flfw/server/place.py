@@ -29,7 +29,7 @@ def _silent(title: str, steps: int) -> AbstractContextManager[Callable[[], None]
 
 
 @dataclass(frozen=True)
-class ServerPlace:
+class ServerContext:
     """Resources of one run's server.
 
     Attributes:

@@ -25,7 +25,7 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.nets.net import Tensors
 from flfw.server.aggregation import Update
 
@@ -62,7 +62,7 @@ class RobustMean:
         """
         if len(updates) < self.fewest:
             need = f"Expected {self.fewest} updates or more for {self.name} with {self.liars} that lie"
-            raise RunFailed(f"{need}, got {len(updates)}; lower --byzantine-clients or take another --robust.")
+            raise RunError(f"{need}, got {len(updates)}; lower --byzantine-clients or take another --robust.")
         return Update(-1, 1, _RULES[self.name]([update.tensors for update in updates], sent, self.liars))
 
 

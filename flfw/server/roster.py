@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 
 from flwr.app import Message, RecordDict
 
-from flfw.errors import DIED, RunFailed
-from flfw.messages.reasons import Unusable
+from flfw.errors import DIED, RunError
+from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.streaming import GRACE_S
-from flfw.server.faults import Failure, Tolerance
+from flfw.server.faults import Failure, FailurePolicy
 from flfw.server.numbered import NumberedNodes
 
 T = TypeVar("T")
 
 
-class Roster:
+class ClientDirectory:
     """Roster of a run: the partitions' node ids in Flower, which are new in every run, and the failed clients.
 
     Args:
@@ -30,7 +30,7 @@ class Roster:
         unfit: clients that are not asked, with the reason.
     """
 
-    def __init__(self, tolerance: Tolerance) -> None:
+    def __init__(self, tolerance: FailurePolicy) -> None:
         self.tolerance = tolerance
         self.nodes: dict[int, int] | NumberedNodes = {}
         self.unfit: dict[int, str] = {}
@@ -40,7 +40,7 @@ class Roster:
         """Clients, ascending."""
         return self.nodes.clients if isinstance(self.nodes, NumberedNodes) else sorted(self.nodes)
 
-    def refuse(self, partition: int, reason: str) -> None:
+    def exclude(self, partition: int, reason: str) -> None:
         """Refuse a client: it is never asked, and counts as a failure in every round that draws it.
 
         Raises:
@@ -94,7 +94,7 @@ class Roster:
             answered[partition] += 1
             try:
                 taken = take(reply)
-            except Unusable as error:
+            except UnusableReplyError as error:
                 reason = str(error)
                 if reason == DIED and self.tolerance.replaces_the_dead:  # a client ends itself after its deadline
                     over = until.get(reply.metadata.reply_to_message_id, inf)
@@ -121,13 +121,13 @@ class Roster:
         least = self.tolerance.min_clients if most is None else min(self.tolerance.min_clients, most)
         if usable < least:
             reasons = "; ".join(map(str, failed)) or "nobody was asked"
-            raise RunFailed(f"Expected at least {least} clients in {when}, got {usable}: {reasons}.")
+            raise RunError(f"Expected at least {least} clients in {when}, got {usable}: {reasons}.")
 
     def _note(self, failure: Failure, when: str, failed: list[Failure]) -> None:
         hopeless = failure.reason == DIED and not self.tolerance.replaces_the_dead
         if self.tolerance.on_failure == "fail" or hopeless:
             who = f"client {failure.client}" if failure.client >= 0 else "a client"
-            raise RunFailed(f"{who} failed in {when}: {failure.reason}")
+            raise RunError(f"{who} failed in {when}: {failure.reason}")
         failed.append(failure)
 
 

@@ -23,17 +23,17 @@ from flfw.method import Method
 from flfw.nets import Tensors
 from flfw.server.aggregation import MeanOnly, Update, update_of
 from flfw.server.cohorts import Sampling, drawn, drawn_last, in_turn, secretly_drawn
-from flfw.server.faults import Failure, Tolerance
+from flfw.server.faults import Failure, FailurePolicy
 from flfw.server.history import History
 from flfw.server.reading import ReplyReader
 from flfw.server.robust import RobustMean
-from flfw.server.roster import Roster, unforeseeable
+from flfw.server.roster import ClientDirectory, unforeseeable
 from flfw.server.screening import compared, no_heavier, screened
 from flfw.storage.checkpoint import Snapshot
 from flfw.storage.journal import JournalMark
 
 if TYPE_CHECKING:
-    from flfw.server.place import ServerPlace
+    from flfw.server.place import ServerContext
 
 
 class FederatedStrategy(Method, Strategy, ABC):
@@ -77,31 +77,31 @@ class FederatedStrategy(Method, Strategy, ABC):
         sample: int = 0,
         sampling: Sampling = "fixed",
         seed: int = 0,
-        tolerance: Tolerance | None = None,
+        tolerance: FailurePolicy | None = None,
     ) -> None:
         self.settings = self.Settings() if settings is None else settings
         self.sample, self.seed, self.round = sample, seed, 0
         self.sampling: Sampling = sampling
-        self.roster = Roster(tolerance or Tolerance())
+        self.roster = ClientDirectory(tolerance or FailurePolicy())
         self.state: Tensors = {}
-        self.last_round: dict[int, int] = {}
+        self.last_participation: dict[int, int] = {}
         self.history = History()
         self.stamp: dict[str, Any] = {}
         self.rounds_before = 0
-        self.watch: Callable[[Tensors, Update], None] | None = None
-        self.at: ServerPlace | None = None
-        self.asking: Callable[[int, ArrayRecord], int] | None = None
+        self.on_update: Callable[[Tensors, Update], None] | None = None
+        self.ctx: ServerContext | None = None
+        self.before_round: Callable[[int, ArrayRecord], int] | None = None
         self.cohort_key = b""
         self.robust: RobustMean | None = None
         self.summed = False
         self._attempt = 0
-        self.noted: dict[str, float] = {}
+        self.round_metrics: dict[str, float] = {}
         self._asked: tuple[float, ArrayRecord, list[Message]] | None = None
         self._sent: ArrayRecord | None = None
 
     # --- what a method writes or overrides, in the order in which a round calls it ---
 
-    def message_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
+    def arrays_for(self, partition: int, arrays: ArrayRecord) -> ArrayRecord:
         """Choose the arrays for one client, with the names and shapes of ``arrays``; by default all get the same.
 
         Until `aggregate` has returned, the same client gets the same arrays again.
@@ -119,14 +119,14 @@ class FederatedStrategy(Method, Strategy, ABC):
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Compute the next broadcast tensors from the clients' uploads, which come one at a time, by partition."""
 
-    def without_updates(self) -> Tensors:
+    def aggregate_empty(self) -> Tensors:
         """Return the next broadcast tensors if no client was drawn: by default the same again."""
-        return self.broadcasted
+        return self.last_broadcast
 
     # --- what a method finds in `self`, beside the attributes ---
 
     @property
-    def broadcasted(self) -> Tensors:
+    def last_broadcast(self) -> Tensors:
         """Tensors that were sent to the clients of the current round."""
         assert self._sent is not None, "configure_train or combined comes first"
         return unpack(self._sent)
@@ -134,22 +134,22 @@ class FederatedStrategy(Method, Strategy, ABC):
     def sent_to(self, partition: int) -> Tensors:
         """Return the tensors that one client of the current round was sent."""
         assert self._sent is not None, "configure_train or combined comes first"
-        return unpack(self.message_for(partition, self._sent))
+        return unpack(self.arrays_for(partition, self._sent))
 
     @property
-    def place(self) -> ServerPlace:
+    def require_context(self) -> ServerContext:
         """Resources ``at`` of the run's server, for methods that need them."""
-        if self.at is None:
+        if self.ctx is None:
             raise RuntimeError(f"Expected {type(self).__name__}.at, the ServerPlace of a run, got none.")
-        return self.at
+        return self.ctx
 
     @property
     def sharing(self) -> Sharing:
         """Tensors sent down and up; for a strategy used alone, which has no model, the patterns that it declares."""
-        return self.at.sharing if self.at else Sharing(self.downloads, self.uploads)
+        return self.ctx.sharing if self.ctx else Sharing(self.downloads, self.uploads)
 
     @property
-    def expected(self) -> int:
+    def expected_cohort_size(self) -> int:
         """Number of clients in a round; under Poisson sampling the expected number."""
         return self.sample or len(self.roster.nodes)
 
@@ -162,31 +162,31 @@ class FederatedStrategy(Method, Strategy, ABC):
         server_round += self.rounds_before
         if not self.roster.nodes:  # used alone in another app, which never asks clients for their partitions
             self.roster.nodes = dict(enumerate(sorted(grid.get_node_ids())))
-        self._attempt = self.asking(server_round, arrays) if self.asking else 0
+        self._attempt = self.before_round(server_round, arrays) if self.before_round else 0
         fit = [p for p in self.cohort(server_round) if p not in self.roster.unfit]
-        messages = [self.ask(p, self.message_for(p, arrays), "train", server_round, config) for p in fit]
+        messages = [self.create_message(p, self.arrays_for(p, arrays), "train", server_round, config) for p in fit]
         self._asked, self._sent = (time.monotonic(), arrays, messages), arrays
         return messages
 
     def cohort(self, server_round: int) -> list[int]:
         """Draw the partitions that take part in a round, ascending."""
-        everyone = in_turn(self.roster.everyone, self.rounds_apart(self.settings), server_round)
+        everyone = in_turn(self.roster.everyone, self.min_separation(self.settings), server_round)
         if self.cohort_key and self.sampling == "poisson" and 0 < self.sample < len(everyone):
             return secretly_drawn(everyone, self.sample, self.cohort_key, server_round, self._attempt)
         return drawn(everyone, self.sample, self.sampling, self.seed, server_round)
 
-    def ask(
+    def create_message(
         self, partition: int, arrays: ArrayRecord, kind: str, server_round: int, extra: Mapping[str, Any] | None = None
     ) -> Message:
         """Build a message to one client: the arrays, the round, and the version of its private state to start from."""
         config: dict[str, Any] = {
             "round": server_round,
             "client": partition,
-            "version": self.last_round.get(partition, 0),
+            "version": self.last_participation.get(partition, 0),
         }
         config |= {**self.stamp, **(extra or {})}
         config["deadline"] = self.roster.tolerance.deadline
-        if self.at and self.at.experiment.federation:
+        if self.ctx and self.ctx.experiment.federation:
             config |= unforeseeable()
         content = RecordDict({"arrays": arrays, "config": ConfigRecord(config)})
         return self.roster.address(partition, content, kind, str(server_round))
@@ -206,12 +206,12 @@ class FederatedStrategy(Method, Strategy, ABC):
         failed: list[Failure] = []
         updates = self._updates(server_round, replies, rows, failed)
         self.round = server_round
-        arrays = pack(self.combined(broadcasted, updates, server_round) if messages else self.without_updates())
+        arrays = pack(self.aggregate_round(broadcasted, updates, server_round) if messages else self.aggregate_empty())
         for _ in updates:  # reads the replies left by a method that combines nothing
             pass
         down = sum(nbytes(of_kind(m.content, ArrayRecord)["arrays"]) for m in messages)
         self._asked = None
-        row = self.history.add(server_round, rows, failed, down, time.monotonic() - started, self.noted)
+        row = self.history.add(server_round, rows, failed, down, time.monotonic() - started, self.round_metrics)
         return arrays, MetricRecord({k: v for k, v in row.items() if isinstance(v, int | float)})
 
     def _updates(
@@ -226,36 +226,36 @@ class FederatedStrategy(Method, Strategy, ABC):
         when = f"round {server_round}"
         failed += self.roster.unfit_among(self.cohort(server_round))
 
-        sent = self.broadcasted if self.watch else {}
-        counted = self.at is None or self.at.experiment.metrics != "none"
+        sent = self.last_broadcast if self.on_update else {}
+        counted = self.ctx is None or self.ctx.experiment.metrics != "none"
         uploads, form = self.sharing.uploads, self.factored_upload(self.settings)
         read = ReplyReader(arrays, uploads, form, counted=counted, check=self.check_metrics, summed=self.summed)
         received = self.roster.receive(messages, replies, when, read, failed)
-        if self.at and self.at.experiment.federation:  # simulated clients run this project's code
+        if self.ctx and self.ctx.experiment.federation:  # simulated clients run this project's code
             refuse = partial(self.roster.drop, when=when, failed=failed)
-            earlier = self.history.first("num-examples") if self.at.experiment.metrics == "all" else {}
+            earlier = self.history.first("num-examples") if self.ctx.experiment.metrics == "all" else {}
             received = no_heavier(received, lambda one: one[1].get("num-examples", 1), earlier, refuse)
             if not self.bounds_updates(self.settings):  # else a client would change what becomes of another's update
                 received = screened(received, lambda p, one: compared(cast(Tensors, one[0]), self.sent_to(p)), refuse)
         for partition, (tensors, metrics, size) in received:
             rows.append({"round": server_round, "client": partition, **metrics, "upload_bytes": size})
-            self.last_round[partition] = server_round
+            self.last_participation[partition] = server_round
             if tensors is None:
                 continue
             update = update_of(partition, tensors, metrics)
-            if self.watch:
-                self.watch(sent, update)
+            if self.on_update:
+                self.on_update(sent, update)
             yield update
         read.end()
         if messages or failed or self.sampling == "fixed":  # a Poisson cohort may be empty
             self.roster.check_enough(len(rows), failed, when)
 
-    def combined(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
+    def aggregate_round(self, arrays: ArrayRecord, updates: Iterable[Update], server_round: int) -> Tensors:
         """Call `aggregate` for a round whose clients were sent these arrays."""
-        self.round, self._sent, self.noted = server_round, arrays, {}
+        self.round, self._sent, self.round_metrics = server_round, arrays, {}
         if self.summed:
             updates = MeanOnly(updates)
-        return self.aggregate([self.robust(list(updates), self.broadcasted)] if self.robust else updates)
+        return self.aggregate([self.robust(list(updates), self.last_broadcast)] if self.robust else updates)
 
     # --- calls of Flower's loop that have nothing to do here ---
 
@@ -276,12 +276,12 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     def snapshot(self, server_round: int, arrays: ArrayRecord, recordings: JournalMark | None) -> Snapshot:
         """Return everything that a later process needs to go on after a round."""
-        return Snapshot(server_round, arrays, dict(self.state), dict(self.last_round), recordings)
+        return Snapshot(server_round, arrays, dict(self.state), dict(self.last_participation), recordings)
 
     def restore(self, snapshot: Snapshot, history: Sequence[Mapping[str, Any]]) -> None:
         """Go on after a snapshot that another process took."""
         self.rounds_before = snapshot.round
-        self.state, self.last_round = dict(snapshot.state), dict(snapshot.last_round)
+        self.state, self.last_participation = dict(snapshot.state), dict(snapshot.last_round)
         self.history = History()
         for rows in history:
             self.history.extend(rows)
@@ -295,18 +295,18 @@ class FederatedStrategy(Method, Strategy, ABC):
         Raises:
             RunFailed: a client failed and the run does not tolerate it, or too few are left.
         """
-        metrics, most = (self.at.experiment.metrics, self.at.experiment.finally_asked) if self.at else ("all", None)
+        metrics, most = (self.ctx.experiment.metrics, self.ctx.experiment.finally_asked) if self.ctx else ("all", None)
         when, everyone = "the final evaluation", drawn_last(self.roster.everyone, most, self.seed)
         if metrics == "none" or not everyone:
             return [], []
         failed = self.roster.unfit_among(everyone)
         fit = [p for p in everyone if p not in self.roster.unfit]
         at_once = self.sample or len(everyone)  # the deadline is meant for this number of clients
-        kind = "numbers" if self.at and self.at.task.dataset.is_regression else metrics
+        kind = "numbers" if self.ctx and self.ctx.task.dataset.is_regression else metrics
         rows: list[dict[str, Any]] = []
         for start in range(0, len(fit), at_once):
             now = fit[start : start + at_once]
-            asked = [self.ask(p, self.message_for(p, arrays), "evaluate", last + 1) for p in now]
+            asked = [self.create_message(p, self.arrays_for(p, arrays), "evaluate", last + 1) for p in now]
             replies = grid.send_and_receive(asked, timeout=self.roster.tolerance.deadline)
             taken = self.roster.receive(asked, replies, when, partial(read_metrics, needed=_NEEDED[kind]), failed)
             rows += [{"client": partition, **answer} for partition, answer in taken]

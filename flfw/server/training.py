@@ -15,7 +15,7 @@ from flfw.rng import torch_generator
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.distillation import GeneratorInputs
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import Remembering
+from flfw.training.optimisers import StatefulOptimiser
 from flfw.training.threads import one_thread
 
 
@@ -49,7 +49,7 @@ class TrainingServer(FederatedStrategy, ABC):
         return torch_generator(self.seed, "server training", self.round)
 
     @contextmanager
-    def going_on(self, optimiser: Remembering, parameters: Mapping[str, Tensor]) -> Iterator[None]:
+    def going_on(self, optimiser: StatefulOptimiser, parameters: Mapping[str, Tensor]) -> Iterator[None]:
         """Continue an optimiser from the round before; at the end its memory becomes the server's state."""
         optimiser.recall(parameters, self.state)
         yield
@@ -58,10 +58,10 @@ class TrainingServer(FederatedStrategy, ABC):
 
     def on_device(self, batches: Iterable[GeneratorInputs]) -> Iterator[GeneratorInputs]:
         """Move batches to the server's device; they are drawn on the CPU, so that every device gets the same draws."""
-        return (tuple(part.to(self.place.device) for part in batch) for batch in batches)
+        return (tuple(part.to(self.require_context.device) for part in batch) for batch in batches)
 
     def shares(self, uploads: Sequence[Update]) -> list[tuple[float, dict[str, Any]]]:
         """Return each client's share of the examples w_i, and its tensors on the server's device."""
         total = sum(update.examples for update in uploads)
-        device = self.place.device
+        device = self.require_context.device
         return [(u.examples / total, {name: v.to(device) for name, v in u.tensors.items()}) for u in uploads]

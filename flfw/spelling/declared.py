@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import flfw
-from flfw.plugins import Kind
+from flfw.plugins import PluginKind
 
 _ROOT = Path(flfw.__file__).parent.parent
 _SCALARS = {"int": int, "float": float, "bool": bool, "str": str}
@@ -35,7 +35,7 @@ def pretrained() -> tuple[str, ...]:
     return tuple(word.value.value for call in made for word in call.keywords if word.arg == "name")  # type: ignore[attr-defined]
 
 
-def fields(kind: Kind, name: str) -> Fields | None:
+def fields(kind: PluginKind, name: str) -> Fields | None:
     """Return the hyper-parameters of one of the project's own plug-ins; None: its file does not tell."""
     module = f"{kind.package}.{name}"
     records = {

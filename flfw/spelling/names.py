@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from flfw import plugins
-from flfw.errors import BadInput, meant, unknown
+from flfw.errors import InputError, suggestion, unknown
 from flfw.experiment import Experiment
-from flfw.plugins import ATTACK, DEFENCE, METHOD, Kind, converted, short_name, split_assignment
+from flfw.plugins import ATTACK, DEFENCE, METHOD, PluginKind, converted, short_name, split_assignment
 from flfw.spelling import declared
 
 _ON_THE_NETWORK = "hf"  # a look at such a data set may ask its server
@@ -92,18 +92,18 @@ def _is_split(plugin: str, target: str, text: str) -> bool:
         return False
     from flfw.data.splits.schemes import scheme
 
-    plugins.settings(scheme(plugin), plugin, (f"{target}={text}",))
+    plugins.build_settings(scheme(plugin), plugin, (f"{target}={text}",))
     return True
 
 
 def _check_plugin(plugin: str, target: str, short: Iterable[str]) -> None:
     """Refuse an assignment for something that is neither of the project nor named in the experiment."""
     if plugin not in (known := _everything()) and plugin not in short:
-        like = meant(plugin, known) or "."
-        raise BadInput(f"Expected --set FIELD=VALUE or PLUGIN.FIELD=VALUE, got {target} for no plug-in{like}")
+        like = suggestion(plugin, known) or "."
+        raise InputError(f"Expected --set FIELD=VALUE or PLUGIN.FIELD=VALUE, got {target} for no plug-in{like}")
 
 
-def _check_field(records: Iterable[tuple[Kind, str]], field: str, text: str, target: str) -> None:
+def _check_field(records: Iterable[tuple[PluginKind, str]], field: str, text: str, target: str) -> None:
     """Refuse a field that none of the plug-ins has; the error is the first one's, which the run would find first."""
     all_fields: list[declared.Fields] = []
     for kind, name in records:

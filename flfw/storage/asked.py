@@ -10,13 +10,13 @@ import os
 from pathlib import Path
 from typing import final
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _DIGITS = 9  # of a round
 
 
 @final
-class AskedRounds:
+class RequestedRounds:
     """Record of the rounds that were asked for: a number a line, only ever added to.
 
     Args:
@@ -45,11 +45,11 @@ class AskedRounds:
         except FileNotFoundError:
             return ""
         except OSError as error:
-            raise BadInput(f"Expected {self._path}, got none that can be read ({error.strerror}).") from error
+            raise InputError(f"Expected {self._path}, got none that can be read ({error.strerror}).") from error
 
     def _number(self, line: str) -> int:
         if not (line.isdecimal() and len(line) <= _DIGITS):
-            raise BadInput(
+            raise InputError(
                 f"Expected a round in each line of {self._path}, got {line[:80]}: it is damaged; restore it."
             )
         return int(line)

@@ -25,9 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.typed import from_json, read_json
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 _BEFORE = "before"  # key of the SHA-256 of the line before
 _FIRST = "0" * 64
@@ -163,12 +163,12 @@ class Chain:
         self._require(head.lines >= 0, f"{head.lines} lines in {self._head.name}")
         return head.lines, head.sha256
 
-    def _unreadable(self, error: OSError) -> BadInput:
-        return BadInput(f"Expected {self._path}, got none that can be read ({error.strerror}); restore it.")
+    def _unreadable(self, error: OSError) -> InputError:
+        return InputError(f"Expected {self._path}, got none that can be read ({error.strerror}); restore it.")
 
     def _require(self, holds: bool, got: str) -> None:
         if not holds:
-            raise BadInput(f"Expected {self._path} as it was written, got {got}: it is damaged; restore it.")
+            raise InputError(f"Expected {self._path} as it was written, got {got}: it is damaged; restore it.")
 
 
 def _rows(lines: Sequence[bytes], path: Path) -> list[dict[str, Any]]:
@@ -181,7 +181,7 @@ def _digest(lines: Sequence[bytes]) -> str:
 
 
 def _seal(head: Path, count: int, digest: str) -> None:
-    write_whole(head, json.dumps({"lines": count, "sha256": digest}).encode(), 0o600)
+    write_atomic(head, json.dumps({"lines": count, "sha256": digest}).encode(), 0o600)
 
 
 def _link(line: bytes) -> str:

@@ -27,7 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 from torch import Tensor
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.typed import from_json
 from flfw.messages.wire import pack, unpack
@@ -169,7 +169,9 @@ class Checkpoints:
         rounds, history = sealed(self._folder, "round-*"), self._folder / "history.jsonl"
         if not rounds:
             if history.exists() and history.read_bytes().partition(b"\n")[2]:  # the first line is round 0
-                raise BadInput(f"Expected the last round's checkpoint in {self._folder}, got none; restore that file.")
+                raise InputError(
+                    f"Expected the last round's checkpoint in {self._folder}, got none; restore that file."
+                )
             return None, Journal(history)
         path = rounds[-1][1]
         data = unseal(path)
@@ -179,7 +181,7 @@ class Checkpoints:
                 metadata = from_json(header.metadata()["flfw"].encode(), _Metadata, path)
             _require_format(metadata["format"], path)
             if metadata["experiment"] != self._seal:
-                raise BadInput(f"Expected a checkpoint of this run, got {path} of another experiment; remove it.")
+                raise InputError(f"Expected a checkpoint of this run, got {path} of another experiment; remove it.")
             snapshot = Snapshot(
                 round=_round(metadata["round"]),
                 arrays=pack({name: tensors[f"model/{name}"] for name in metadata["order"]}),
@@ -194,9 +196,11 @@ class Checkpoints:
             self._drop_all_but(path)
             return snapshot, Journal(history, metadata["history"])
         except (SafetensorError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-            if isinstance(error, BadInput):
+            if isinstance(error, InputError):
                 raise
-            raise BadInput(f"Expected a checkpoint in format {_FORMAT}, got {path}: {error!r}; restore it.") from error
+            raise InputError(
+                f"Expected a checkpoint in format {_FORMAT}, got {path}: {error!r}; restore it."
+            ) from error
 
 
 @dataclass(frozen=True)
@@ -220,7 +224,7 @@ class Stored:
         for key, value in self.experiment.decisive.items():
             got = experiment.decisive[key]
             if got != value:
-                raise BadInput(f"Expected {key}={value} as in {folder}, got {key}={got}; start a new run for that.")
+                raise InputError(f"Expected {key}={value} as in {folder}, got {key}={got}; start a new run for that.")
 
 
 def require_same_data(folder: Path, digest: str) -> None:
@@ -237,7 +241,7 @@ def require_same_data(folder: Path, digest: str) -> None:
     if not noted:
         seal(folder / "checkpoint", "data", ".txt", digest.encode())
     elif (before := unseal(noted[-1][1]).decode(errors="replace")) != digest:
-        raise BadInput(
+        raise InputError(
             f"Expected the data that {folder} began with (digest {before}), got others ({digest}); "
             "restore them or start a new run."
         )
@@ -263,7 +267,7 @@ def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
             except BlockingIOError:
                 if time.monotonic() >= until:
                     at_work = f"Expected {path.parent.parent} to be nobody else's, got a run at work in it."
-                    raise BadInput(at_work) from None
+                    raise InputError(at_work) from None
             time.sleep(_POLL_S)
         yield
 
@@ -295,14 +299,14 @@ def stored_experiment(folder: Path) -> Stored:
     _require_known(description["experiment"], path)
     try:
         experiment = Experiment.from_run_config(description["experiment"])
-    except BadInput as error:
-        raise BadInput(f"Expected an experiment of this version of flfw, got {path}: {error}") from error
+    except InputError as error:
+        raise InputError(f"Expected an experiment of this version of flfw, got {path}: {error}") from error
     return Stored(experiment, description["id"], description["code"], path.stem)
 
 
 def _require_format(written: int, path: Path) -> None:
     if written != _FORMAT:
-        raise BadInput(f"Expected a checkpoint in format {_FORMAT}, got {written} in {path}; {_OTHER_VERSION}.")
+        raise InputError(f"Expected a checkpoint in format {_FORMAT}, got {written} in {path}; {_OTHER_VERSION}.")
 
 
 def _require_known(config: Mapping[str, Any], path: Path) -> None:
@@ -310,7 +314,7 @@ def _require_known(config: Mapping[str, Any], path: Path) -> None:
     known = Experiment().to_run_config()
     odd = [*(f"no {key}" for key in known if key not in config), *sorted(set(config) - set(known))]
     if odd:
-        raise BadInput(f"Expected the settings of this version of flfw in {path}, got {odd[0]}; {_OTHER_VERSION}.")
+        raise InputError(f"Expected the settings of this version of flfw in {path}, got {odd[0]}; {_OTHER_VERSION}.")
 
 
 def _round(number: int) -> int:

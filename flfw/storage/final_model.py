@@ -9,7 +9,7 @@ from typing import final
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.net import Tensors
 from flfw.storage.sealed import sealed, unseal
 
@@ -39,11 +39,13 @@ def final_model(folder: Path) -> FinalModel:
     """
     rounds = sealed(folder / "checkpoint", "round-*")
     if not rounds:
-        raise BadInput(f"Expected the last round's checkpoint in {folder / 'checkpoint'}, got none; restore that file.")
+        raise InputError(
+            f"Expected the last round's checkpoint in {folder / 'checkpoint'}, got none; restore that file."
+        )
     try:
         tensors = load(unseal(rounds[-1][1]))
     except SafetensorError as error:
-        raise BadInput(f"Expected a checkpoint, got {rounds[-1][1]}: {error}; restore it.") from error
+        raise InputError(f"Expected a checkpoint, got {rounds[-1][1]}: {error}; restore it.") from error
     average = _under("ema/", tensors)
     return FinalModel(average or _under("model/", tensors), bool(average))
 

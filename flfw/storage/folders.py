@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.storage.sealed import sealed
 
 
@@ -20,7 +20,7 @@ def require_new(out: Path) -> None:
         BadInput: it exists.
     """
     if out.exists():
-        raise BadInput(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
+        raise InputError(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
 
 
 def unused(out: Path) -> Path:
@@ -62,7 +62,7 @@ def make_folder(out: Path) -> None:
         for folder in missing:  # those that were made before it failed
             with suppress(OSError):
                 folder.rmdir()
-        raise BadInput(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error
+        raise InputError(f"Expected a folder that can be made for --out, got {out} ({error.strerror}).") from error
 
 
 def require_folder(out: Path) -> None:
@@ -85,12 +85,12 @@ def stored_at(folder: Path) -> Path:
         BadInput: there is no folder, or no checkpoint in it.
     """
     if not folder.exists():
-        raise BadInput(f"Expected a run's folder, got {folder}, which does not exist.")
+        raise InputError(f"Expected a run's folder, got {folder}, which does not exist.")
     files = sealed(folder / "checkpoint", "experiment")
     if not files:
         over = (folder / "result.json").is_file()
         instead = "with results alone; name the run of an audit, or" if over else "without;"
-        raise BadInput(f"Expected a run with a checkpoint, got {folder} {instead} start it anew.")
+        raise InputError(f"Expected a run with a checkpoint, got {folder} {instead} start it anew.")
     return files[-1][1]
 
 
@@ -101,7 +101,7 @@ def require_over(folder: Path) -> None:
         BadInput: there is none.
     """
     if not (folder / "result.json").is_file():
-        raise BadInput(f"Expected a run that is over, got {folder} without result.json; finish it or remove it.")
+        raise InputError(f"Expected a run that is over, got {folder} without result.json; finish it or remove it.")
 
 
 def require_several(folders: Sequence[Path]) -> None:
@@ -111,10 +111,10 @@ def require_several(folders: Sequence[Path]) -> None:
         BadInput: see above.
     """
     if len(folders) < 2:
-        raise BadInput(f"Expected two or more run folders to compare, got {' '.join(map(str, folders)) or 'none'}.")
+        raise InputError(f"Expected two or more run folders to compare, got {' '.join(map(str, folders)) or 'none'}.")
     twice = [str(folder) for folder, times in Counter(path.resolve() for path in folders).items() if times > 1]
     if twice:
-        raise BadInput(f"Expected different run folders to compare, got {', '.join(twice)} twice.")
+        raise InputError(f"Expected different run folders to compare, got {', '.join(twice)} twice.")
 
 
 def require_finished(folder: Path) -> None:
@@ -124,4 +124,4 @@ def require_finished(folder: Path) -> None:
         BadInput: there is none.
     """
     if not (folder / "result.json").is_file():
-        raise BadInput(f"Expected a finished run with result.json, got {folder} without; resume it or name another.")
+        raise InputError(f"Expected a finished run with result.json, got {folder} without; resume it or name another.")

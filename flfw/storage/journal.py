@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import Any, TypedDict
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.typed import from_json
 
 
@@ -40,10 +40,10 @@ class Journal:
         try:
             kept = path.read_bytes()[: self._length] if self._length and path.exists() else b""
         except OSError as error:
-            raise BadInput(f"Expected {path}, got none that can be read ({error.strerror}); restore it.") from error
+            raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); restore it.") from error
         self._digest = hashlib.sha256(kept)
         if mark is not None and (len(kept) != self._length or self._digest.hexdigest() != mark["sha256"]):
-            raise BadInput(f"Expected {path} as the checkpoint left it, got another one: it is damaged; restore it.")
+            raise InputError(f"Expected {path} as the checkpoint left it, got another one: it is damaged; restore it.")
         self.rows: list[dict[str, Any]] = [from_json(line, dict[str, Any], path) for line in kept.split(b"\n") if line]
         if path.exists():
             os.truncate(path, self._length)

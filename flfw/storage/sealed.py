@@ -8,12 +8,12 @@ import os
 import re
 from pathlib import Path
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _NAME = re.compile(r"(?P<stem>.+)-(?P<digest>[0-9a-f]{64})(?P<suffix>\.\w+)")
 
 
-def write_whole(path: Path, data: bytes, mode: int = 0o666, *, force: bool = True) -> None:
+def write_atomic(path: Path, data: bytes, mode: int = 0o666, *, force: bool = True) -> None:
     """Write a file in one step, and force it to disk: a kill or a power cut leaves the old file or none.
 
     Args:
@@ -68,7 +68,7 @@ def seal(folder: Path, stem: str, suffix: str, data: bytes, *, force: bool = Tru
     See `write_whole` for ``force``.
     """
     path = folder / f"{stem}-{hashlib.sha256(data).hexdigest()}{suffix}"
-    write_whole(path, data, 0o600, force=force)
+    write_atomic(path, data, 0o600, force=force)
     return path
 
 
@@ -89,10 +89,10 @@ def unseal(path: Path) -> bytes:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise BadInput(f"Expected {path}, got none that can be read ({error.strerror}); restore it.") from error
+        raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); restore it.") from error
     digest = hashlib.sha256(data).hexdigest()
     if digest != expected:
-        raise BadInput(
+        raise InputError(
             f"Expected SHA-256 {expected[:16]}... of {path}, got {digest[:16]}...: it is damaged; restore it."
         )
     return data
@@ -100,7 +100,7 @@ def unseal(path: Path) -> bytes:
 
 def write_checked(path: Path, data: bytes, mode: int = 0o600) -> None:
     """Write a file whose last line is the SHA-256 of the lines before it; see `write_whole`."""
-    write_whole(path, with_checksum(data), mode)
+    write_atomic(path, with_checksum(data), mode)
 
 
 def with_checksum(data: bytes) -> bytes:
@@ -120,7 +120,9 @@ def read_checked(path: Path) -> bytes:
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise BadInput(f"Expected {path}, got none that can be read ({error.strerror}); remove it.") from error
+        raise InputError(f"Expected {path}, got none that can be read ({error.strerror}); remove it.") from error
     if hashlib.sha256(data).hexdigest().encode() != digest:
-        raise BadInput(f"Expected {path} as it was written, got another content: it is damaged; remove or restore it.")
+        raise InputError(
+            f"Expected {path} as it was written, got another content: it is damaged; remove or restore it."
+        )
     return data

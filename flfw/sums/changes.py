@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import final
 
 from flfw.adversary.observation import Observation
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.net import Tensors
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings
@@ -47,7 +47,7 @@ def changes(recordings: Recordings, server_round: int) -> Iterator[Change]:
     for line in first_lines(recordings, server_round):
         try:
             seen = recordings.observation(line["id"])
-        except BadInput:  # the file is damaged, and the report names it
+        except InputError:  # the file is damaged, and the report names it
             continue
         yield change_in(seen, line)
 

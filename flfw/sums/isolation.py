@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from flfw.adversary.observation import Observation
-from flfw.nets.tampered import Tampering
+from flfw.nets.tampered import ModelModification
 from flfw.recording.reader import Recordings
 
 
-def isolation(recordings: Recordings, tampering: Tampering) -> list[str]:
+def isolation(recordings: Recordings, tampering: ModelModification) -> list[str]:
     """Return a sentence on the messages of the isolated client and of all others; none where nobody is isolated.
 
     It is for the report: the attacker sees sums, and cannot tell.

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from flfw.aggregates.disaggregation import separation
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.result_file import TRAINING, read_training
 
 _MOST = 1_000_000  # entries of a matrix whose singular values are computed, a few seconds
@@ -34,7 +34,7 @@ def took_part(folder: Path) -> dict[int, set[int]]:
         try:
             rows = pd.read_csv(folder / "clients.csv", usecols=["round", "client"], dtype=int).to_dict("records")
         except ValueError as error:  # an empty file, another table, or numbers that are none
-            raise BadInput(f"Expected rounds and clients in {folder / 'clients.csv'}, got {error}.") from error
+            raise InputError(f"Expected rounds and clients in {folder / 'clients.csv'}, got {error}.") from error
     else:
         return {}
     cohorts: dict[int, set[int]] = {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from typing import Any
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.net import Tensors
 from flfw.recording.reader import Recordings
 from flfw.sums.changes import change_in, first_lines, recorded_rounds
@@ -75,7 +75,7 @@ def subtracted(recordings: Recordings, server_round: int) -> dict[str, Any] | No
         return None
     try:
         seen = [recordings.observation(line["id"]) for line in lines]
-    except BadInput:  # the file is damaged, and the report names it
+    except InputError:  # the file is damaged, and the report names it
         return None
     observer, other = (change_in(*both) for both in zip(seen, lines, strict=True))
     before = seen[0].received
@@ -110,6 +110,6 @@ def _next_broadcast(recordings: Recordings, server_round: int) -> Tensors | None
     for line in lines:
         try:
             return recordings.observation(line["id"]).received
-        except BadInput:
+        except InputError:
             continue
     return None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from flfw.errors import BadInput, RunFailed, printable
+from flfw.errors import InputError, RunError, printable
 
 _MACHINES = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Errors of a machine's disk, of which a traceback tells a user nothing."""
@@ -43,16 +43,16 @@ def exit_code(program: str, do: Callable[[], int]) -> int:
             code = do()
         sys.stdout.flush()
         return code
-    except BadInput as error:
+    except InputError as error:
         message, code = str(error), 2
-    except RunFailed as error:
+    except RunError as error:
         message, code = str(error), 1
     except OSError as error:
         if isinstance(error, BrokenPipeError) and _unread():
             return 128 + signal.SIGPIPE
         if (known := from_machine(error)) is None:
             raise
-        message, code = str(known), 2 if isinstance(known, BadInput) else 1
+        message, code = str(known), 2 if isinstance(known, InputError) else 1
     except Terminated:
         message, code = "terminated", 128 + signal.SIGTERM
     except KeyboardInterrupt:
@@ -70,11 +70,11 @@ def set_environment() -> None:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 
-def from_machine(error: OSError) -> BadInput | RunFailed | None:
+def from_machine(error: OSError) -> InputError | RunError | None:
     """Return an error of a machine's disk or of a path as one of the project's; None: it is another one."""
     if error.errno not in (*_MACHINES, *_PATHS):
         return None
-    kind = BadInput if error.errno in _PATHS else RunFailed
+    kind = InputError if error.errno in _PATHS else RunError
     return kind(f"{error.strerror}: {error.filename or 'a file'}")
 
 

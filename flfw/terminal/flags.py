@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import tyro
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.terminal.parser import choice_meant, did_you_mean
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ def parsed(arguments: list[str], default: T, prog: str) -> T:
         SystemExit: help was asked for and printed.
     """
     if odd := [word for word in arguments if any("\ud800" <= character <= "\udfff" for character in word)]:
-        raise BadInput(f"Expected words in UTF-8, got {odd[0]!a}; see {prog} --help")
+        raise InputError(f"Expected words in UTF-8, got {odd[0]!a}; see {prog} --help")
     box = io.StringIO()
     try:
         with redirect_stderr(box):
@@ -40,7 +40,7 @@ def parsed(arguments: list[str], default: T, prog: str) -> T:
             raise
         words = _unboxed(box.getvalue())
         like = _meant(words, default)
-        raise BadInput(f"{words.removesuffix('.') if like else words}{like}; see {prog} --help") from None
+        raise InputError(f"{words.removesuffix('.') if like else words}{like}; see {prog} --help") from None
 
 
 def joined(arguments: list[str]) -> list[str]:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, NoReturn, final
 
-from flfw.errors import BadInput, meant
+from flfw.errors import InputError, suggestion
 
 _QUOTED = re.compile(r"'([^']*)'")
 
@@ -29,7 +29,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Raise the error in place of a usage of many lines."""
-        raise BadInput(f"{message}{choice_meant(message)}; see {self.prog} --help")
+        raise InputError(f"{message}{choice_meant(message)}; see {self.prog} --help")
 
 
 def did_you_mean(unknown: Iterable[str], flags: Iterable[str]) -> str:
@@ -39,7 +39,7 @@ def did_you_mean(unknown: Iterable[str], flags: Iterable[str]) -> str:
     ('; did you mean --rounds?', '; did you mean --rounds?')
     """
     words = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-    return meant(f"--{words[0].lstrip('-')}", flags, least=0.7) if words else ""
+    return suggestion(f"--{words[0].lstrip('-')}", flags, least=0.7) if words else ""
 
 
 def choice_meant(message: str) -> str:
@@ -50,4 +50,4 @@ def choice_meant(message: str) -> str:
     """
     _, invalid, rest = message.partition("invalid choice")
     words = _QUOTED.findall(rest) if invalid else []
-    return meant(words[0], words[1:]) if words else ""
+    return suggestion(words[0], words[1:]) if words else ""

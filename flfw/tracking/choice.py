@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flfw.plugins import Kind, find
+from flfw.plugins import PluginKind, load_class
 from flfw.tracking.tracker import Tracker
 
-TRACKER = Kind("tracker", "flfw.tracking.writers")
+TRACKER = PluginKind("tracker", "flfw.tracking.writers")
 
 
 def chosen(names: Sequence[str]) -> dict[str, type[Tracker]]:
@@ -16,7 +16,7 @@ def chosen(names: Sequence[str]) -> dict[str, type[Tracker]]:
     Raises:
         BadInput: there is no such tracker.
     """
-    return {name: find(TRACKER, name, Tracker) for name in names}
+    return {name: load_class(TRACKER, name, Tracker) for name in names}
 
 
 def check(names: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from flfw.curves import Point
 from flfw.report.findings import setting_name
-from flfw.tracking.tracker import AuditFigures
+from flfw.tracking.tracker import AuditMetrics
 
 _AUDITED = (
     "psnr", "ssim", "lpips", "feature_error", "exact_match", "rouge", "identification_rate", "labels_found",
@@ -30,17 +30,17 @@ def of_round(row: Mapping[str, Any]) -> dict[str, float]:
     return dict(_numbers({name: value for name, value in row.items() if name != "round"}))
 
 
-def of_audit(result: Mapping[str, Any]) -> list[AuditFigures]:
+def of_audit(result: Mapping[str, Any]) -> list[AuditMetrics]:
     """Return the figures of all attacks of a result; none is left out because two bear one name."""
     entries = result.get("audit") or []
     audited = [
-        AuditFigures(_name(entry, entries), entry["round"], _chosen(entry, _AUDITED), str(entry.get("verdict") or ""))
+        AuditMetrics(_name(entry, entries), entry["round"], _chosen(entry, _AUDITED), str(entry.get("verdict") or ""))
         for entry in entries
     ]
     for entry in result.get("membership") or []:
         name = _slug(f"{setting_name(entry, result['membership'])} {entry['statistic']}")
         last = max(entry["rounds"], default=0)
-        audited.append(AuditFigures(name, last, _chosen(entry, _MEMBERSHIP), entry["verdict"]))
+        audited.append(AuditMetrics(name, last, _chosen(entry, _MEMBERSHIP), entry["verdict"]))
     return _told_apart(audited)
 
 
@@ -85,12 +85,12 @@ def _slug(words: str) -> str:
     return re.sub(r"[^\w.]+", "-", words).strip("-")
 
 
-def _told_apart(audited: Sequence[AuditFigures]) -> list[AuditFigures]:
+def _told_apart(audited: Sequence[AuditMetrics]) -> list[AuditMetrics]:
     """Number those that share name and round, from the second on."""
     seen: dict[tuple[str, int], int] = {}
     apart = []
     for one in audited:
         count = seen[one.name, one.round] = seen.get((one.name, one.round), 0) + 1
         name = one.name if count == 1 else f"{one.name}-{count}"
-        apart.append(AuditFigures(name, one.round, one.figures, one.verdict))
+        apart.append(AuditMetrics(name, one.round, one.figures, one.verdict))
     return apart

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import final
 
 from flfw.formats.typed import read_json
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 NOTES = "tracking.json"
 
@@ -50,7 +50,7 @@ class TrackerNotes:
             self._notes[tracker] = note
             notes = {name: {"record": note.record, "round": note.round} for name, note in self._notes.items()}
             try:
-                write_whole(self._path, json.dumps(notes, indent=1).encode())
+                write_atomic(self._path, json.dumps(notes, indent=1).encode())
             except OSError as error:
                 warn(f"{self._path} cannot be written ({error.strerror}): a resumed run is tracked anew")
 

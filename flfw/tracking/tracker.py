@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar, Literal, final
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Scalar
 
 
@@ -35,7 +35,7 @@ class TrackedRun:
 
 @final
 @dataclass(frozen=True)
-class AuditFigures:
+class AuditMetrics:
     """Figures of one attack on one kind of message of one round.
 
     Attributes:
@@ -89,7 +89,7 @@ class Tracker(ABC):
         """
         if missing := [package for package in cls.packages if find_spec(package) is None]:
             packages = " ".join(missing) if ":" in name else "flfw[tracking]"
-            raise BadInput(
+            raise InputError(
                 f"Expected the package {', '.join(missing)} for --track {name}, got none; pip install {packages}."
             )
 
@@ -114,7 +114,7 @@ class Tracker(ABC):
         """
 
     @abstractmethod
-    def on_audit(self, audited: Sequence[AuditFigures]) -> None:
+    def on_audit(self, audited: Sequence[AuditMetrics]) -> None:
         """Write the figures of the attacks; called once, after the audit. Not called for a run without one."""
 
     @abstractmethod

@@ -28,7 +28,7 @@ class Optimiser(ABC):
         """Change the parameters in place; gradients may be overwritten."""
 
 
-class Remembering(Optimiser, ABC):
+class StatefulOptimiser(Optimiser, ABC):
     """Optimiser with a state that can be stored, so that another optimiser continues from it."""
 
     @abstractmethod
@@ -57,7 +57,7 @@ class LocalTraining:
         require(0 <= self.momentum < 1, "0 <= momentum < 1", momentum=self.momentum)
         require(self.weight_decay >= 0, "weight_decay >= 0", weight_decay=self.weight_decay)
 
-    def optimiser_at(self, lr: float) -> Remembering:
+    def optimiser_at(self, lr: float) -> StatefulOptimiser:
         """Return a fresh optimiser of step size ``lr`` > 0."""
         if self.optimiser == "adam":
             return Adam(lr, self.weight_decay)
@@ -70,12 +70,12 @@ class LocalTraining:
 
 
 @dataclass(frozen=True)
-class LastingTraining(LocalTraining):
+class PersistentTraining(LocalTraining):
     """Local training with an optimiser state that may be kept between rounds."""
 
     lasting: bool = False  # whether a client keeps its optimiser state; False: each round starts with a fresh one
 
-    def lasting_at(self, lr: float) -> Remembering | None:
+    def lasting_at(self, lr: float) -> StatefulOptimiser | None:
         """Return the optimiser that is kept between rounds, if there is one."""
         return self.optimiser_at(lr) if self.lasting else None
 
@@ -84,7 +84,7 @@ class LastingTraining(LocalTraining):
         return None if self.lasting else super().steps_at(lr, steps)
 
 
-class PlainSGD(Remembering, ABC):
+class PlainSGD(StatefulOptimiser, ABC):
     """SGD with momentum and weight decay, the same arithmetic as ``torch.optim.SGD``; velocities start at 0.
 
     Args:
@@ -147,7 +147,7 @@ class FusedSGD(PlainSGD):
 
 
 @final
-class Adam(Remembering):
+class Adam(StatefulOptimiser):
     """Adam (Kingma and Ba, ICLR 2015), weight decay in the gradient; the same arithmetic as ``torch.optim.Adam``.
 
     Args:

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.messages.sharing import matches
 from flfw.nets.backbones.freezing import is_frozen
 from flfw.nets.net import Tensors
@@ -290,9 +290,9 @@ def _gradients(
     return torch.autograd.grad(losses, outputs, each, retain_graph=not last, allow_unused=True) if outputs else ()
 
 
-def _no_gradients(layer: nn.Module, place: str, why: str) -> BadInput:
+def _no_gradients(layer: nn.Module, place: str, why: str) -> InputError:
     got = f"{type(layer).__name__} at {place or 'the model itself'}"
-    return BadInput(f"Expected layers with per-example gradients, got {got}; {why}.")
+    return InputError(f"Expected layers with per-example gradients, got {got}; {why}.")
 
 
 def _refuse_batch_statistics(model: nn.Module, chosen: Mapping[str, nn.Module]) -> None:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.training.per_example_parts import Formed, Outer, Part
 
 Way: TypeAlias = Literal["auto", "fixed", "rows", "planes", "convolution", "loop", "opacus"]
@@ -93,7 +93,7 @@ class _OpacusGradients(LayerGradients):
             from opacus.grad_sample import GradSampleModule
             from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
         except ImportError as error:
-            raise BadInput(f"Expected Opacus for {type(layer).__name__}, got none: pip install opacus.") from error
+            raise InputError(f"Expected Opacus for {type(layer).__name__}, got none: pip install opacus.") from error
         sampler = GradSampleModule.GRAD_SAMPLERS.get(type(layer))
         lacking = any(value is None for value in layer._parameters.values())
         if sampler is None or (lacking and not isinstance(layer, nn.Linear | nn.Conv2d)):

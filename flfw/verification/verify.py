@@ -10,14 +10,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.result_file import read_result
 from flfw.provenance.outside import outside_of
 from flfw.provenance.sittings import now
 from flfw.runs import run
 from flfw.storage.checkpoint import is_trained
-from flfw.storage.sealed import sealed, write_whole
+from flfw.storage.sealed import sealed, write_atomic
 from flfw.verification import changes
 from flfw.verification.comparison import (
     DIFFERENT,
@@ -42,14 +42,16 @@ def stored(folder: Path) -> Experiment:
         BadInput: there is no finished run of this version of flfw.
     """
     if (folder / "matrix.json").is_file():
-        raise BadInput(f"Expected a run's folder for --verify, got {folder}, a matrix; name one of the folders in it.")
+        raise InputError(
+            f"Expected a run's folder for --verify, got {folder}, a matrix; name one of the folders in it."
+        )
     result = read_result(folder)
     try:
         json.dumps(result, allow_nan=False)
     except ValueError as error:  # in a field that no reader knows
-        raise BadInput(f"Expected finite numbers in {folder / 'result.json'}, got others; restore it.") from error
+        raise InputError(f"Expected finite numbers in {folder / 'result.json'}, got others; restore it.") from error
     if is_trained(folder):
-        raise BadInput(f"Expected a finished run for --verify, got {folder}, which is not over; --resume it first.")
+        raise InputError(f"Expected a finished run for --verify, got {folder}, which is not over; --resume it first.")
     if sealed(folder / "checkpoint", "experiment"):
         return dataclasses.replace(run.stored(folder), out=None, track=())
     return dataclasses.replace(experiment_of(result.get("config") or {}, folder), out=None, track=())
@@ -66,7 +68,7 @@ def experiment_of(config: Mapping[str, Any], folder: Path) -> Experiment:
         BadInput: it is another app's, or damaged.
     """
     if "rounds" not in config:
-        raise BadInput(f"Expected a run of flfw in {folder}, got an audit of an app of its own; repeat its own call.")
+        raise InputError(f"Expected a run of flfw in {folder}, got an audit of an app of its own; repeat its own call.")
     flat = Experiment().to_run_config()
     for field in dataclasses.fields(Experiment):
         value = config.get(field.name, getattr(Experiment(), field.name))
@@ -130,7 +132,7 @@ def _require_same_numbers(earlier: Experiment, asked: Experiment, folder: Path) 
     got = asked.decisive
     for key, value in earlier.decisive.items():
         if got[key] != value:
-            raise BadInput(
+            raise InputError(
                 f"Expected {key}={value} as in {folder}, got {key}={got[key]}; --verify repeats it as it is."
             )
 
@@ -147,7 +149,7 @@ def _source(folder: Path, result: Mapping[str, Any]) -> Path | None:
     for place in (Path(named), folder.parent):  # the run may have been moved together with its audits
         if sealed(place / "checkpoint", "experiment"):
             return place
-    raise BadInput(f"Expected the audited run in {named} or around {folder}, got none with a checkpoint; restore it.")
+    raise InputError(f"Expected the audited run in {named} or around {folder}, got none with a checkpoint; restore it.")
 
 
 def _of_source(source: Path, asked: Experiment) -> Experiment:
@@ -213,4 +215,4 @@ def _write(
         "moved": [one.as_dict() for one in moved],
         "not_compared": list(NOT_COMPARED),
     }
-    write_whole(repeated / "verify.json", json.dumps(content, indent=1, allow_nan=False).encode())
+    write_atomic(repeated / "verify.json", json.dumps(content, indent=1, allow_nan=False).encode())

@@ -21,7 +21,7 @@ def composes(stages: Sequence[Operator]) -> bool:
     Args:
         stages: the operators in the order in which the mechanisms act.
     """
-    left = all(earlier.needs <= later.spares for earlier, later in combinations(stages, 2))
+    left = all(earlier.requires <= later.preserves for earlier, later in combinations(stages, 2))
     return left and sum(stage.has_victim for stage in stages) <= 1
 
 
@@ -42,13 +42,13 @@ class Composed(Operator):
         constants: Tensors = {}
         for place, stage in reversed(tuple(enumerate(self._stages))):
             constants |= {f"{place}.{name}": value for name, value in stage.read(sent).items()}
-            sent = stage.undone(sent)
+            sent = stage.undo(sent)
         return constants
 
-    def undone(self, sent: Tensors) -> Tensors:
+    def undo(self, sent: Tensors) -> Tensors:
         """Undo the stages as far as they can be, from the last to the first."""
         for stage in reversed(self._stages):
-            sent = stage.undone(sent)
+            sent = stage.undo(sent)
         return sent
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
@@ -59,14 +59,14 @@ class Composed(Operator):
             trial = stage.apply(trial, sent, mine)
         return trial
 
-    def left_out(
+    def unmodelled_part(
         self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS, sent: Sequence[str] | None = None
     ) -> str:
         """Name the omissions of all stages."""
         omissions: list[str] = []
         for stage in reversed(self._stages):
-            omissions.append(stage.left_out(batch, steps, spared, sent))
-            spared &= stage.spares
+            omissions.append(stage.unmodelled_part(batch, steps, spared, sent))
+            spared &= stage.preserves
         return " and ".join(filter(None, reversed(omissions)))
 
     @property

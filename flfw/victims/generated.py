@@ -14,7 +14,7 @@ from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy, linear
 
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
 
@@ -37,7 +37,7 @@ class GeneratedVictim(VictimModel):
         targets: shape of each generated tensor by its name.
     """
 
-    def __init__(self, model: GeneratedNet, known: Tensors, inputs: Inputs) -> None:
+    def __init__(self, model: GeneratedNet, known: Tensors, inputs: InputSpec) -> None:
         super().__init__(model, known, ("hypernet.*",), inputs)
         self._net, self.targets = model, model.hypernet.targets
         heads = range(len(model.hypernet.heads))

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from flfw.errors import require
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
 from flfw.victims.wrapping import WrappingVictim
@@ -122,7 +122,7 @@ class LowResolutionVictim(WrappingVictim):
 
     def __init__(self, client: VictimModel, space: LowResolution, constants: Tensors | None = None) -> None:
         none, one = [0.0] * space.small[0], [1.0] * space.small[0]
-        super().__init__(client, Inputs.from_constants(space.small, none, one).to(client.inputs.mean.device))
+        super().__init__(client, InputSpec.from_constants(space.small, none, one).to(client.inputs.mean.device))
         self._space, self._constants = space, constants
         # Computed here, as `gradient` is called while a graph is traced.
         rows, columns = (matrix.to(self.inputs.mean) for matrix in space.matrices)

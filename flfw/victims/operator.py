@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, final
 
 from torch import Tensor
 
-from flfw.membership.adapted import Passage
+from flfw.membership.adapted import ResidualMechanism
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim, VictimModel
@@ -38,7 +38,7 @@ class Operator(ABC):
         """Read the constants of `apply` off one observation; by default none."""
         return {}
 
-    def undone(self, sent: Tensors) -> Tensors:
+    def undo(self, sent: Tensors) -> Tensors:
         """Undo a part of the mechanism in an observation, without a guess; by default nothing.
 
         Attacks compare the result with a trial, and recover labels from it.
@@ -61,16 +61,16 @@ class Operator(ABC):
         return None
 
     @property
-    def needs(self) -> frozenset[Trait]:
+    def requires(self) -> frozenset[Trait]:
         """Traits of this mechanism's output that later stages of a pipeline must leave as they are; by default all."""
         return TRAITS
 
     @property
-    def spares(self) -> frozenset[Trait]:
+    def preserves(self) -> frozenset[Trait]:
         """Traits that this mechanism leaves as earlier stages of a pipeline made them; by default none."""
         return frozenset()
 
-    def left_out(
+    def unmodelled_part(
         self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS, sent: Sequence[str] | None = None
     ) -> str:
         """Name the part of the mechanism that the model leaves out for such messages; empty: none, as by default.
@@ -85,7 +85,7 @@ class Operator(ABC):
         """
         return ""
 
-    def passage(self, sent: Tensors) -> Passage | None:
+    def residual(self, sent: Tensors) -> ResidualMechanism | None:
         """Return the rest that the mechanism leaves of one example among many; by default None: it is not modelled.
 
         Args:
@@ -96,7 +96,7 @@ class Operator(ABC):
     @property
     def passes(self) -> bool:
         """True where `passage` gives something."""
-        return type(self).passage is not Operator.passage
+        return type(self).residual is not Operator.residual
 
     @property
     def has_victim(self) -> bool:
@@ -138,7 +138,7 @@ class DataOperator(Operator, ABC):
         """
 
     @abstractmethod
-    def apart(self, samples: Tensor, result: Tensor) -> Tensor:
+    def augmentation_distance(self, samples: Tensor, result: Tensor) -> Tensor:
         """Compute how far each image of a search's result is from the nearest that the client may have made of samples.
 
         An audit compares so where there are too many versions of a batch.
@@ -195,7 +195,7 @@ class MethodOperator(Operator, ABC):
 
     @property
     @abstractmethod
-    def deed(self) -> str:
+    def action(self) -> str:
         """The method's actions, in words that continue its name: ``clips and adds noise``."""
 
     @property
@@ -209,12 +209,12 @@ class MethodOperator(Operator, ABC):
         return True
 
     @property
-    def obstacle(self) -> str:
+    def unsupported_reason(self) -> str:
         """Reason why the method cannot be modelled, in words; empty: it can."""
         return ""
 
     @property
-    def missed(self) -> str:
+    def unmodelled_clause(self) -> str:
         """Part of the mechanism that the model leaves out, as ``that ...``; empty: none."""
         return ""
 
@@ -241,30 +241,30 @@ class Scaled(Operator):
         """Read the mechanism's constants off the scaled observation."""
         return self._mechanism.read(_times(sent, self._factor))
 
-    def undone(self, sent: Tensors) -> Tensors:
+    def undo(self, sent: Tensors) -> Tensors:
         """Undo in the mechanism's own units."""
-        return _times(self._mechanism.undone(_times(sent, self._factor)), 1 / self._factor)
+        return _times(self._mechanism.undo(_times(sent, self._factor)), 1 / self._factor)
 
     @property
-    def needs(self) -> frozenset[Trait]:
+    def requires(self) -> frozenset[Trait]:
         """Traits that the mechanism needs; none depends on the units."""
-        return self._mechanism.needs
+        return self._mechanism.requires
 
     @property
-    def spares(self) -> frozenset[Trait]:
+    def preserves(self) -> frozenset[Trait]:
         """Traits that the mechanism leaves as they were."""
-        return self._mechanism.spares
+        return self._mechanism.preserves
 
     @property
     def has_victim(self) -> bool:
         """True where the mechanism's victim includes more than the local steps."""
         return self._mechanism.has_victim
 
-    def left_out(
+    def unmodelled_part(
         self, batch: int, steps: int, spared: frozenset[Trait] = TRAITS, sent: Sequence[str] | None = None
     ) -> str:
         """Name the mechanism's own omission."""
-        return self._mechanism.left_out(batch, steps, spared, sent)
+        return self._mechanism.unmodelled_part(batch, steps, spared, sent)
 
     def victim(self, plain: PlainVictim, received: Tensors, local: LocalSteps | None) -> VictimModel:
         """Build the mechanism's victim."""
@@ -275,9 +275,9 @@ class Scaled(Operator):
         scaled = _times(trial, self._factor), _times(sent, self._factor), constants
         return _times(self._mechanism.apply(*scaled), 1 / self._factor)
 
-    def passage(self, sent: Tensors) -> Passage | None:
+    def residual(self, sent: Tensors) -> ResidualMechanism | None:
         """Return the mechanism's own passage, with its noise in the units of the compared tensors."""
-        passage = self._mechanism.passage(_times(sent, self._factor))
+        passage = self._mechanism.residual(_times(sent, self._factor))
         return passage and replace(passage, deviation=passage.deviation / abs(self._factor))
 
     @property
@@ -306,7 +306,7 @@ class AsOffset(Operator):
         super().__init__({})
         self.offset = offset
 
-    def undone(self, sent: Tensors) -> Tensors:
+    def undo(self, sent: Tensors) -> Tensors:
         """Subtract the offset."""
         return {n: (value.double() - self.offset[n].double()).to(value.dtype) for n, value in sent.items()}
 

@@ -9,7 +9,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.victims.victim import VictimModel
 from flfw.victims.wrapping import WrappingVictim
 
@@ -99,7 +99,7 @@ class RelaxedRows(WrappingVictim):
 
     def __init__(self, client: VictimModel, categories: Categories) -> None:
         inputs = client.inputs
-        super().__init__(client, Inputs(inputs.shape, torch.zeros_like(inputs.mean), torch.ones_like(inputs.std)))
+        super().__init__(client, InputSpec(inputs.shape, torch.zeros_like(inputs.mean), torch.ones_like(inputs.std)))
         self._categories = categories
 
     def around(self, client: VictimModel) -> RelaxedRows:

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors, loss, refuse_tied, targets
 
 Each: TypeAlias = Callable[[Tensors], Tensors]
@@ -48,7 +48,7 @@ class VictimModel(ABC):
 
     each: Each | None = None
 
-    def __init__(self, model: nn.Module, known: Tensors, shared: Sequence[str], inputs: Inputs) -> None:
+    def __init__(self, model: nn.Module, known: Tensors, shared: Sequence[str], inputs: InputSpec) -> None:
         refuse_tied(model)
         self.model, self.inputs = model.eval(), inputs
         everything = {name: value.detach() for name, value in model.state_dict().items()}
@@ -74,12 +74,14 @@ class VictimModel(ABC):
         for name in self.shared:
             if name not in sent:
                 kind = type(self.model).__name__
-                raise BadInput(f"Expected {name}, which {kind} shares, got {', '.join(sent) or 'nothing'}.")
+                raise InputError(f"Expected {name}, which {kind} shares, got {', '.join(sent) or 'nothing'}.")
             if sent[name].shape != shapes[name]:
                 expected, got = tuple(shapes[name]), tuple(sent[name].shape)
-                raise BadInput(f"Expected {name} of shape {expected}, got {got}: this is another network.")
+                raise InputError(f"Expected {name} of shape {expected}, got {got}: this is another network.")
             if not torch.isfinite(sent[name]).all():
-                raise BadInput(f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for.")
+                raise InputError(
+                    f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for."
+                )
 
     def reduced(self, precision: torch.dtype) -> VictimModel:
         """Return the same client whose network computes in a lower precision.
@@ -91,7 +93,7 @@ class VictimModel(ABC):
             BadInput: this kind of client has no such form, as by default.
         """
         kind = "one step of a network whose tensors are shared as they are"
-        raise BadInput(f"Expected --attack-precision float32 for anything but {kind}, got bf16.")
+        raise InputError(f"Expected --attack-precision float32 for anything but {kind}, got bf16.")
 
     @abstractmethod
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
@@ -131,7 +133,7 @@ class PlainVictim(VictimModel):
         model: nn.Module,
         known: Tensors,
         shared: Sequence[str],
-        inputs: Inputs,
+        inputs: InputSpec,
         precision: torch.dtype = torch.float32,
     ) -> None:
         super().__init__(model, known, shared, inputs)

@@ -9,7 +9,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
 
@@ -24,7 +24,7 @@ class WrappingVictim(VictimModel, ABC):
         inputs: space of the coordinates.
     """
 
-    def __init__(self, client: VictimModel, inputs: Inputs) -> None:
+    def __init__(self, client: VictimModel, inputs: InputSpec) -> None:
         super().__init__(client.model, client.known, client.shared, inputs)
         self.known, self.unknown, self.shared = client.known, client.unknown, client.shared
         self._client = client

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.matrix.markdown import markdown
 from flfw.matrix.record import read_matrix
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 FOLDER = Path(__file__).resolve().parent
 PAGE = FOLDER.parents[1] / "docs" / "attacked_defences.md"
@@ -107,13 +107,15 @@ def take(finished: Path, folder: Path = FOLDER) -> None:
     for name in DATASETS:
         path = finished / name / "matrix.json"
         if not path.is_file():
-            raise BadInput(f"Expected a folder with matrices of {', '.join(DATASETS)}, got {finished} without {path}.")
+            raise InputError(
+                f"Expected a folder with matrices of {', '.join(DATASETS)}, got {finished} without {path}."
+            )
         record = read_matrix(path)
         states = [cell["state"] for cell in record["cells"]]
         missing = [state for state in states if state != "complete"]
         if missing:
-            raise BadInput(f"Expected complete runs, got {len(missing)} of {len(states)} in {path} that are not.")
-        write_whole(folder / f"{name}.json", (json.dumps(record, indent=1) + "\n").encode())
+            raise InputError(f"Expected complete runs, got {len(missing)} of {len(states)} in {path} that are not.")
+        write_atomic(folder / f"{name}.json", (json.dumps(record, indent=1) + "\n").encode())
 
 
 def _in_lines(command: str) -> str:

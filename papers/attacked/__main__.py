@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flfw.papers.attacked import PAGE, read, take, text
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 from flfw.terminal.exit_code import exit_code
 from flfw.terminal.parser import Parser
 
@@ -23,7 +23,7 @@ def _do(arguments: Sequence[str]) -> int:
     given = ask.parse_args(arguments)
     if given.finished:
         take(given.finished)
-    write_whole(PAGE, text(read()).encode())
+    write_atomic(PAGE, text(read()).encode())
     return 0
 
 

@@ -22,7 +22,7 @@ from typing import Any, final
 
 import torch
 
-from flfw.errors import BadInput, RunFailed, require
+from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
 from flfw.experiment.fields import require_finite
 from flfw.papers import cells
@@ -120,7 +120,7 @@ def _claimed(item: Item, runs: Path) -> Iterator[bool]:
         try:
             claim.enter_context(checkpoint.locked(runs / f".{digest(item.run)}.lock"))
             mine = True
-        except BadInput:
+        except InputError:
             mine = False
         yield mine
 
@@ -153,11 +153,11 @@ def named(key: str) -> Item:
     try:
         path, variant, seed, choice = json.loads(key)
     except (ValueError, TypeError) as error:
-        raise BadInput(f"Expected an item as [PATH, VARIANT, SEED, CHOICE] in JSON, got {key}.") from error
+        raise InputError(f"Expected an item as [PATH, VARIANT, SEED, CHOICE] in JSON, got {key}.") from error
     for item in items(path):
         if (item.cell.path, item.variant, item.seed, item.choice) == (path, variant, seed, choice):
             return item
-    raise BadInput(f"Expected an item of the list, got {key}.")
+    raise InputError(f"Expected an item of the list, got {key}.")
 
 
 def measure(item: Item, limits: Gathering, ends: float = inf) -> bool:
@@ -187,7 +187,7 @@ def _drop_what_cannot_go_on(folder: Path) -> None:
         return
     try:
         checkpoint.stored_experiment(folder)
-    except BadInput as error:
+    except InputError as error:
         _say(f"begun anew: {error}")
         shutil.rmtree(folder)
 
@@ -230,7 +230,7 @@ def _chosen_by(item: Item, preset: Preset) -> float | None:
         return None
     value: Any = cells.read(item.cell, replace(preset, figure=by, also=())).value
     if not isinstance(value, int | float):
-        raise RunFailed(f"{item.name} has no {by.name}.")
+        raise RunError(f"{item.name} has no {by.name}.")
     return float(value)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flfw.data.files.cache import user_cache
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.terminal.exit_code import exit_code
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
 
 def _become(arguments: Sequence[str]) -> int:
     if not arguments or arguments[0].startswith("-"):
-        raise BadInput(f"Expected {_PROGRAM} COMMIT and flags of python -m flfw.papers.evidence, got no COMMIT.")
+        raise InputError(f"Expected {_PROGRAM} COMMIT and flags of python -m flfw.papers.evidence, got no COMMIT.")
     place = user_cache() / "evidence"
     code = worktree(arguments[0], CHECKOUT, place)
     print(f"the code of {code.name} runs from {code}", file=sys.stderr, flush=True)
@@ -52,14 +52,14 @@ def worktree(commit: str, checkout: Path, place: Path) -> Path:
     """
     full = _git(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     if not full:
-        raise BadInput(f"Expected a commit of {checkout}, got COMMIT={commit}; give a branch, such as COMMIT=HEAD.")
+        raise InputError(f"Expected a commit of {checkout}, got COMMIT={commit}; give a branch, such as COMMIT=HEAD.")
     place.mkdir(parents=True, exist_ok=True)
     code = place / full
     _lock(code, fcntl.LOCK_SH)
     if not code.exists() and (_git(checkout, "worktree", "add", "--force", "--detach", str(code), full) is None):
-        raise BadInput(f"Expected a git worktree of {full} in {code}, and git cannot make it; see git worktree list.")
+        raise InputError(f"Expected a git worktree of {full} in {code}, and git cannot make it; see git worktree list.")
     if _git(code, "rev-parse", "HEAD") != full or _git(code, "status", "--porcelain") != "":
-        raise BadInput(f"Expected the files of commit {full} in {code}, got others; remove that folder.")
+        raise InputError(f"Expected the files of commit {full} in {code}, got others; remove that folder.")
     for other in place.glob("[0-9a-f]" * len(full)):
         if other != code and _lock(other, fcntl.LOCK_EX | fcntl.LOCK_NB):
             _git(checkout, "worktree", "remove", "--force", str(other))
@@ -97,7 +97,7 @@ def _git(folder: Path, *words: str) -> str | None:
     try:
         done = subprocess.run([*quiet, *words], env=given, capture_output=True, text=True, check=False)
     except FileNotFoundError as error:
-        raise BadInput("Expected git, got none; install it, or call python -m flfw.papers.evidence.") from error
+        raise InputError("Expected git, got none; install it, or call python -m flfw.papers.evidence.") from error
     return done.stdout.strip() if done.returncode == 0 else None
 
 

@@ -14,7 +14,7 @@ from flfw.papers.evidence.priorities import cells_of
 from flfw.papers.evidence.records import FOLDER, Record, read
 from flfw.papers.preset import presets
 from flfw.papers.published import Cell
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "evidence.md"
 VARIANTS = ("authors", "ours")
@@ -58,7 +58,7 @@ agrees is marked: it may be luck.
 
 def write(folder: Path = FOLDER, page: Path = PAGE) -> None:
     """Write the page from the records of a folder."""
-    write_whole(page, text(read(folder)).encode())
+    write_atomic(page, text(read(folder)).encode())
 
 
 def text(records: Sequence[Record]) -> str:

@@ -10,13 +10,13 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.typed import read_json
 from flfw.papers import cells
 from flfw.papers.evidence.priorities import Item, items
 from flfw.resolve import without_auto
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 _NOT_FINITE = ("inf", "-inf", "nan")
 
@@ -71,7 +71,7 @@ class Record:
         path = file_of(folder, self.cell, self.variant, self.seed, self.choice)
         path.parent.mkdir(parents=True, exist_ok=True)
         stored = {**asdict(self), "value": _in_json(self.value), "also": {k: _in_json(v) for k, v in self.also.items()}}
-        write_whole(path, (json.dumps(stored, indent=1, allow_nan=False) + "\n").encode())
+        write_atomic(path, (json.dumps(stored, indent=1, allow_nan=False) + "\n").encode())
         return path
 
 
@@ -106,8 +106,8 @@ def read(folder: Path = FOLDER) -> list[Record]:
 def _read(path: Path) -> Record:
     try:
         stored = read_json(path, Record)
-    except BadInput as error:
-        raise BadInput(f"Expected a record of evidence in {path}, got one that is damaged ({error}).") from error
+    except InputError as error:
+        raise InputError(f"Expected a record of evidence in {path}, got one that is damaged ({error}).") from error
     also = {name: _from_json(value) for name, value in stored.also.items()}
     return replace(stored, value=_from_json(stored.value), also=also)
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.papers.command import OUT, require_free
 from flfw.papers.drawing import rendered
@@ -21,7 +21,7 @@ from flfw.papers.preset import Scale
 from flfw.papers.published import Cell
 from flfw.runs import engine
 from flfw.storage.checkpoint import locked
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 
 def reproduce(prefix: str, scale: Scale, given: Experiment) -> int:
@@ -54,7 +54,7 @@ def measured(prefix: str, scale: Scale, given: Experiment) -> MeasuredTable:
     out = (given.out or OUT).absolute()
     selected = [cell for cell in table().select(prefix) if in_scale(cell, scale)]
     if not selected:
-        raise BadInput(f"Expected a cell of the {scale} scale, got --cell {prefix}; take --scale full.")
+        raise InputError(f"Expected a cell of the {scale} scale, got --cell {prefix}; take --scale full.")
     (out / "cells").mkdir(parents=True, exist_ok=True)
     path, known = out / f"{NAME}-{scale}.json", list[FrontierPoint]()
     with locked(out / "cells" / ".run"):
@@ -76,7 +76,7 @@ def write(stem: Path, scale: Scale, known: Sequence[FrontierPoint], papers: Sequ
     files[".md"] = page.markdown(scale, known, papers, f"{stem.name}.svg" if ".svg" in files else "").encode()
     paths = [stem.parent / f"{stem.name}{suffix}" for suffix in files]
     for at, content in zip(paths, files.values(), strict=True):
-        write_whole(at, content)
+        write_atomic(at, content)
     return paths
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.papers import fed_cdp_runs, hyperfl, planned, published
 from flfw.papers.evidence import records
@@ -46,7 +46,7 @@ def _mark(cell: Cell, data: str, method: str, unit: str, how: Experiment, given:
     how = replace(how, data_root=given.data_root)
     try:
         resolved, task, _ = run.check(how, new=False)
-    except BadInput:
+    except InputError:
         return
     entries = planned.plan(resolved.experiment, task)["privacy"]
     true = next(one for one in entries if _is(one, unit, "exact") and one["adversary"] == _AGAINST)

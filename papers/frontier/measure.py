@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.papers import cells
 from flfw.papers.frontier import price
@@ -70,7 +70,7 @@ def measured(cell: Cell, scale: Scale, given: Experiment, folder: Path, say: Cal
             return missing(cell, f"{best.words}: {final.reason}")
         tuning = [run for outcome in outcomes for run in outcome.runs]
         return _point(cell, line, list(zip(options, values, strict=True)), best, tuning, final)
-    except (BadInput, RunFailed) as error:
+    except (InputError, RunError) as error:
         return missing(cell, str(error))
 
 

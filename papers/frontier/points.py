@@ -9,10 +9,10 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, TypedDict, TypeVar
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.typed import fitted, read_json
 from flfw.papers.preset import Scale
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 Status = Literal["measured", "missing"]
 _NOT_FINITE = ("inf", "-inf", "nan")
@@ -105,7 +105,7 @@ def write(path: Path, scale: Scale, points: Sequence[FrontierPoint], marks: Sequ
         "points": [_in_json(asdict(one)) for one in points],
         "marks": [_in_json(asdict(one)) for one in marks],
     }
-    write_whole(path, (json.dumps(stored, indent=1, allow_nan=False) + "\n").encode())
+    write_atomic(path, (json.dumps(stored, indent=1, allow_nan=False) + "\n").encode())
 
 
 def read(path: Path) -> tuple[Scale, tuple[FrontierPoint, ...], tuple[Mark, ...]]:
@@ -118,8 +118,8 @@ def read(path: Path) -> tuple[Scale, tuple[FrontierPoint, ...], tuple[Mark, ...]
         stored = read_json(path, _StoredPoints)
         points = tuple(_read(one, FrontierPoint, path) for one in stored["points"])
         return stored["scale"], points, tuple(_read(one, Mark, path) for one in stored["marks"])
-    except BadInput as error:
-        raise BadInput(f"Expected points of the frontier in {path}, got none that can be read ({error}).") from error
+    except InputError as error:
+        raise InputError(f"Expected points of the frontier in {path}, got none that can be read ({error}).") from error
 
 
 class _StoredPoints(TypedDict):

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from flfw.dp.ledger import Ledger
-from flfw.errors import RunFailed
+from flfw.dp.ledger import RunAccountant
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.papers.frontier.lines import FrontierLine
 from flfw.privacy.claims import claim
@@ -43,7 +43,7 @@ def _mechanism(experiment: Experiment) -> Mechanism:
     others = [one for one in experiment.set if not one.startswith("noise_multiplier=")]
     as_run = replace(experiment, target_epsilon=0.0, set=(*others, f"noise_multiplier={noise!r}"))
     resolved, task, _ = run.check(as_run, new=False)
-    mechanism = Ledger(resolved, task.split).mechanism
+    mechanism = RunAccountant(resolved, task.split).mechanism
     if mechanism is None:
-        raise RunFailed(f"{experiment.out} claims nothing, so it has no place on the frontier.")
+        raise RunError(f"{experiment.out} claims nothing, so it has no place on the frontier.")
     return mechanism

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, final, get_args
 
 from flfw.api.arguments import experiment_of, word_of
 from flfw.api.library_calls import library_call
-from flfw.errors import BadInput, RunFailed, require
+from flfw.errors import InputError, RunError, require
 from flfw.experiment import Experiment
 from flfw.papers import command
 from flfw.papers.frontier import command as frontier
@@ -63,7 +63,7 @@ def measured(table: str, cell: str, scale: Scale, given: Experiment) -> Measured
     """
     name = table or cell.partition("/")[0]
     if ":" not in name and name not in names():
-        raise BadInput(f"Expected a table among {', '.join(names())}; got --table {name}.")
+        raise InputError(f"Expected a table among {', '.join(names())}; got --table {name}.")
     if name == NAME:
         return frontier.measured(cell, scale, given)
     return command.measured(command.asked(table, cell, scale, given), cell)
@@ -87,5 +87,5 @@ def reproduce_table(table: str = "", *, cell: str = "", scale: Scale = "quick", 
         name, place = word_of(table, "table"), word_of(cell, "cell")
         done = measured(name, place, scale, experiment_of(None, fields))
         if not done.complete:
-            raise RunFailed(f"Not all selected cells of {table or cell} were measured; {done.files[0]} says why.")
+            raise RunError(f"Not all selected cells of {table or cell} were measured; {done.files[0]} says why.")
         return TableResult(done.text, done.files)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.papers.main_job import page
 from flfw.papers.main_job.records import DOCS, add, read, take
@@ -34,7 +34,7 @@ def _do(arguments: Sequence[str]) -> int:
     given = ask.parse_args(arguments)
     require(all(seed >= 0 for seed in given.seeds), "seeds >= 0", seeds=given.seeds)
     if not DOCS.is_dir():
-        raise BadInput(f"Expected a checkout, for its records and its page in {DOCS}, got an installed package.")
+        raise InputError(f"Expected a checkout, for its records and its page in {DOCS}, got an installed package.")
     add([take(folder) for folder in given.take])  # all are read before anything is run
     for seed in dict.fromkeys(given.seeds):
         # The folder has the code's hash: other code is another measurement.

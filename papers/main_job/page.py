@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flfw.papers.main_job.records import DOCS, MainJob, MainJobEntry
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 PAGE = DOCS / "main_job.md"
 
@@ -38,7 +38,7 @@ of 8 on another. Its machines and results were not kept, so these two counts are
 
 def write(jobs: Sequence[MainJob], page: Path = PAGE) -> None:
     """Write the page."""
-    write_whole(page, text(jobs).encode())
+    write_atomic(page, text(jobs).encode())
 
 
 def text(jobs: Sequence[MainJob]) -> str:

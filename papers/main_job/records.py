@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.result_file import RESULT, read_result
 from flfw.formats.typed import read_json
 from flfw.resolve import without_auto
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 from flfw.verification.verify import experiment_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"  # `flfw/papers` is a link to the folder in the checkout
@@ -91,7 +91,7 @@ def add(jobs: Iterable[MainJob], file: Path = FILE) -> list[MainJob]:
     """Add records to the file, in order; one of the same machine, code and seed is replaced. Return all."""
     by_key = {job.key: job for job in (*read(file), *jobs)}
     kept = [by_key[key] for key in sorted(by_key)]
-    write_whole(file, (json.dumps([asdict(job) for job in kept], indent=1, allow_nan=False) + "\n").encode())
+    write_atomic(file, (json.dumps([asdict(job) for job in kept], indent=1, allow_nan=False) + "\n").encode())
     return kept
 
 
@@ -123,7 +123,7 @@ def take(folder: Path) -> MainJob:
             entries=tuple(_entry(entry) for entry in result["audit"]),
         )
     except (KeyError, TypeError) as error:
-        raise BadInput(f"Expected a finished main job in {folder}, got one without {error}.") from error
+        raise InputError(f"Expected a finished main job in {folder}, got one without {error}.") from error
 
 
 def _entry(entry: Mapping[str, Any]) -> MainJobEntry:
@@ -144,4 +144,4 @@ def _require_main_job(experiment: Experiment, folder: Path) -> None:
     wanted = without_auto(replace(Experiment(), seed=experiment.seed)).decisive
     for name, value in experiment.decisive.items():
         if value != wanted[name]:
-            raise BadInput(f"Expected {name}={wanted[name]}, the main job's, got {name}={value} in {folder}.")
+            raise InputError(f"Expected {name}={wanted[name]}, the main job's, got {name}={value} in {folder}.")

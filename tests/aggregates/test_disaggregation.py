@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flfw.aggregates.disaggregation import disaggregate, separation
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 
@@ -68,5 +68,5 @@ def test_shapes_that_do_not_belong_together_are_refused():
         lambda: disaggregate(np.full((3, 1), np.inf), np.ones((3, 2))),
         lambda: disaggregate(np.zeros((3, 1)), np.ones((3, 2)), ridge=-1),
     ):
-        with pytest.raises(BadInput, match="Expected "):
+        with pytest.raises(InputError, match="Expected "):
             call()

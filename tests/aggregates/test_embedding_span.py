@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flfw.aggregates.embedding_span import largest_angles, span_of
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import torch_generator
 
 
@@ -54,5 +54,5 @@ def test_what_is_no_gradient_is_refused():
         lambda: largest_angles(span, torch.ones(2, 4)),
         lambda: largest_angles(span, torch.zeros(1, 3)),
     ):
-        with pytest.raises(BadInput, match="Expected "):
+        with pytest.raises(InputError, match="Expected "):
             call()

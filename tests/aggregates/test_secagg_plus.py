@@ -6,7 +6,7 @@ from flwr.common.secure_aggregation.ndarrays_arithmetic import parameters_multip
 from flwr.common.secure_aggregation.quantization import dequantize, quantize
 
 from flfw.aggregates.secagg_plus import Quantised, Quantiser
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 SHAPES = ((3, 4), (5,), ())
@@ -88,5 +88,5 @@ def test_values_out_of_range_are_refused():
         (lambda: Quantiser().recover([]), "at least one client"),
         (lambda: Quantiser().recover([Quantised(1, [np.zeros(1)]), Quantised(1, [])]), "arrays of the same shapes"),
     ):
-        with pytest.raises(BadInput, match=words):
+        with pytest.raises(InputError, match=words):
             call()

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from flfw.aggregates.single_contributors import contributors, expected_exposed_share, exposed_share
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import torch_generator
 
 
@@ -28,9 +28,9 @@ def test_one_client_alone_is_exposed_where_it_is_not_zero():
 
 
 def test_what_is_no_round_is_refused():
-    with pytest.raises(BadInput, match="Expected at least one update"):
+    with pytest.raises(InputError, match="Expected at least one update"):
         contributors([])
-    with pytest.raises(BadInput, match="Expected the same tensors in all updates"):
+    with pytest.raises(InputError, match="Expected the same tensors in all updates"):
         contributors([{"w": torch.zeros(2)}, {"w": torch.zeros(3)}])
-    with pytest.raises(BadInput, match="Expected 0 <= kept <= 1"):
+    with pytest.raises(InputError, match="Expected 0 <= kept <= 1"):
         expected_exposed_share(1.5, 2)

@@ -20,7 +20,7 @@ import torch
 
 import flfw
 import sim
-from flfw import BadInput, Experiment, Result, audit, estimate, resume, run
+from flfw import Experiment, InputError, Result, audit, estimate, resume, run
 from flfw.api.library_calls import library_call
 from tests.support.paths import ROOT
 
@@ -80,9 +80,9 @@ def test_a_further_audit_has_its_own_attacks_and_the_run_s_training(finished: Re
 def test_a_run_is_loaded_and_resumed_from_its_folder(finished: Result) -> None:
     assert Result.load(str(finished.path)) == finished
     assert resume(str(finished.path)) == finished == resume(finished)
-    with pytest.raises(BadInput, match="Expected rounds=1"):
+    with pytest.raises(InputError, match="Expected rounds=1"):
         resume(finished, rounds=2)
-    with pytest.raises(BadInput, match="where it lies"):
+    with pytest.raises(InputError, match="where it lies"):
         resume(finished, out="elsewhere")
 
 
@@ -103,27 +103,27 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, fields: dict, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         run(**{"engine": "inproc", **fields}, out=tmp_path / "run")
     assert str(caught.value).startswith(message) and "\n" not in str(caught.value)
     assert capsys.readouterr() == ("", "") and list(tmp_path.iterdir()) == []
 
 
 def test_something_else_than_an_experiment_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"^Expected an Experiment or its fields, got given=dict\.$"):
+    with pytest.raises(InputError, match=r"^Expected an Experiment or its fields, got given=dict\.$"):
         run({"method": "fedavg"})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("load", [Result.load, flfw.MatrixResult.load, flfw.RehearsalResult.load])
 def test_a_folder_without_a_result_is_refused(tmp_path: Path, load) -> None:
-    with pytest.raises(BadInput, match=re.escape(f"in {tmp_path}, got no")):
+    with pytest.raises(InputError, match=re.escape(f"in {tmp_path}, got no")):
         load(tmp_path)
 
 
 @pytest.mark.slow
 def test_an_audit_of_an_audit_names_the_run(finished: Result, tmp_path: Path) -> None:
     again = audit(finished, attack="analytic", out=tmp_path / "again")
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         audit(again, attack="analytic")
     named = f"an audit of the run in {finished.path}; name that one."
     assert str(caught.value) == f"Expected a run, got {again.path}, {named}"
@@ -131,7 +131,7 @@ def test_an_audit_of_an_audit_names_the_run(finished: Result, tmp_path: Path) ->
 
 def test_an_audit_of_another_app_has_no_run(finished: Result, tmp_path: Path) -> None:
     (tmp_path / "result.json").write_text(json.dumps({**finished.content, "config": {"method": "theirs"}}))
-    with pytest.raises(BadInput, match=r"an audit of another app; flfw\.audit\.foreign makes another one\.$"):
+    with pytest.raises(InputError, match=r"an audit of another app; flfw\.audit\.foreign makes another one\.$"):
         audit(tmp_path, attack="analytic")
 
 
@@ -162,7 +162,7 @@ def _in_turn(came: threading.Event) -> None:
 
 
 def test_an_impossible_path_is_bad_input() -> None:
-    with pytest.raises(BadInput, match="File name too long: "):
+    with pytest.raises(InputError, match="File name too long: "):
         run(**SMALL, engine="inproc", attack="none", out="x" * 300)
 
 
@@ -208,7 +208,7 @@ def test_the_package_audit_is_called_whether_it_was_imported_or_not() -> None:
     import flfw.audit.judge
 
     assert flfw.audit is audit and flfw.audit.judge.__name__ == "flfw.audit.judge"
-    with pytest.raises(BadInput, match="Expected "):
+    with pytest.raises(InputError, match="Expected "):
         flfw.audit("/nowhere/at/all", attack="ig")
 
 

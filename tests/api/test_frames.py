@@ -8,7 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from flfw import BadInput
+from flfw import InputError
 from flfw.api.frames import CLIENTS, IMAGES, columns, frame, read_table, typed
 from flfw.formats.result_entries import EntryFields, MembershipFields
 from flfw.formats.result_file import ClaimFields, RoundFigures
@@ -93,5 +93,5 @@ def test_a_table_without_a_row_has_its_columns(tmp_path: Path) -> None:
 def test_words_where_numbers_belong_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "clients.csv"
     path.write_text("round,client\n1,many\n")
-    with pytest.raises(BadInput, match="got could not convert string to float: 'many'; restore"):
+    with pytest.raises(InputError, match="got could not convert string to float: 'many'; restore"):
         read_table(path, CLIENTS)

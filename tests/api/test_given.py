@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from flfw import (
-    BadInput,
     Experiment,
+    InputError,
     MatrixResult,
     RehearsalResult,
     Result,
@@ -51,7 +51,7 @@ def test_words_are_one_or_several() -> None:
     ],
 )
 def test_axes_of_another_type_are_refused_and_not_rounded(tmp_path: Path, axes: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         run_matrix(SMALL, out=tmp_path / "matrix", **axes)
     assert str(caught.value) == message and not (tmp_path / "matrix").exists()
 
@@ -59,7 +59,7 @@ def test_axes_of_another_type_are_refused_and_not_rounded(tmp_path: Path, axes: 
 @pytest.mark.parametrize("load", [Result.load, MatrixResult.load, RehearsalResult.load, audit, resume])
 @pytest.mark.parametrize("given", [None, 3, b"runs", SMALL])
 def test_what_is_no_path_is_refused(load: Any, given: Any) -> None:
-    with pytest.raises(BadInput, match=r"^Expected (path|run|folder) as a path or a result, got "):
+    with pytest.raises(InputError, match=r"^Expected (path|run|folder) as a path or a result, got "):
         load(given)
 
 
@@ -73,25 +73,25 @@ def test_what_is_no_path_is_refused(load: Any, given: Any) -> None:
     ],
 )
 def test_a_rehearsal_refuses_other_types(tmp_path: Path, given: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         run_rehearsal(method="fedavg", out=tmp_path / "r", **given)
     assert str(caught.value) == message and not (tmp_path / "r").exists()
 
 
 @pytest.mark.parametrize(("given", "name"), [({"table": 3}, "table"), ({"cell": 3}, "cell")])
 def test_a_table_is_named_by_a_word(given: dict[str, Any], name: str) -> None:
-    with pytest.raises(BadInput, match=f"^Expected {name} as text, got 3.$"):
+    with pytest.raises(InputError, match=f"^Expected {name} as text, got 3.$"):
         reproduce_table(**given)
 
 
 def test_the_first_argument_may_be_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="Expected a method among"):
+    with pytest.raises(InputError, match="Expected a method among"):
         run(experiment=SMALL, method="nobody", out=tmp_path / "run")
-    with pytest.raises(BadInput, match="does not exist"):
+    with pytest.raises(InputError, match="does not exist"):
         audit(run=tmp_path / "nowhere", attack="ig")
-    with pytest.raises(BadInput, match="does not exist"):
+    with pytest.raises(InputError, match="does not exist"):
         resume(folder=tmp_path / "nowhere")
-    with pytest.raises(BadInput, match="Expected a table among"):
+    with pytest.raises(InputError, match="Expected a table among"):
         reproduce_table(table="nobody.1")
 
 

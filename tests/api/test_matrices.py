@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flfw import BadInput, Experiment, MatrixResult, RehearsalResult, run_matrix, run_rehearsal
+from flfw import Experiment, InputError, MatrixResult, RehearsalResult, run_matrix, run_rehearsal
 from flfw.api.frames import CELLS, MATRIX
 
 SMALL = Experiment(
@@ -69,7 +69,7 @@ def test_a_matrix_is_loaded_and_one_of_its_folders_too(matrix: MatrixResult) -> 
     ],
 )
 def test_a_bad_axis_is_refused_and_nothing_written(tmp_path: Path, given: dict, message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(InputError, match=message):
         run_matrix(SMALL, out=tmp_path / "matrix", **given)
     assert not (tmp_path / "matrix").exists()
 
@@ -87,5 +87,5 @@ def test_a_rehearsal_answers_for_each_attack(tmp_path: Path, capsys: pytest.Capt
     assert rehearsal.result.audit["attack"].unique().tolist() == ["analytic"]
     assert RehearsalResult.load(tmp_path / "r") == rehearsal
     (tmp_path / "r" / "rehearsal.json").write_text(json.dumps({"answers": {}}))
-    with pytest.raises(BadInput, match="that can be read"):
+    with pytest.raises(InputError, match="that can be read"):
         RehearsalResult.load(tmp_path / "r")

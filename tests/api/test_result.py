@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flfw import BadInput, Result, audit, run
+from flfw import InputError, Result, audit, run
 from flfw.api import notebook
 from flfw.api.verdicts import gravest, verdicts
 
@@ -122,7 +122,7 @@ def test_show_names_the_report_outside_a_notebook(
 ) -> None:
     audited.show()
     assert capsys.readouterr().out == f"{audited.report}\n"
-    with pytest.raises(BadInput, match="got none; restore"):
+    with pytest.raises(InputError, match="got none; restore"):
         notebook.show(tmp_path, 100)
 
 
@@ -136,10 +136,10 @@ def test_an_audit_that_was_moved_with_its_run_has_the_run_s_tables(tmp_path: Pat
     first.path.rename(moved)
     assert Result.load(moved / "audit-1").clients["client"].tolist() == [0, 1]
     message = f"Expected the run of the audit {apart} in {first.path}, got no such folder; put it back."
-    with pytest.raises(BadInput, match=re.escape(message)):
+    with pytest.raises(InputError, match=re.escape(message)):
         _ = outside.clients
     for table in ("clients", "failures", "images"):
-        with pytest.raises(BadInput, match=r"got no such folder; load it from where it is now\.$"):
+        with pytest.raises(InputError, match=r"got no such folder; load it from where it is now\.$"):
             getattr(first, table)
 
 
@@ -147,7 +147,7 @@ def test_an_audit_that_was_moved_with_its_run_has_the_run_s_tables(tmp_path: Pat
 def test_a_result_without_its_parts_is_damaged(unaudited: Result, tmp_path: Path, name: str) -> None:
     content = {part: value for part, value in unaudited.content.items() if part != name}
     (tmp_path / "result.json").write_text(json.dumps(content))
-    with pytest.raises(BadInput, match=rf"^Expected {name} in .*, got none; restore it, or run anew\.$"):
+    with pytest.raises(InputError, match=rf"^Expected {name} in .*, got none; restore it, or run anew\.$"):
         Result.load(tmp_path)
 
 

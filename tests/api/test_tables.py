@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from flfw import BadInput, Experiment, TableResult, reproduce_table
+from flfw import Experiment, InputError, TableResult, reproduce_table
 from flfw.papers.interface import tables
 from tests.support.outside_parts import TABLE_NAME
 
@@ -46,7 +46,7 @@ def test_measured_cells_are_kept(measured: TableResult) -> None:
 def test_what_a_table_decides_and_what_there_is_not_is_refused(
     tmp_path: Path, table: str, given: dict, message: str
 ) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(InputError, match=message):
         reproduce_table(table, out=tmp_path / "out", engine="inproc", **given)
     assert not (tmp_path / "out").exists()
 

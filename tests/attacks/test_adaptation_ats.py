@@ -16,9 +16,9 @@ import sim
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.attacks.adaptations.ats import ATSAdaptation
 from flfw.attacks.ig import IG, IGSettings
-from flfw.audit.adaptation import adaptation, mechanism
+from flfw.audit.adaptation import adaptation, defence_operator
 from flfw.audit.climb import _apart
-from flfw.audit.jobs import EXAMPLE, Exchange, Job, Ticket, solved
+from flfw.audit.jobs import EXAMPLE, AttackJob, Exchange, ProbeSet, solved
 from flfw.audit.knowledge import restored
 from flfw.audit.queue import Queue
 from flfw.clients.defences.ats import ATS, ATSSettings
@@ -29,7 +29,7 @@ from flfw.rng import torch_generator
 from flfw.runs import run as whole
 from tests.support.attackable import attackable, db, digits, generators
 
-TARGET = Ticket("target", 0, "", 1, 1, "target")
+TARGET = ProbeSet("target", 0, "", 1, 1, "target")
 
 
 def told(policy: str) -> ATSAdaptation:
@@ -222,18 +222,18 @@ def asked(**changes: Any) -> Experiment:
 
 
 def test_it_counts_as_written_for_one_step() -> None:
-    resolved, example = resolve(asked()), Ticket("target", 0, "", 1, 1, EXAMPLE)
+    resolved, example = resolve(asked()), ProbeSet("target", 0, "", 1, 1, EXAMPLE)
     assert adaptation(resolved, TARGET, "server") == adaptation(resolved, example, "client_example") == "written"
-    assert adaptation(resolved, Ticket("target", 0, "", 1, 4, "target"), "server") == "none"
+    assert adaptation(resolved, ProbeSet("target", 0, "", 1, 4, "target"), "server") == "none"
     for way in ("none", "automatic"):
         assert adaptation(resolve(asked(adaptation=way)), TARGET, "server") == "none"
-    assert isinstance(mechanism(resolved, TARGET, "server", -0.5), ATSAdaptation)
+    assert isinstance(defence_operator(resolved, TARGET, "server", -0.5), ATSAdaptation)
 
 
 def test_the_result_of_the_search_is_stored_beside_the_restored_one(tmp_path: Path) -> None:
     queue, samples = Queue(tmp_path / "queue"), torch.rand(1, 1, 2, 2, generator=torch_generator(0, "stored"))
     exchanges = (Exchange("a", 0, 0, None), Exchange("b", 1, 1, None))
-    job = Job("ig", TARGET, exchanges, Path("none"), Experiment().to_run_config(), (1, 2, 2), 10, (0.5,), (0.5,))
+    job = AttackJob("ig", TARGET, exchanges, Path("none"), Experiment().to_run_config(), (1, 2, 2), 10, (0.5,), (0.5,))
     queue.put(job)
     queue.solve(job, solved(job, [Reconstruction(samples, searched=1 - samples), Reconstruction(samples)], 0.0))
     solution = queue.solution(job)

@@ -19,12 +19,12 @@ from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import total_variation, weighted
-from flfw.inversion.search import Recipe, Target, invert
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.nets import Net, Tensors, tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
 from flfw.victims.operator import Operator, Scaled
 from flfw.victims.victim import PlainVictim
@@ -63,7 +63,7 @@ def a_gradient(seed: int = 0, size: float = 1.0) -> Tensors:
 
 def pair(defence: Defence, name: str) -> tuple[Defence, Operator]:
     """A defence, and the adaptation to it as an audit finds and makes it."""
-    return defence, plugins.find(plugins.ADAPTATION, name, Operator)(asdict(defence.settings))
+    return defence, plugins.load_class(plugins.ADAPTATION, name, Operator)(asdict(defence.settings))
 
 
 def low(bits: int, rounding: Any = "nearest") -> tuple[Defence, Operator]:
@@ -221,14 +221,17 @@ def test_likelihoods_do_not_depend_on_the_units_that_are_compared(mechanism: Ope
 
 # --- in a search ---
 
-INPUTS = Inputs.from_constants((1, 6, 6), (0.5,), (0.25,))
-ADAM = AdamDescent(100, 0.1, schedule="cosine")
+INPUTS = InputSpec.from_constants((1, 6, 6), (0.5,), (0.25,))
+ADAM = AdamSearch(100, 0.1, schedule="cosine")
 SMOOTH = weighted((30.0, total_variation))  # in nats: 30 pairs of neighbours either way, differences of 1 deviation
-COSINE, SQUARES = Recipe(cosine_distance, ADAM, weighted((1e-2, total_variation))), Recipe(squared_distance, ADAM)
+COSINE, SQUARES = (
+    SearchConfig(cosine_distance, ADAM, weighted((1e-2, total_variation))),
+    SearchConfig(squared_distance, ADAM),
+)
 
 
-def likely(noise: float) -> Recipe:
-    return Recipe(gaussian_likelihood(noise), ADAM, SMOOTH)
+def likely(noise: float) -> SearchConfig:
+    return SearchConfig(gaussian_likelihood(noise), ADAM, SMOOTH)
 
 
 def victim() -> PlainVictim:
@@ -244,12 +247,14 @@ def pictures() -> Tensor:
     return greys.expand(4, 1, 2, 3, 6).reshape(4, 1, 6, 6)
 
 
-def error(made: tuple[Defence, Operator], recipe: Recipe, informed: bool) -> float:
+def error(made: tuple[Defence, Operator], recipe: SearchConfig, informed: bool) -> float:
     """Root mean square deviation, on average over 4 images."""
     defence, mechanism = made
     at, images, labels = victim(), pictures(), torch.arange(4)
     sent = [at.gradient(images[i : i + 1], labels[i : i + 1], {}, {}) for i in range(4)]
-    targets = [Target(defence.update(s, seeded(i)), labels[i : i + 1], seeded(40 + i)) for i, s in enumerate(sent)]
+    targets = [
+        SearchTarget(defence.update(s, seeded(i)), labels[i : i + 1], seeded(40 + i)) for i, s in enumerate(sent)
+    ]
     result = invert(at, targets, recipe, mechanism=mechanism if informed else None)
     return float((torch.cat([f.samples for f in result]) - images).square().mean((1, 2, 3)).sqrt().mean())
 
@@ -269,6 +274,6 @@ def error(made: tuple[Defence, Operator], recipe: Recipe, informed: bool) -> flo
     ids=["prune", "1 bit", "2 bits", "4 bits", "2 stochastic bits", "bound", "noise"],
 )
 def test_a_search_that_is_told_of_the_defence_comes_closer(
-    made: tuple[Defence, Operator], static: Recipe, informed: Recipe, margin: float
+    made: tuple[Defence, Operator], static: SearchConfig, informed: SearchConfig, margin: float
 ) -> None:
     assert error(made, static, informed=False) > margin * error(made, informed, informed=True)

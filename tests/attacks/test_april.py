@@ -14,12 +14,12 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import nets
-from flfw.adversary.attack import Budget, NotApplicable
+from flfw.adversary.attack import AttackCost, NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.april import APRIL, APRILSettings, unexplained, weighing_positions
-from flfw.errors import BadInput
-from flfw.inversion.descent import AdamDescent
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError
+from flfw.inversion.descent import AdamSearch
+from flfw.nets.inputs import InputSpec
 from flfw.nets.transformer import Block, VisionTransformer, joined, patches
 from flfw.rng import torch_generator
 from flfw.victims.operator import Operator
@@ -100,7 +100,7 @@ def test_images_are_read_off_without_labels() -> None:
 
 
 def test_colours_and_a_common_factor_do_not_matter() -> None:
-    inputs = Inputs.from_constants((3, 8, 12), (0.4, 0.5, 0.6), (0.2, 0.3, 0.25))
+    inputs = InputSpec.from_constants((3, 8, 12), (0.4, 0.5, 0.6), (0.2, 0.3, 0.25))
     x, y = torch.rand((1, 3, 8, 12), generator=torch_generator(0, "x")), torch.tensor([1])
     net = fresh_net("vit_plain", inputs.shape)
     sent = {name: 1e-3 * value for name, value in gradient(net, inputs, x, y).items()}  # as clipping scales it
@@ -127,20 +127,20 @@ def test_the_search_finds_images_behind_normalisation_by_the_positions_gradient(
 def test_the_closed_form_says_where_it_does_not_apply() -> None:
     x, y = digits(5, side=8)
     for name in ("vit_norm", "lenet"):
-        with pytest.raises(NotApplicable, match=r"reads the tokens directly, as in vit_plain.*april\.way=search"):
+        with pytest.raises(NotApplicableError, match=r"reads the tokens directly, as in vit_plain.*april\.way=search"):
             attacked(name, x, y)
-    with pytest.raises(NotApplicable, match=r"one example and one local step, got batch=2, steps=1"):
+    with pytest.raises(NotApplicableError, match=r"one example and one local step, got batch=2, steps=1"):
         attacked("vit_plain", *digits(5, 2, side=8))
-    with pytest.raises(NotApplicable, match="gradient of a transformer's learnt positions"):
+    with pytest.raises(NotApplicableError, match="gradient of a transformer's learnt positions"):
         attacked("lenet", x, y, **SEARCH, iterations=1)
 
 
 @pytest.mark.parametrize(("shape", "words"), [((1, 48, 48), "got 144 of 16"), ((9, 8, 8), "got 4 of 144")])
 def test_images_that_the_system_does_not_determine_are_refused(shape: tuple[int, ...], words: str) -> None:
-    inputs, net = Inputs.from_constants(shape, (0.0,) * shape[0], (1.0,) * shape[0]), fresh_net("vit_plain", shape)
+    inputs, net = InputSpec.from_constants(shape, (0.0,) * shape[0], (1.0,) * shape[0]), fresh_net("vit_plain", shape)
     sent = gradient(net, inputs, torch.zeros(1, *shape), torch.tensor([0]))
     known = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), inputs), 1, None)
-    with pytest.raises(NotApplicable, match=rf"fewer patches than 128.*, {words}"):
+    with pytest.raises(NotApplicableError, match=rf"fewer patches than 128.*, {words}"):
         APRIL().run([seen(sent, nets.tensors(net))], [known], generators(1))
 
 
@@ -193,7 +193,7 @@ def test_the_objective_is_least_at_the_truth_both_ways() -> None:
 
 def test_budget_labels_and_unused_knowledge_follow_the_way() -> None:
     closed, search = APRIL(), APRIL(APRILSettings(way="search", iterations=7, restarts=2, labels="idlg"))
-    assert closed.budget.iterations == 0 and search.budget == Budget(7, 2, "lowest distance")
+    assert closed.budget.iterations == 0 and search.budget == AttackCost(7, 2, "lowest distance")
     assert (closed.labels, search.labels, APRIL(APRILSettings(way="search")).labels) == ("not used", "single", "given")
     assert closed.models == frozenset() and search.models == {"defence", "steps", "batch_statistics"}
 
@@ -212,9 +212,9 @@ def test_told_of_a_mechanism_the_search_follows_the_gradient_and_with_noise_a_li
             return trial
 
     search, one = APRIL(APRILSettings(way="search")), {"w": torch.tensor([1.0])}
-    assert search.recipe(None).descent == AdamDescent(500, 0.1, True, "cosine")
+    assert search.recipe(None).descent == AdamSearch(500, 0.1, True, "cosine")
     noisy = search.recipe(Noisy({}))
-    assert noisy.descent == AdamDescent(1000, 0.1, schedule="cosine")
+    assert noisy.descent == AdamSearch(1000, 0.1, schedule="cosine")
     assert float(noisy.distance({"w": torch.tensor([2.0])}, one)) == pytest.approx(2.0)
 
 
@@ -229,7 +229,7 @@ def test_told_of_a_mechanism_the_search_follows_the_gradient_and_with_noise_a_li
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput) as refusal:
+    with pytest.raises(InputError) as refusal:
         APRILSettings(**wrong)
     assert str(refusal.value) == line
 

@@ -8,23 +8,23 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import Ticket
+from flfw.audit.jobs import ProbeSet
 from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw.defence import LocalStep
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.concealed import SOLVED, Separated, choices, rank, separate
 from flfw.inversion.closed_form.concealed_equations import Candidates, Equations
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import representation
 from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from tests.support.attackable import attackable, digits, generators
 
-INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
+INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))
 
 
 def message(
@@ -316,13 +316,13 @@ def test_on_a_fitted_network_no_concealed_sample_is_taken_for_the_example() -> N
 @pytest.mark.slow
 def test_of_two_classes_it_reads_undefended_messages_only() -> None:
     assert on("mlp", (1,), defended=False, classes=2).isfinite().all()
-    with pytest.raises(NotApplicable, match="1 examples and 1 concealed ones are too many for 2 classes"):
+    with pytest.raises(NotApplicableError, match="1 examples and 1 concealed ones are too many for 2 classes"):
         on("mlp", (1,), defended=True, classes=2)
 
 
 @pytest.mark.slow
 def test_five_examples_of_ten_classes_are_too_many() -> None:
-    with pytest.raises(NotApplicable, match="5 examples and 5 concealed ones are too many for 10 classes"):
+    with pytest.raises(NotApplicableError, match="5 examples and 5 concealed ones are too many for 10 classes"):
         on("mlp", (0, 1, 2, 3, 4), defended=True)
 
 
@@ -357,7 +357,7 @@ def test_a_message_of_another_defence_gives_nothing_by_a_recipe_of_positions(lab
 
 @pytest.mark.slow
 def test_too_many_choices_are_refused() -> None:
-    with pytest.raises(NotApplicable, match="70 choices of 4 sensitive examples of 8; it tries up to 50"):
+    with pytest.raises(NotApplicableError, match="70 choices of 4 sensitive examples of 8; it tries up to 50"):
         on("lenet", (0, 1, 2, 3, 4, 5, 6, 7), defended=True, sensitive="last:4")
 
 
@@ -372,10 +372,10 @@ def test_a_message_that_is_not_applicable_does_not_take_the_others_with_it() -> 
 def test_what_it_cannot_read_is_refused() -> None:
     attack = DCS2Inversion(DCS2InversionSettings(search_iterations=3))
     observations, knowledge = attackable("lenet", 8, digits(0, 12, side=8))
-    with pytest.raises(NotApplicable, match="12 examples and 12 concealed ones are too many for 10 classes"):
+    with pytest.raises(NotApplicableError, match="12 examples and 12 concealed ones are too many for 10 classes"):
         attack.run(observations, knowledge, generators(1))
     observations, knowledge = attackable("lenet5", 32, digits(0, side=32))
-    with pytest.raises(NotApplicable, match="ends in one fully connected layer"):
+    with pytest.raises(NotApplicableError, match="ends in one fully connected layer"):
         attack.run(observations, knowledge, generators(1))
     for given, line in (
         ({"mixture": 1.0}, "0 < mixture < 1"),
@@ -383,7 +383,7 @@ def test_what_it_cannot_read_is_refused() -> None:
         ({"tv": -1.0}, "0 <= tv < inf"),
         ({"sensitive": "3;7"}, "at:P,P for training positions; got sensitive=3;7"),
     ):
-        with pytest.raises(BadInput, match=line):
+        with pytest.raises(InputError, match=line):
             DCS2InversionSettings(**given)  # type: ignore[arg-type]
 
 
@@ -398,7 +398,7 @@ def test_what_it_cannot_read_is_refused() -> None:
 def test_its_grants_say_whose_recipe_it_is_built_on(defence: str, line: str) -> None:
     chosen = Experiment(method="fedavg", net="lenet", clients=2, defence=defence, attack=("dcs2",), dataset="digits")
     resolved = resolve(without_auto(chosen))
-    hides = hiding(resolved, Ticket("target", 0, "", 1, 1, "target"), "server", defended=True)
+    hides = hiding(resolved, ProbeSet("target", 0, "", 1, 1, "target"), "server", defended=True)
     assert list(hides.words(False, DCS2Inversion.against)) == [line]
     assert list(hides.words(False)) == [f"not granted: that the client uses {defence}"]
 

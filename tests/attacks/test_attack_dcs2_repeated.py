@@ -16,19 +16,19 @@ from flfw import nets
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.attacks.dcs2 import DCS2Inversion, DCS2InversionSettings
 from flfw.attacks.ig import IG, IGSettings
-from flfw.client.probing import Probing
+from flfw.client.probing import ProbeResponder
 from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search
 from flfw.defence import LocalStep
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.closed_form.concealed import SOLVED, Separated, rank, separate, solvable
 from flfw.inversion.closed_form.repeated import answers_needed, joined
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import representation
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 from tests.support.attackable import db, digit_inputs, digits, fresh_net, generators, gradient, seen
 
-INPUTS = Inputs.from_constants((1, 16, 16), (0.5,), (0.25,))
+INPUTS = InputSpec.from_constants((1, 16, 16), (0.5,), (0.25,))
 
 
 def network(name: str, seed: int) -> nn.Module:
@@ -175,7 +175,7 @@ def test_weights_that_move_between_the_answers_spoil_it() -> None:
     ],
 )
 def test_too_few_messages_and_too_many_for_the_layer_are_refused(count: int, times: int, line: str) -> None:
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(InputError, match=line):
         joined(torch.zeros(times, 10, 30), count, count, 9)
 
 
@@ -316,14 +316,14 @@ def test_a_client_that_dropped_out_of_a_round_takes_no_answer_of_another_with_it
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It answered a probe after an earlier round: that is granted, but there is nothing of it to attack."""
-    answering = Probing.gradient
+    answering = ProbeResponder.gradient
 
-    def failing(self: Probing, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    def failing(self: ProbeResponder, x: Tensor, y: Tensor) -> dict[str, Tensor]:
         if self.at.partition == 1 and self.at.round == 1:
             raise ValueError("has dropped out for the test")
         return answering(self, x, y)
 
-    monkeypatch.setattr(Probing, "gradient", failing)
+    monkeypatch.setattr(ProbeResponder, "gradient", failing)
     flags = "--method fedavg --dataset digits --net lenet --clients 2 --rounds 1 --local-epochs 1 --batch-size 400"
     flags += " --on-client-failure drop --engine inproc --attack dcs2 --images 2 --audit-rounds 0,1"
     assert sim.main([*flags.split(), "--set", "dcs2.search_iterations=5", "--out", str(tmp_path / "run")]) == 0

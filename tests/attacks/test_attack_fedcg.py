@@ -15,21 +15,21 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw import data, nets
-from flfw.adversary.attack import Attack, NotApplicable
+from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.feature_search import FeatureSearch, FeatureSearchSettings
 from flfw.adversary.observation import Examples, Knowledge, Observation, Vantage
 from flfw.attacks.dlg_statistics import DLGStatistics
 from flfw.attacks.fedcg import FedCGInversion, FedCGInversionSettings
 from flfw.attacks.ig import IG
 from flfw.audit.auditor import Auditor
-from flfw.audit.jobs import Job, Ticket, ticket_of
+from flfw.audit.jobs import AttackJob, ProbeSet, target_probe_set
 from flfw.audit.knowledge import _start
 from flfw.audit.measures.metrics import psnr
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign
 from flfw.audit.plan import Plan
 from flfw.audit.standing import standing
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.features import (
     ExtractorVictim,
@@ -40,10 +40,10 @@ from flfw.inversion.closed_form.features import (
     read_features,
 )
 from flfw.inversion.closed_form.presence import classes_held, moved_rows, rising_rows
-from flfw.inversion.private.surrogate import Teaching, learn, restarted
+from flfw.inversion.private.surrogate import SurrogateTraining, learn, restarted
 from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve
 from flfw.rng import initialising, numpy_generator, torch_generator
@@ -53,11 +53,11 @@ from flfw.victims.victim import PlainVictim
 
 
 @cache
-def digits() -> tuple[Inputs, Tensor, Tensor]:
+def digits() -> tuple[InputSpec, Tensor, Tensor]:
     """The embedded digits at 8x8, raw and in a fixed random order."""
     dataset = data.load("digits", None, 8)
     x, y = torch.from_numpy(dataset.train_x.copy()).float() / 255, torch.from_numpy(dataset.train_y.copy())
-    return Inputs.from_constants(dataset.shape, dataset.mean, dataset.std), x, y
+    return InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std), x, y
 
 
 def small(seed: int = 0, width: int = 6) -> Net:
@@ -206,7 +206,7 @@ def test_a_start_is_of_no_use_once_training_has_begun() -> None:
     _, x, y = digits()
     seen = seen_by(small(), x[:1], y[:1], 1)
     known = known_of(seen, y[:1], start={n: v for n, v in nets.tensors(small()).items() if "extractor" in n})
-    with pytest.raises(NotApplicable, match="not as all clients' began"):
+    with pytest.raises(NotApplicableError, match="not as all clients' began"):
         attacked(FedCGInversion(FedCGInversionSettings(variant="start")), seen, known)
 
 
@@ -235,7 +235,7 @@ def after_training() -> tuple[Net, Examples]:
 def test_a_decoder_of_stand_ins_beats_the_class_mean_and_the_paper_s_attack() -> None:
     _, x, y = digits()
     (net, public), count = after_training(), 12
-    floors = Public.from_arrays(public.samples.numpy(), public.labels.numpy())
+    floors = PublicData.from_arrays(public.samples.numpy(), public.labels.numpy())
     seen = [seen_by(net, x[i : i + 1], y[i : i + 1], 1, slot=i) for i in range(count)]
     first = known_of(seen[0], y[:1], public=public)
     known = [dataclasses.replace(first, labels=y[i : i + 1]) for i in range(count)]
@@ -274,7 +274,9 @@ def test_learning_leaves_what_it_is_given_as_it_was() -> None:
     with initialising(0, "surrogates"):
         extractor = restarted(net.extractor)
         held = (public.samples[:64], public.labels[:64])
-        result = learn([extractor], net.classifier, held, inputs, Teaching(1, 1, width=8), torch_generator(0, "x"))
+        result = learn(
+            [extractor], net.classifier, held, inputs, SurrogateTraining(1, 1, width=8), torch_generator(0, "x")
+        )
     assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())
     assert all(p.requires_grad for p in net.parameters())
     chosen, other = (e.state_dict()["0.weight"] for e in (extractor, result.extractors[0]))
@@ -284,13 +286,13 @@ def test_learning_leaves_what_it_is_given_as_it_was() -> None:
 def test_refusals() -> None:
     _, x, y = digits()
     seen = seen_by(small(), x[:1], y[:1], 1)
-    with pytest.raises(NotApplicable, match="public data"):
+    with pytest.raises(NotApplicableError, match="public data"):
         attacked(FedCGInversion(), seen, known_of(seen, y[:1]))
     private_head = seen_by(small(), x[:1], y[:1], 1, shared="extractor.")
-    with pytest.raises(NotApplicable, match="classifier is shared"):
+    with pytest.raises(NotApplicableError, match="classifier is shared"):
         attacked(FedCGInversion(), private_head, known_of(private_head, y[:1]))
     public = Examples(x[:9], y[:9])
-    with pytest.raises(NotApplicable, match="no generator"):
+    with pytest.raises(NotApplicableError, match="no generator"):
         attacked(
             FedCGInversion(FedCGInversionSettings(variant="generator")), seen, known_of(seen, y[:1], public=public)
         )
@@ -365,7 +367,7 @@ def audited(folder: Path, **details: Any) -> tuple[Path, dict[int, dict[str, Any
     return folder, {entry["round"]: entry for entry in json.loads((folder / "result.json").read_text())["audit"]}
 
 
-def jobs(folder: Path) -> list[Job]:
+def jobs(folder: Path) -> list[AttackJob]:
     """What the run's auditor asks for."""
     stored = dataclasses.replace(whole.stored(folder), out=folder)
     resolved, task, _ = whole.check(stored, new=False)
@@ -416,15 +418,15 @@ def test_the_granted_start_is_what_clients_start_with_if_they_start_alike(common
     experiment = Experiment(**{**RUN, "attack": ("fedcg",), "set": (f"fedsplit.start={chosen}",)})
     resolved, task, _ = whole.check(experiment)
     experiment = resolved.experiment
-    ticket = Ticket("target", 0, "", 1, 1, "target")
+    ticket = ProbeSet("target", 0, "", 1, 1, "target")
     plan = Plan(
         resolve(experiment), task, Path("none"), {"fedcg": FedCGInversion()}, lambda _: None, lambda: ("file", 3)
     )
     assert plan._beside("fedcg", dataclasses.replace(ticket, point="example"), set())["start"] is common
-    job = Job("fedcg", ticket, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), start=common)
+    job = AttackJob("fedcg", ticket, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), start=common)
     result = _start(job, resolve(experiment), torch.device("cpu"))
     method, settings = resolve(experiment).method, resolve(experiment).settings
-    clients = [Workplace(experiment, task, method, settings, p, 1, None, None).fresh_model() for p in (0, 1)]
+    clients = [ClientContext(experiment, task, method, settings, p, 1, None, None).fresh_model() for p in (0, 1)]
     given = [{n: v for n, v in nets.tensors(c).items() if n.startswith("extractor.")} for c in clients]
     if common:
         assert result is not None and set(result) == set(given[0])
@@ -436,8 +438,8 @@ def test_the_granted_start_is_what_clients_start_with_if_they_start_alike(common
 @pytest.mark.parametrize(("start", "server_round", "adaptive"), [(True, 0, True), (True, 2, False), (False, 0, False)])
 def test_only_a_start_before_training_leaves_nothing_hidden(start: bool, server_round: int, adaptive: bool) -> None:
     experiment = Experiment(method="fedsplit", net="lenet5", dataset="digits")
-    ticket = Ticket("target", server_round, "", 1, 1, "target")
-    job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), start=start)
+    ticket = ProbeSet("target", server_round, "", 1, 1, "target")
+    job = AttackJob("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), start=start)
     stands = standing(resolve(experiment), job, FedCGInversion(), False)
     assert stands.adaptive is adaptive
     assert standing(resolve(experiment), dataclasses.replace(job, start=False), IG(), False).adaptive is False
@@ -448,16 +450,18 @@ def test_it_is_static_where_it_leaves_something_unused(method: str, informed: bo
     experiment = Experiment(
         method=method, net="lenet5", dataset="digits", defence="dp_gaussian" if informed else "none"
     )
-    ticket = Ticket("target", 0, "", 1, 1, "target")
+    ticket = ProbeSet("target", 0, "", 1, 1, "target")
     details: dict[str, Any] = {"start": method == "fedsplit", "adaptive": informed}
-    job = Job("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **details)
+    job = AttackJob("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **details)
     stands = standing(resolve(experiment), job, FedCGInversion(), informed)
     assert not stands.adaptive and any(words.startswith("not made use of: ") for words in stands.granted)
 
 
 def test_many_private_tensors_are_named_by_their_parts() -> None:
     resolved = resolve(Experiment(method="fedcg", dataset="digits", clients=3, split="iid", attack=("fedcg",)))
-    job = Job("fedcg", ticket_of(resolved.experiment.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,))
+    job = AttackJob(
+        "fedcg", target_probe_set(resolved.experiment.points[0], 1), (), Path(), {}, (1, 32, 32), 10, (0.5,), (0.5,)
+    )
     message = standing(resolved, job, resolved.attacks["fedcg"], defended=False).granted
     (private,) = (line for line in message if line.startswith("not granted: the client's private tensors"))
     assert "(extractor.*, discriminator.*)" in private

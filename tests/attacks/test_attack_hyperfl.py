@@ -16,27 +16,27 @@ from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy
 
 from flfw import data, nets
-from flfw.adversary.attack import Budget, NotApplicable
+from flfw.adversary.attack import AttackCost, NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.attacks.hyperfl import HyperFLInversion, HyperFLInversionSettings
 from flfw.attacks.ig import IG, IGSettings
-from flfw.audit.jobs import Job, Ticket
+from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.standing import standing
 from flfw.client.store import ClientStore
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.imprint import alone_in_their_bins, imprint
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.inversion.closed_form.separation import directions, separate
 from flfw.inversion.closed_form.shared_gradient import Reading, read, serving, without_decay
-from flfw.inversion.compute import Compute
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.compute import ComputeLimits
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.private.embedding_search import search
 from flfw.inversion.private.extractor import SurrogateVictim, extractor_of, read_off, up_to_last_layer
 from flfw.nets import Net
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
@@ -50,9 +50,9 @@ SIDES = {"cnn1": 28, "mlp": 8, "lenet": 8}
 
 
 @cache
-def inputs_of(net: str) -> Inputs:
+def inputs_of(net: str) -> InputSpec:
     dataset = data.load("digits", None, SIDES[net])
-    return Inputs.from_constants(dataset.shape, dataset.mean, dataset.std)
+    return InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
 
 
 def digits(net: str, first: int, count: int = 1) -> tuple[Tensor, Tensor]:
@@ -293,9 +293,9 @@ def test_what_is_no_reading_of_the_extractor_is_refused() -> None:
     victim = SurrogateVictim(extractor_of(client), inputs_of("mlp"), 1)
     informed = victim.sent(reading, torch_generator(0, "x"))
     victim.check(informed)
-    with pytest.raises(BadInput, match=r"Expected weights\.1\.bias of the extractor"):
+    with pytest.raises(InputError, match=r"Expected weights\.1\.bias of the extractor"):
         victim.check({n: v for n, v in informed.items() if n != "weights.1.bias"})
-    with pytest.raises(BadInput, match=r"finite numbers in gradient\.3\.weight"):
+    with pytest.raises(InputError, match=r"finite numbers in gradient\.3\.weight"):
         victim.check({**informed, "gradient.3.weight": informed["gradient.3.weight"] * torch.nan})
 
 
@@ -564,11 +564,11 @@ def test_what_has_no_extractor_to_attack_is_not_applicable() -> None:
         HyperFLInversion().run([seen], [Knowledge(victim, 1, None)], generators(1))
 
     inputs = inputs_of("mlp")
-    with pytest.raises(NotApplicable, match="an extractor with weights"):
+    with pytest.raises(NotApplicableError, match="an extractor with weights"):
         attack(PlainVictim(nets.build("linear", (1, 8, 8), 10), received, ("*",), inputs))
-    with pytest.raises(NotApplicable, match="an extractor, generated or shared, got Linear"):
+    with pytest.raises(NotApplicableError, match="an extractor, generated or shared, got Linear"):
         attack(PlainVictim(nn.Linear(64, 10), {}, ("*",), inputs))
-    with pytest.raises(NotApplicable, match=r"all of extractor\.\*.*, got none of extractor\.1\.weight"):
+    with pytest.raises(NotApplicableError, match=r"all of extractor\.\*.*, got none of extractor\.1\.weight"):
         attack(PlainVictim(nets.build("mlp", (1, 8, 8), 10), {}, (), inputs))
 
 
@@ -578,8 +578,8 @@ def test_what_has_no_extractor_to_attack_is_not_applicable() -> None:
 @pytest.mark.slow
 def test_the_first_stage_finds_embedding_and_gradient_by_search() -> None:
     federation = Federation("mlp", digits("mlp", 0), digits("mlp", 1), tiny=True)
-    adam = AdamDescent(600, 0.1, schedule="cosine")
-    many = search(federation.victim, federation.sent, generators(2), adam, Compute())
+    adam = AdamSearch(600, 0.1, schedule="cosine")
+    many = search(federation.victim, federation.sent, generators(2), adam, ComputeLimits())
     for sent, result in zip(federation.sent, many, strict=True):
         expected = read_off(federation.victim, sent)
         assert result.embedding is not None and error(result.embedding, federation.client.embedding.detach()) < 1e-2
@@ -597,20 +597,20 @@ def test_the_papers_attacks_are_granted_the_labels_and_get_closer(variant: Any) 
     assert many.matching_loss < 0.9 * few.matching_loss
     assert many.labels is not None and many.labels.tolist() == federation.batches[0][1].tolist()
     federation.known = [dataclasses.replace(known, labels=None) for known in federation.known]
-    with pytest.raises(NotApplicable, match="need the labels"):
+    with pytest.raises(NotApplicableError, match="need the labels"):
         federation.run(variant=variant)
 
 
 def test_budget_and_labels_are_those_of_the_variant() -> None:
     attack = HyperFLInversion(HyperFLInversionSettings(iterations=7, restarts=2))
-    assert (attack.budget, attack.labels) == (Budget(7, 6, "lowest matching distance"), "not used")
-    assert HyperFLInversion(HyperFLInversionSettings(distance="cosine")).budget == Budget(
+    assert (attack.budget, attack.labels) == (AttackCost(7, 6, "lowest matching distance"), "not used")
+    assert HyperFLInversion(HyperFLInversionSettings(distance="cosine")).budget == AttackCost(
         500, 1, "lowest matching distance"
     )
     attack = HyperFLInversion(HyperFLInversionSettings(variant="two_stage", iterations=7))
-    assert (attack.budget, attack.labels) == (Budget(14, 1, "lowest matching distance"), "given")
+    assert (attack.budget, attack.labels) == (AttackCost(14, 1, "lowest matching distance"), "given")
     attack = HyperFLInversion(HyperFLInversionSettings(variant="joint", iterations=7))
-    assert (attack.budget, attack.labels) == (Budget(7, 1, "lowest matching distance"), "given")
+    assert (attack.budget, attack.labels) == (AttackCost(7, 1, "lowest matching distance"), "given")
 
 
 @pytest.mark.parametrize(
@@ -623,7 +623,7 @@ def test_budget_and_labels_are_those_of_the_variant() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         HyperFLInversionSettings(**wrong)
     assert str(caught.value) == line
 
@@ -667,9 +667,9 @@ def test_units_switch_on_between_the_quantiles_of_public_means() -> None:
 
 
 def test_only_fully_connected_extractors_can_be_imprinted() -> None:
-    with pytest.raises(BadInput, match="Expected an extractor of fully connected layers, got Conv2d, Conv2d"):
+    with pytest.raises(InputError, match="Expected an extractor of fully connected layers, got Conv2d, Conv2d"):
         imprint(extractor_of(generated()), torch.zeros(3))
-    with pytest.raises(BadInput, match="got none"):
+    with pytest.raises(InputError, match="got none"):
         imprint(nn.Sequential(nn.Flatten()), torch.zeros(3))
 
 
@@ -741,8 +741,8 @@ STANDS: list[tuple[dict[str, Any], bool]] = [
 def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any], adaptive: bool) -> None:
     details = {"method": "hyperfl", "net": "mlp", "dataset": "digits", "defence": "none"}
     experiment = Experiment(**{**details, **{key: value for key, value in case.items() if key in details}})
-    ticket = Ticket("target", 0, "", case.get("batch", 1), case.get("steps", 1), "target")
-    job = Job("hyperfl", ticket, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
+    ticket = ProbeSet("target", 0, "", case.get("batch", 1), case.get("steps", 1), "target")
+    job = AttackJob("hyperfl", ticket, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
     attack = HyperFLInversion(HyperFLInversionSettings(variant=case.get("variant", "closed_form")))
     assert standing(resolve(experiment), job, attack, experiment.defence != "none").adaptive is adaptive
 
@@ -778,7 +778,7 @@ def test_what_is_not_finite_is_refused_before_anything_is_computed_of_it(variant
     federation = Federation("mlp", digits("mlp", 0, 2), tiny=True)
     broken = {n: v * torch.nan if n == "hypernet.heads.2.weight" else v for n, v in federation.sent[0].items()}
     federation.seen = [dataclasses.replace(federation.seen[0], sent=broken)]
-    with pytest.raises(BadInput, match=r"finite numbers in hypernet\.heads\.2\.weight"):
+    with pytest.raises(InputError, match=r"finite numbers in hypernet\.heads\.2\.weight"):
         federation.run(iterations=5, variant=variant)
 
 
@@ -788,7 +788,7 @@ def test_an_extractor_of_which_a_layer_was_not_sent_is_not_applicable() -> None:
     frozen = tuple(n for n in observations[0].sent if n != "extractor.3.weight")
     victim = PlainVictim(known[0].model.model, observations[0].received, frozen, federation.inputs)
     observations[0] = dataclasses.replace(observations[0], sent={n: observations[0].sent[n] for n in frozen})
-    with pytest.raises(NotApplicable, match=r"got none of extractor\.3\.weight"):
+    with pytest.raises(NotApplicableError, match=r"got none of extractor\.3\.weight"):
         HyperFLInversion().run(observations, [Knowledge(victim, 1, None)], generators(1))
 
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from flfw import nets
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.observation import Knowledge, Reconstruction
 from flfw.adversary.sums import Protocol, pooled
 from flfw.attacks.spear import SPEAR, SPEARSettings
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.closed_form.rectified import separate_rectified
 from flfw.inversion.closed_form.separation import separate
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 from tests.support.attackable import attackable, digit_inputs, digits, generators, gradient, seen
@@ -39,7 +39,7 @@ def test_a_batch_is_read_off_exactly_without_labels(count: int) -> None:
 
 def of_rows(act: nn.Module, x: Tensor, y: Tensor, units: int = 40) -> tuple[nets.Tensors, Knowledge, nets.Tensors]:
     """Return the gradient, the knowledge and the weights of a network on rows of numbers."""
-    inputs = Inputs.from_constants((x.shape[1],), (0.4,) * x.shape[1], (0.3,) * x.shape[1])
+    inputs = InputSpec.from_constants((x.shape[1],), (0.4,) * x.shape[1], (0.3,) * x.shape[1])
     with initialising(3, "rows"):
         net = nets.Net(nn.Sequential(nn.Linear(x.shape[1], units), act), nn.Linear(units, 3))
     weights = nets.tensors(net)
@@ -95,21 +95,23 @@ def test_it_does_not_apply_behind_another_nonlinearity(act: nn.Module) -> None:
     if "extractor.1.0.running_mean" in weights:  # the ReLU's signs are no longer those of the layer's outputs
         weights = {**weights, "extractor.1.0.running_mean": torch.full((40,), 0.5)}
         known = dataclasses.replace(known, model=PlainVictim(known.model.model, weights, ("*",), known.model.inputs))
-    with pytest.raises(NotApplicable, match=r"needs a ReLU right after extractor\.0 \(Linear\)"):
+    with pytest.raises(NotApplicableError, match=r"needs a ReLU right after extractor\.0 \(Linear\)"):
         SPEAR().run([seen(sent, weights)], [known], generators(1))
 
 
 def test_it_needs_a_known_fully_connected_first_layer_and_a_known_network() -> None:
     observations, knowledge = attackable("cnn1", 28, digits(0))
-    with pytest.raises(NotApplicable, match=r"fully connected first layer with a bias, got extractor\.0 \(Conv2d\)"):
+    with pytest.raises(
+        NotApplicableError, match=r"fully connected first layer with a bias, got extractor\.0 \(Conv2d\)"
+    ):
         SPEAR().run(observations, knowledge, generators(1))
     observations, knowledge = attackable("mlp", 8, digits(0, side=8))
     victim = knowledge[0].model
     known = {name: value for name, value in victim.known.items() if name.startswith("extractor.")}
     hidden = PlainVictim(victim.model, known, ("extractor.*",), digit_inputs(8))
-    with pytest.raises(NotApplicable, match=r"known as a whole, got unknown classifier\.weight"):
+    with pytest.raises(NotApplicableError, match=r"known as a whole, got unknown classifier\.weight"):
         SPEAR().run(observations, [Knowledge(hidden, 1, None)], generators(1))
-    with pytest.raises(BadInput, match="Expected sets >= 1, got sets=0"):
+    with pytest.raises(InputError, match="Expected sets >= 1, got sets=0"):
         SPEARSettings(sets=0)
 
 

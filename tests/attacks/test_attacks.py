@@ -14,16 +14,16 @@ import torch
 from torch import Tensor, nn
 
 from flfw import nets, plugins
-from flfw.adversary.attack import Attack, AttackPlugin, Budget, NotApplicable
+from flfw.adversary.attack import Attack, AttackCost, AttackPlugin, NotApplicableError
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth, Vantage
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.ig import IG, IGSettings
 from flfw.attacks.imprint import Imprint
 from flfw.attacks.loki import Loki
 from flfw.attacks.spear import SPEAR
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising
 from flfw.victims.generated import GeneratedVictim
 from flfw.victims.victim import PlainVictim
@@ -70,17 +70,17 @@ def test_analytic_does_not_find_two_digits_exactly() -> None:
 
 def test_analytic_does_not_apply_to_a_convolution_or_to_a_silent_first_layer() -> None:
     observations, knowledge = attackable("cnn1", 28, digits(0))
-    with pytest.raises(NotApplicable, match=r"fully connected first layer, got extractor\.0 \(Conv2d\)"):
+    with pytest.raises(NotApplicableError, match=r"fully connected first layer, got extractor\.0 \(Conv2d\)"):
         Analytic().run(observations, knowledge, generators(1))
     observations, knowledge = attackable("linear", 8, digits(0, side=8))
     silent = dataclasses.replace(observations[0], sent={"classifier.weight": observations[0].sent["classifier.weight"]})
-    with pytest.raises(NotApplicable):
+    with pytest.raises(NotApplicableError):
         Analytic().run([silent], knowledge, generators(1))
 
 
 def test_analytic_needs_a_unit_for_each_example() -> None:
     observations, knowledge = attackable("linear", 8, digits(0, count=11, side=8))
-    with pytest.raises(NotApplicable, match=r"first layer with 11 units or more, .*, got \w+ \(Linear\) with 10$"):
+    with pytest.raises(NotApplicableError, match=r"first layer with 11 units or more, .*, got \w+ \(Linear\) with 10$"):
         Analytic().run(observations, knowledge, generators(1))
 
 
@@ -114,15 +114,15 @@ def test_ig_begins_where_its_settings_say() -> None:
     of_another = Examples(public.samples, torch.full((3,), 99))
     (result,) = still.run(observations, [dataclasses.replace(knowledge[0], public=of_another)], generators(1))
     torch.testing.assert_close(result.samples[0], public.samples.mean(0), atol=1e-4, rtol=0)
-    with pytest.raises(NotApplicable, match="needs public data"):
+    with pytest.raises(NotApplicableError, match="needs public data"):
         still.run(observations, knowledge, generators(1))
-    with pytest.raises(BadInput, match="restarts=1 with start=class_mean, as all would start alike, got restarts=2"):
+    with pytest.raises(InputError, match="restarts=1 with start=class_mean, as all would start alike, got restarts=2"):
         IGSettings(restarts=2, start="class_mean")
 
 
 def test_ig_needs_labels() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8))
-    with pytest.raises(NotApplicable, match="labels"):
+    with pytest.raises(NotApplicableError, match="labels"):
         IG().run(observations, [dataclasses.replace(knowledge[0], labels=None)], generators(1))
 
 
@@ -194,7 +194,7 @@ class _Reciprocal(nn.Module):
 
 @pytest.mark.slow
 def test_ig_does_not_keep_a_restart_that_ended_in_nan() -> None:
-    inputs = Inputs.from_constants((2,), (0.0, 0.0), (1.0, 1.0))
+    inputs = InputSpec.from_constants((2,), (0.0, 0.0), (1.0, 1.0))
     with initialising(0, "reciprocal"):
         net = _Reciprocal()
     x, y = torch.tensor([[0.5, 0.8]]), torch.tensor([1])
@@ -210,10 +210,10 @@ def test_ig_does_not_keep_a_restart_that_ended_in_nan() -> None:
 
 
 def test_ig_budget_is_what_was_set() -> None:
-    assert IG(IGSettings(iterations=7, restarts=3)).budget == Budget(7, 3, "lowest cosine distance")
-    assert IG().budget == Budget(1000, 1, "lowest cosine distance")
-    assert Analytic().budget == Budget(0, 1, "closed form") and Analytic().labels == "not used"
-    assert SPEAR().budget == Budget(0, 1, "proof by the network") and SPEAR().labels == "not used"
+    assert IG(IGSettings(iterations=7, restarts=3)).budget == AttackCost(7, 3, "lowest cosine distance")
+    assert IG().budget == AttackCost(1000, 1, "lowest cosine distance")
+    assert Analytic().cost == AttackCost(0, 1, "closed form") and Analytic().labels == "not used"
+    assert SPEAR().cost == AttackCost(0, 1, "proof by the network") and SPEAR().labels == "not used"
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_ig_budget_is_what_was_set() -> None:
     ],
 )
 def test_ig_refuses_settings_out_of_range(wrong: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         IGSettings(**wrong)
     assert str(error.value) == line
 
@@ -300,7 +300,7 @@ def situation(kind: str) -> tuple[tuple[Observation, ...], tuple[Knowledge, ...]
 
 def texts() -> tuple[tuple[Observation, ...], tuple[Knowledge, ...], tuple[Tensor, ...]]:
     """Two victims with a text of four bytes each, and a transformer."""
-    inputs = Inputs.from_constants((4,), (0.0,) * 4, (1.0,) * 4)
+    inputs = InputSpec.from_constants((4,), (0.0,) * 4, (1.0,) * 4)
     net, victims = fresh_net("gpt_tiny", (4,)), [torch.tensor([list(word)]) / 255 for word in (b"fox.", b"dogs")]
     received, labels = nets.tensors(net), torch.tensor([0])
     model = PlainVictim(fresh_net("gpt_tiny", (4,), seed=9), received, ("*",), inputs)
@@ -352,7 +352,7 @@ def attacked(name: str) -> Attacked:
         before = [[tensor.clone() for tensor in tensors] for tensors in tensors_of((observations, knowledge))]
         try:
             result = attack.run(observations, knowledge, generators(2))
-        except NotApplicable as error:
+        except NotApplicableError as error:
             reasons.append(f"{kind}: {error}")
             continue
         return Attacked(attack, (observations, knowledge), before, result)
@@ -362,8 +362,8 @@ def attacked(name: str) -> Attacked:
 
 def with_few_steps(name: str) -> Attack:
     try:
-        cls = plugins.find(plugins.ATTACK, name, Attack)
-    except BadInput as error:
+        cls = plugins.load_class(plugins.ATTACK, name, Attack)
+    except InputError as error:
         way = "define one class that derives from Attack and has its `budget` and its `run` (of a search: its `recipe`)"
         raise AssertionError(breach(name, str(error).rstrip("."), way)) from error
     frozen = dataclasses.is_dataclass(cls.Settings)
@@ -371,12 +371,12 @@ def with_few_steps(name: str) -> Attack:
     few = {field.name: 3 for field in dataclasses.fields(cls.Settings) if field.name.endswith("iterations")}
     try:
         return cls(cls.Settings(**few))
-    except BadInput as error:
+    except InputError as error:
         way = "allow 3 in fields whose names end in 'iterations' (the tests set it), or name the field otherwise"
         raise AssertionError(breach(name, str(error).rstrip("."), way)) from error
 
 
-CLASSES = {name: plugins.find(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)}
+CLASSES = {name: plugins.load_class(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)}
 RECONSTRUCTING = [name for name, cls in CLASSES.items() if issubclass(cls, Attack) and cls.reconstructs]
 every_attack = pytest.mark.parametrize("name", RECONSTRUCTING)
 
@@ -388,7 +388,7 @@ def test_the_attacks_there_are_include_the_two_this_file_knows() -> None:
 @pytest.mark.slow
 @every_attack
 def test_budget_is_stated(name: str) -> None:
-    budget = attacked(name).attack.budget
+    budget = attacked(name).attack.cost
     way = "return Budget(iterations >= 0, restarts >= 1, the rule that chooses a result, in words)"
     stated = budget.iterations >= 0 and budget.restarts >= 1 and budget.selection
     assert stated, breach(name, f"its `budget` is {budget}", way)

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.cocktail import Cocktail, CocktailSettings, unmix
-from flfw.errors import BadInput
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 from tests.support.attackable import attackable, digits, generators, gradient, seen
 
-INPUTS = Inputs.from_constants((3, 32, 32), (0.5,) * 3, (0.25,) * 3)
+INPUTS = InputSpec.from_constants((3, 32, 32), (0.5,) * 3, (0.25,) * 3)
 
 
 def drawings(count: int) -> tuple[Tensor, Tensor]:
@@ -42,14 +42,14 @@ def each_db(x: Tensor, images: Tensor) -> Tensor:
     return -10 * errors[rows, columns].clamp_min(1e-12).log10()
 
 
-def dense(act: nn.Module, inputs: Inputs = INPUTS, units: int = 128) -> nets.Net:
+def dense(act: nn.Module, inputs: InputSpec = INPUTS, units: int = 128) -> nets.Net:
     """Build a network with one hidden layer."""
     with initialising(3, "dense"):
         first = nn.Linear(int(torch.tensor(inputs.shape).prod()), units)
         return nets.Net(nn.Sequential(nn.Flatten(), first, act), nn.Linear(units, 10))
 
 
-def recovered(net: nets.Net, observation: Observation, count: int, inputs: Inputs = INPUTS) -> Reconstruction:
+def recovered(net: nets.Net, observation: Observation, count: int, inputs: InputSpec = INPUTS) -> Reconstruction:
     known = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), inputs), count, None)
     return Cocktail().run([observation], [known], generators(1))[0]
 
@@ -110,16 +110,16 @@ def test_one_example_is_exact() -> None:
 
 def test_other_first_layers_rows_and_too_few_units_are_not_its_field() -> None:
     observations, knowledge = attackable("lenet", 28, digits(5, count=2))
-    with pytest.raises(NotApplicable, match="cocktail needs a shared fully connected first layer with 2 units"):
+    with pytest.raises(NotApplicableError, match="cocktail needs a shared fully connected first layer with 2 units"):
         Cocktail().run(observations, knowledge, generators(1))
-    rows = Inputs.from_constants((20,), (0.0,) * 20, (1.0,) * 20)
+    rows = InputSpec.from_constants((20,), (0.0,) * 20, (1.0,) * 20)
     x, y = torch.rand((3, 20), generator=torch_generator(0, "rows")), torch.tensor([0, 1, 2])
-    with pytest.raises(NotApplicable, match="cocktail needs images, got inputs of shape"):
+    with pytest.raises(NotApplicableError, match="cocktail needs images, got inputs of shape"):
         net = dense(nn.ReLU(), rows)
         recovered(net, seen(gradient(net, rows, x, y), nets.tensors(net)), 3, rows)
     few = dense(nn.ReLU(), units=3)
     batch = drawings(4)
-    with pytest.raises(NotApplicable, match="with 4 units"):
+    with pytest.raises(NotApplicableError, match="with 4 units"):
         recovered(few, seen(gradient(few, INPUTS, *batch), nets.tensors(few)), 4)
-    with pytest.raises(BadInput, match="Expected iterations >= 1, got iterations=0"):
+    with pytest.raises(InputError, match="Expected iterations >= 1, got iterations=0"):
         CocktailSettings(iterations=0)

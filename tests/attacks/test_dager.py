@@ -15,18 +15,18 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import nets
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.dager import DAGER, DAGERSettings
 from flfw.inversion.closed_form.token_spans import Span, row_span
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.transformer import Transformer, raw, tokens
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 from tests.support.attackable import generators, gradient, seen
 
 LENGTH = 32
-INPUTS = Inputs.from_constants((LENGTH,), (0.0,) * LENGTH, (1.0,) * LENGTH)
+INPUTS = InputSpec.from_constants((LENGTH,), (0.0,) * LENGTH, (1.0,) * LENGTH)
 
 
 def zen() -> bytes:
@@ -128,7 +128,7 @@ def test_a_text_without_the_mask_is_read_off_the_first_block() -> None:
 
 
 def test_several_texts_without_the_mask_share_their_bytes() -> None:
-    with pytest.raises(NotApplicable, match=r"at most 4096 texts .* share their bytes"):
+    with pytest.raises(NotApplicableError, match=r"at most 4096 texts .* share their bytes"):
         attacked(*case(network("bert_tiny"), sequences(4, 2), "bert_tiny"))
 
 
@@ -177,12 +177,12 @@ def test_the_beam_reads_through_faint_noise_alone(share: float, least: float, mo
 
 
 def test_too_many_tokens_and_other_networks_are_refused() -> None:
-    with pytest.raises(NotApplicable, match="batch x length <= 108, the width less 20, got 4 x 32"):
+    with pytest.raises(NotApplicableError, match="batch x length <= 108, the width less 20, got 4 x 32"):
         attacked(*case(network(), sequences(3, 4)))
     observed, known = case(network(), sequences(3, 1))
     hidden = {n: v for n, v in known.model.known.items() if "blocks.1" not in n}
     private = Knowledge(PlainVictim(network(seed=9), hidden, ("*",), INPUTS), 1, None)
-    with pytest.raises(NotApplicable, match="first two blocks shared"):
+    with pytest.raises(NotApplicableError, match="first two blocks shared"):
         attacked(observed, private)
 
 

@@ -11,24 +11,24 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Vantage
 from flfw.attacks.dlg_statistics import DLGStatistics, DLGStatisticsSettings
-from flfw.audit.jobs import Job, Ticket
+from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.standing import standing
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
 from flfw.nets import Net
 from flfw.nets.conditional_gan import GeneratingNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 
-INPUTS = Inputs.from_constants((1, 6, 6), (0.4,), (0.5,))
+INPUTS = InputSpec.from_constants((1, 6, 6), (0.4,), (0.5,))
 
 
 def small(seed: int, hidden: int = 12) -> Net:
@@ -133,7 +133,9 @@ def test_the_uploaded_generator_counts_and_the_private_discriminator_does_not() 
 
 
 def test_it_is_static_and_says_so() -> None:
-    job = Job("x", Ticket("target", 0, "", 1, 1, "target"), (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,))
+    job = AttackJob(
+        "x", ProbeSet("target", 0, "", 1, 1, "target"), (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,)
+    )
     stands = standing(
         resolve(Experiment(method="fedsplit", net="lenet5", dataset="mnist")), job, DLGStatistics(), False
     )
@@ -144,9 +146,9 @@ def test_it_is_static_and_says_so() -> None:
 def test_refusals() -> None:
     x, y = images()
     seen = seen_by(small(0), "classifier.", x, y)
-    with pytest.raises(NotApplicable, match="labels"):
+    with pytest.raises(NotApplicableError, match="labels"):
         attacked(seen, small(8), None)
-    with pytest.raises(BadInput, match="0 <= alpha"):
+    with pytest.raises(InputError, match="0 <= alpha"):
         DLGStatisticsSettings(alpha=-1.0)
-    with pytest.raises(BadInput, match="at least one iteration"):
+    with pytest.raises(InputError, match="at least one iteration"):
         DLGStatisticsSettings(adam_iterations=0, lbfgs_iterations=0)

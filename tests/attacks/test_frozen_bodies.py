@@ -20,7 +20,7 @@ NET = "tests.support.tiny_backbone:WIDE"
 def test_the_classifiers_gradient_gives_the_features_exactly(small: Experiment, tmp_path: Path) -> None:
     experiment = tiny(net=NET, train="fixed", dataset="digits", split="iid", attack=("none",))
     client = rounds.client(experiment, tmp_path, 0)
-    client.install({name: v.numpy().copy() for name, v in rounds.fresh(experiment).state_dict().items()}, 0)
+    client.load_received({name: v.numpy().copy() for name, v in rounds.fresh(experiment).state_dict().items()}, 0)
     x = torch.rand(1, 1, 8, 8)
     sent = client.gradient(x, torch.tensor([3]))
     assert set(sent) == {"classifier.weight", "classifier.bias"}

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.attacks.adaptations.dp_gaussian import DPGaussianAdaptation
 from flfw.attacks.adaptations.prune import PruneAdaptation
@@ -20,8 +20,8 @@ from flfw.attacks.generator import GenerativeInversion, GenerativeInversionSetti
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
-from flfw.errors import BadInput
-from flfw.inversion.automatic import Automatic
+from flfw.errors import InputError
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.generative import image_generator
 from flfw.inversion.generative.image_generator import ImageGenerator, Learning, Lesson, learnt
 from flfw.resolve import resolve
@@ -108,16 +108,16 @@ PRUNE, ONE_BIT = Prune(PruneSettings(0.95)), LowPrecision(LowPrecisionSettings(1
     ("search", "defence", "mechanism"),
     [
         ("adam", PRUNE, PruneAdaptation({"ratio": 0.95})),
-        ("cma", ONE_BIT, Automatic(ONE_BIT)),
+        ("cma", ONE_BIT, DifferentiableDefence(ONE_BIT)),
         pytest.param("cma", PRUNE, PruneAdaptation({"ratio": 0.95}), marks=pytest.mark.nightly),
-        pytest.param("adam", ONE_BIT, Automatic(ONE_BIT), marks=pytest.mark.nightly),
+        pytest.param("adam", ONE_BIT, DifferentiableDefence(ONE_BIT), marks=pytest.mark.nightly),
     ],
     ids=["written", "automatic", "written, by cma", "automatic, by adam"],
 )
 def test_a_defence_that_it_is_told_of_stands_in_the_objective(search: str, defence: Defence, mechanism: Any) -> None:
     inside = of_the_generator(3)
     observations, knowledge = observed("mlp", inside)
-    sent = Automatic(defence).defended(observations[0].sent, torch_generator(0, "defence"))
+    sent = DifferentiableDefence(defence).defended(observations[0].sent, torch_generator(0, "defence"))
     informed = dataclasses.replace(knowledge[0], mechanism=mechanism)
     seen = [dataclasses.replace(observations[0], sent=sent)]
     settings = {"space": "latent", "search": search, "distance": "l2", "candidates": 16, "kl": 0.0}
@@ -143,14 +143,14 @@ def test_known_noise_is_met_by_its_likelihood_and_the_prior_of_z() -> None:
 
 def test_what_it_cannot_work_on_is_said() -> None:
     observations, knowledge = attackable("linear", 8, digits(0, side=8))
-    with pytest.raises(NotApplicable, match="public data"):
+    with pytest.raises(NotApplicableError, match="public data"):
         attacked((observations, knowledge))
     rows, known, _ = attackable_rows(1)
-    with pytest.raises(NotApplicable, match="images"):
+    with pytest.raises(NotApplicableError, match="images"):
         attacked((rows, [dataclasses.replace(known[0], public=public())]))
-    with pytest.raises(BadInput, match="candidates >= 2"):
+    with pytest.raises(InputError, match="candidates >= 2"):
         GenerativeInversionSettings(candidates=1)
-    with pytest.raises(BadInput, match="learning_iterations >= 1"):
+    with pytest.raises(InputError, match="learning_iterations >= 1"):
         GenerativeInversionSettings(learning_iterations=0)
 
 

@@ -12,11 +12,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Budget, NotApplicable
+from flfw.adversary.attack import AttackCost, NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.gradinversion import GradInversion, GradInversionSettings
 from flfw.audit.measures.recovery import assign
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.consistency import GroupConsistency
 from flfw.inversion.matching import tensor_distances
 from flfw.inversion.search import SearchResult
@@ -139,8 +139,8 @@ def test_the_starts_are_divided_only_where_the_statistics_may_be_those_of_other_
 )
 def test_a_search_without_the_statistics_counts_where_it_is_much_nearer(led: float, free: float, counts: float) -> None:
     results = [SearchResult(torch.zeros(1, 1, 8, 8), one, torch.zeros(1), 1) for one in (led, free)]
-    assert GradInversion().counting(results).matched == counts
-    assert GradInversion().counting(results[:1]).matched == led
+    assert GradInversion().counting(results).matching_loss == counts
+    assert GradInversion().counting(results[:1]).matching_loss == led
 
 
 def _after_a_step(x: Tensor, y: Tensor, lr: float = 0.1) -> Observation:
@@ -199,7 +199,7 @@ def test_labels_that_repeat_are_counted_and_refused_as_unique_ones() -> None:
     observations, known = probed((x, y))
     (result,) = GradInversion(GradInversionSettings(2, restarts=1)).run(observations, known, generators(1))
     assert result.labels is not None and result.labels.tolist() == [3, 3, 5, 7]
-    with pytest.raises(NotApplicable, match="unique needs 4 labels that all differ"):
+    with pytest.raises(NotApplicableError, match="unique needs 4 labels that all differ"):
         GradInversion(GradInversionSettings(2, restarts=1, labels="unique")).run(observations, known, generators(1))
 
 
@@ -219,7 +219,7 @@ def test_its_objective_at_the_truth_holds_the_statistics_but_the_distance_does_n
 
 def test_its_budget_and_its_labels_are_what_was_set() -> None:
     attack = GradInversion(GradInversionSettings(7, restarts=3))
-    assert attack.budget == Budget(7, 3, "lowest distance of gradients") and attack.labels == "recovered"
+    assert attack.budget == AttackCost(7, 3, "lowest distance of gradients") and attack.labels == "recovered"
     assert "batch_statistics" in attack.models
 
 
@@ -235,7 +235,7 @@ def test_its_budget_and_its_labels_are_what_was_set() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         GradInversionSettings(**wrong)
     assert str(caught.value) == line
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import Budget, NotApplicable
+from flfw.adversary.attack import AttackCost, NotApplicableError
 from flfw.adversary.observation import Examples, Knowledge, Observation
 from flfw.attacks import ig
 from flfw.attacks.ig import IG, IGSettings
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.flow.training import Velocity
 from tests.support.attackable import attackable, db, digits, generators
 from tests.support.tables import attackable_rows
@@ -91,19 +91,19 @@ def test_a_victim_s_result_does_not_depend_on_the_others() -> None:
 
 def test_what_it_uses_and_costs_is_what_was_set() -> None:
     attack = IG(dataclasses.replace(FEW, iterations=7, restarts=2))
-    assert attack.uses == {"public"} and attack.budget == Budget(7, 6, "lowest cosine distance")
+    assert attack.uses == {"public"} and attack.budget == AttackCost(7, 6, "lowest cosine distance")
 
 
 def test_it_needs_public_images() -> None:
     observations, knowledge = attackable("lenet", 8, digits(0, side=8))
-    with pytest.raises(NotApplicable, match="prior=flow needs public data"):
+    with pytest.raises(NotApplicableError, match="prior=flow needs public data"):
         IG(FEW).run(observations, knowledge, generators(1))
     observations, knowledge, x = attackable_rows(1, 0)
     rows = dataclasses.replace(knowledge[0], public=Examples(x, torch.zeros(len(x), dtype=torch.int64)))
-    with pytest.raises(NotApplicable, match="prior=flow needs images, got rows"):
+    with pytest.raises(NotApplicableError, match="prior=flow needs images, got rows"):
         IG(FEW).run(observations, [rows], generators(1))
 
 
 def test_its_guided_search_starts_from_noise() -> None:
-    with pytest.raises(BadInput, match="start=normal with prior=flow, whose guided search starts from noise"):
+    with pytest.raises(InputError, match="start=normal with prior=flow, whose guided search starts from noise"):
         IGSettings(prior="flow", start="class_mean")

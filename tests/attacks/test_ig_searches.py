@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from flfw import nets
-from flfw.adversary.attack import Budget
+from flfw.adversary.attack import AttackCost
 from flfw.attacks.april import APRIL, APRILSettings
 from flfw.attacks.ig import IG, IGSettings
-from flfw.inversion.descent import AdamDescent
-from flfw.inversion.search import Recipe
+from flfw.inversion.descent import AdamSearch
+from flfw.inversion.search import SearchConfig
 from flfw.victims.operator import Operator
 from tests.support.attackable import attackable, digits, generators
 
@@ -39,13 +39,13 @@ BOTH = IGSettings(iterations=100, searches="both")
 KNOWN = attackable("linear", 8, digits(0, side=8))[1][0]
 
 
-def signs(recipe: Recipe) -> list[tuple[int, bool]]:
+def signs(recipe: SearchConfig) -> list[tuple[int, bool]]:
     """Iterations of each stage, and whether it follows the sign."""
     descents = [stage.descent for stage in recipe.stages]
-    return [(one.iterations, one.signed) for one in descents if isinstance(one, AdamDescent)]
+    return [(one.iterations, one.signed) for one in descents if isinstance(one, AdamSearch)]
 
 
-def kinds(recipes: Sequence[Recipe]) -> set[tuple[tuple[int, bool], ...]]:
+def kinds(recipes: Sequence[SearchConfig]) -> set[tuple[tuple[int, bool], ...]]:
     return {tuple(signs(recipe)) for recipe in recipes}
 
 
@@ -54,7 +54,7 @@ def test_told_or_not_the_same_two_searches_are_made() -> None:
     assert kinds(untold) == kinds(informed)
     assert kinds(untold) == {((50, True), (15, True), (15, True), (20, True)), ((33, False), (33, False), (34, False))}
     assert [signs(one)[0][1] for one in (untold[0], informed[0])] == [True, False]  # first the one of what is known
-    assert IG(BOTH).budget == Budget(100, 2, "lowest cosine distance")
+    assert IG(BOTH).budget == AttackCost(100, 2, "lowest cosine distance")
     assert IG(replace(BOTH, prior="flow")).budget.restarts == 4
 
 

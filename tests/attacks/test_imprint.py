@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from flfw import data, nets
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.audit.measures.metrics import psnr
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.closed_form.imprint import (
     ImprintModule,
     bin_sums,
@@ -227,12 +227,12 @@ def test_one_bin_less_than_the_last_would_miss_the_brightest() -> None:
 
 
 def test_an_honest_network_is_refused_as_is_a_private_module() -> None:
-    with pytest.raises(NotApplicable, match="--tampered-by imprint"):
+    with pytest.raises(NotApplicableError, match="--tampered-by imprint"):
         Imprint().run(*attackable("lenet", 8, digits(0, side=8)), generators(1))
     attack = Imprint()
     observations, knowledge = observed(imprinted(attack), *digits(0, 2, 8))
     kept = {name: value for name, value in observations[0].sent.items() if not name.startswith(PLACE)}
-    with pytest.raises(NotApplicable, match="in a shared part"):
+    with pytest.raises(NotApplicableError, match="in a shared part"):
         attack.run([replace(observations[0], sent=kept)], knowledge, generators(1))
 
 
@@ -246,14 +246,14 @@ def test_an_honest_network_is_refused_as_is_a_private_module() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float], line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         ImprintSettings(**wrong)  # type: ignore[arg-type]
     assert str(caught.value) == line
 
 
 def test_a_mode_that_an_input_does_not_have_is_refused() -> None:
     attack = Imprint(ImprintSettings(query="dct", mode=64))
-    with pytest.raises(BadInput, match=r"Expected imprint.mode < 64, got mode=64\."):
+    with pytest.raises(InputError, match=r"Expected imprint.mode < 64, got mode=64\."):
         attack.network(fresh_net("linear", (1, 8, 8)))
 
 

@@ -15,11 +15,11 @@ from torch.nn.functional import cross_entropy
 from flfw.adversary.observation import Examples, Observation, Vantage
 from flfw.adversary.upload import Upload
 from flfw.attacks.label_distribution import LabelDistribution
-from flfw.audit.measures.class_inference import alike, conclude, of_presence, of_shares, rates
+from flfw.audit.measures.class_inference import alike, of_presence, of_shares, rates, verdict_on_classes
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.class_shares import class_shares, effective_lr
 from flfw.nets import build
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.runs import run as whole
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import PlainVictim
@@ -54,10 +54,10 @@ def test_estimates_of_different_clients_leak_and_constant_ones_do_not() -> None:
     assert not near.leaks(20)  # p = 1/1024 is not below 1 % of twenty tests
     same = of_shares(np.tile(public, (10, 1)), counts, public, rng)
     assert same.gain == 0 and same.p == 1 and not same.leaks(1)
-    assert conclude({"shares": near}, 2, True, None, None)[:2] == ("inconclusive", "alike")
-    assert conclude({"shares": same}, 2, False, "noise", None)[0] == "static only"
+    assert verdict_on_classes({"shares": near}, 2, True, None, None)[:2] == ("inconclusive", "alike")
+    assert verdict_on_classes({"shares": same}, 2, False, "noise", None)[0] == "static only"
     few = of_shares(truth[:3], counts[:3], public, rng)
-    assert conclude({"shares": few}, 2, False, None, None)[1] == "few"
+    assert verdict_on_classes({"shares": few}, 2, False, None, None)[1] == "few"
 
 
 @pytest.mark.slow
@@ -88,7 +88,7 @@ def test_an_audit_says_what_uploads_tell_of_the_classes(tmp_path: Path, method: 
 def test_weight_decay_of_the_last_bias_is_taken_off() -> None:
     """A client of one class trains softmax regression from large biases, which decay as much as they learn."""
     rng = torch.Generator().manual_seed(0)
-    inputs = Inputs.from_constants((1, 2, 2), (0.0,), (1.0,))
+    inputs = InputSpec.from_constants((1, 2, 2), (0.0,), (1.0,))
     net = build("linear", (1, 2, 2), 3)
     samples = torch.rand(60, 1, 2, 2, generator=rng)
     labels = torch.arange(60) % 3

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from flfw import data, nets
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.adversary.sums import summed
 from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.attacks.loki import Loki, LokiSettings
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.closed_form.client_columns import (
     ClientColumns,
     bin_ends,
@@ -369,16 +369,16 @@ def test_many_clients_leave_dead_channels() -> None:
 
 
 def test_an_honest_network_is_refused_as_is_a_private_module() -> None:
-    with pytest.raises(NotApplicable, match="--tampered-by loki"):
+    with pytest.raises(NotApplicableError, match="--tampered-by loki"):
         Loki().run(*attackable("lenet", 8, digits(0, side=8)), generators(1))
     model, received = sent_by(Loki(), 1)
     (whole_one,) = observed(model, received, batches(1, 2))
     kept = replace(whole_one, sent={n: v for n, v in whole_one.sent.items() if ".measure." not in n})
-    with pytest.raises(NotApplicable, match="in a shared part"):
+    with pytest.raises(NotApplicableError, match="in a shared part"):
         Loki().run([kept], known_of(model, [kept], 2), generators(1))
     name = "extractor.imposed.spread.bias"  # zeros: no channel is the client's own
     other = replace(whole_one, received=whole_one.received | {name: torch.zeros_like(whole_one.received[name])})
-    with pytest.raises(NotApplicable, match=r"that its server sends: expected 1 channels .*, got 0"):
+    with pytest.raises(NotApplicableError, match=r"that its server sends: expected 1 channels .*, got 0"):
         Loki().run([other], known_of(model, [other], 2), generators(1))
 
 
@@ -392,15 +392,15 @@ def test_an_honest_network_is_refused_as_is_a_private_module() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float], line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         LokiSettings(**wrong)  # type: ignore[arg-type]
     assert str(caught.value) == line
 
 
 def test_rows_of_a_table_and_a_mode_that_an_image_does_not_have_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"Expected images \(C, H, W\) with --tampered-by loki, got shape="):
+    with pytest.raises(InputError, match=r"Expected images \(C, H, W\) with --tampered-by loki, got shape="):
         Loki().network(fresh_net("mlp", (30,)))
-    with pytest.raises(BadInput, match=r"Expected loki.mode < 64, got mode=64\."):
+    with pytest.raises(InputError, match=r"Expected loki.mode < 64, got mode=64\."):
         Loki(LokiSettings(mode=64)).network(fresh_net("linear", (1, 8, 8)))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.attacks.membership import Membership, MembershipSettings
 from flfw.nets.net import Tensors
@@ -121,5 +121,5 @@ def test_a_client_that_sends_nothing_it_received_gives_nothing_to_compare() -> N
     view = small_view()
     (one,) = view.rounds
     strange = replace(one, sent={0: {"another": torch.zeros(3)}})
-    with pytest.raises(NotApplicable, match="receive and send back"):
+    with pytest.raises(NotApplicableError, match="receive and send back"):
         scores(replace(view, rounds=(strange,)))

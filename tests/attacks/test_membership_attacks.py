@@ -13,20 +13,20 @@ from flfw import plugins
 from flfw.adversary.attack import Attack, AttackPlugin
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
 from flfw.adversary.observation import Examples
-from flfw.nets.tampered import Tampering
+from flfw.nets.tampered import ModelModification
 from flfw.rng import torch_generator
 from tests.support.membership_views import MEMBERS, small_view
 
 NAMES = [
     name
     for name in plugins.names(plugins.ATTACK)
-    if issubclass(plugins.find(plugins.ATTACK, name, AttackPlugin), MembershipAttack)
+    if issubclass(plugins.load_class(plugins.ATTACK, name, AttackPlugin), MembershipAttack)
 ]
 every_attack = pytest.mark.parametrize("name", NAMES)
 
 
 def scores(name: str, view: MembershipView) -> dict[str, Tensor]:
-    kind: Any = plugins.find(plugins.ATTACK, name, MembershipAttack)
+    kind: Any = plugins.load_class(plugins.ATTACK, name, MembershipAttack)
     return kind().scores(view, torch_generator(0, "attack"))
 
 
@@ -38,10 +38,12 @@ def tensors(view: MembershipView) -> list[Tensor]:
 
 
 def test_every_attack_is_of_one_kind() -> None:
-    kinds = [plugins.find(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)]
+    kinds = [plugins.load_class(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)]
     for kind in kinds:
         reads = [issubclass(kind, Attack), issubclass(kind, MembershipAttack)]
-        assert sum(reads) == 1 or (issubclass(kind, Tampering) and not any(reads))  # such a server lets others read
+        assert sum(reads) == 1 or (
+            issubclass(kind, ModelModification) and not any(reads)
+        )  # such a server lets others read
     assert "membership" in NAMES
 
 

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
 from flfw.attacks.membership import Membership, MembershipSettings
-from flfw.errors import BadInput
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim
 
-INPUTS = Inputs.from_constants((60,), (0.0,), (1.0,))
+INPUTS = InputSpec.from_constants((60,), (0.0,), (1.0,))
 OVERFITTING = LocalSteps(0.5, steps=100, batch_size=5)
 STATISTICS = {"cosine", "gradient_difference", "whitened", "loss_drop", "trajectory", "label_only", "loss_only"}
 
@@ -148,5 +148,5 @@ def test_no_shadows_leave_it_out_without_words() -> None:
 
 
 def test_an_odd_number_of_shadows_is_refused() -> None:
-    with pytest.raises(BadInput, match="Expected an even number of shadows >= 0, got shadows=3"):
+    with pytest.raises(InputError, match="Expected an even number of shadows >= 0, got shadows=3"):
         MembershipSettings(shadows=3)

@@ -22,20 +22,20 @@ from flfw.attacks.adaptations.fed_sdp import FedSDPAdaptation
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.idlg import IDLG
 from flfw.attacks.ig import IG
-from flfw.audit.adaptation import Hiding, hiding
-from flfw.audit.jobs import EASY, EXAMPLE, Job, Ticket
-from flfw.audit.standing import Standing, standing
-from flfw.client.workplace import Workplace
-from flfw.dp.client import NoisyClient
+from flfw.audit.adaptation import Protection, hiding
+from flfw.audit.jobs import EASY, EXAMPLE, AttackJob, ProbeSet
+from flfw.audit.standing import ThreatModel, standing
+from flfw.client.workplace import ClientContext
+from flfw.dp.client import DPClient
 from flfw.experiment import Experiment
 from flfw.inversion.clipped import Clipped, carried, clipped
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, relative_distance, squared_distance
 from flfw.inversion.priors import total_variation, weighted
-from flfw.inversion.search import Recipe, Target, invert
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.nets import Net, Tensors, tensors
-from flfw.nets.inputs import Inputs
-from flfw.privacy.course import Course
+from flfw.nets.inputs import InputSpec
+from flfw.privacy.course import RunSchedule
 from flfw.privacy.mechanism import Mechanism as Privacy
 from flfw.report.findings import read_settings
 from flfw.resolve import resolve
@@ -54,8 +54,8 @@ from flfw.victims.victim import PlainVictim, VictimModel
 SERVER, CLIENT = "server", "client_example"
 
 
-def ticket(batch: int = 1, steps: int = 1, server_round: int = 0, on_client: bool = False) -> Ticket:
-    return Ticket("target", server_round, "", batch, steps, EXAMPLE if on_client else "target")
+def ticket(batch: int = 1, steps: int = 1, server_round: int = 0, on_client: bool = False) -> ProbeSet:
+    return ProbeSet("target", server_round, "", batch, steps, EXAMPLE if on_client else "target")
 
 
 def asked(method: str, *chosen: str, **changes: Any) -> Experiment:
@@ -70,15 +70,15 @@ class Exchange:
     """A client of a method, and one who attacks it."""
 
     experiment: Experiment
-    ticket: Ticket
+    ticket: ProbeSet
 
-    def client(self, slot: int = 0) -> NoisyClient:
+    def client(self, slot: int = 0) -> DPClient:
         method, settings = resolve(self.experiment).method, resolve(self.experiment).settings
         task, asked_for = Task.load(self.experiment, None), (slot, self.ticket.batch, self.ticket.steps)
-        at = Workplace(self.experiment, task, method, settings, 0, self.ticket.round, None, None, probe=asked_for)
+        at = ClientContext(self.experiment, task, method, settings, 0, self.ticket.round, None, None, probe=asked_for)
         with initialising(3, "client"):
             result = resolve(self.experiment).client(at)
-        assert isinstance(result, NoisyClient)
+        assert isinstance(result, DPClient)
         if FACTOR in result.model.state_dict():  # of a later round
             result.model.get_buffer(FACTOR).fill_(0.25)
         result.received = {n: v.numpy().copy() for n, v in tensors(result.model).items()}
@@ -95,7 +95,7 @@ class Exchange:
         return client.gradient(x, y) if self.ticket.steps == 1 else client.stepped(x, y, self.ticket.steps)
 
     @property
-    def hides(self) -> Hiding:
+    def hides(self) -> Protection:
         return hiding(resolve(self.experiment), self.ticket, CLIENT if self.ticket.point == EXAMPLE else SERVER, False)
 
     @property
@@ -273,9 +273,9 @@ def test_several_at_once_are_each_alone_and_have_a_derivative() -> None:
 
 # --- in a search ---
 
-INPUTS = Inputs.from_constants((1, 6, 6), (0.5,), (0.25,))
-ADAM = AdamDescent(150, 0.1, schedule="cosine")
-COSINE = Recipe(cosine_distance, ADAM, weighted((1e-3, total_variation)))
+INPUTS = InputSpec.from_constants((1, 6, 6), (0.5,), (0.25,))
+ADAM = AdamSearch(150, 0.1, schedule="cosine")
+COSINE = SearchConfig(cosine_distance, ADAM, weighted((1e-3, total_variation)))
 SMOOTH = weighted((30.0, total_variation))
 
 
@@ -286,7 +286,7 @@ def small() -> PlainVictim:
     return PlainVictim(net, tensors(net), ("*",), INPUTS)
 
 
-def search_error(informed: MethodOperator, noise: float, batch: int, recipe: Recipe, knowing: bool) -> float:
+def search_error(informed: MethodOperator, noise: float, batch: int, recipe: SearchConfig, knowing: bool) -> float:
     """Root mean square deviation, on average over three probes of images of two greys."""
     victim = informed.victim(small(), small().known, None)
     rng = torch_generator(0, "pictures")
@@ -294,7 +294,7 @@ def search_error(informed: MethodOperator, noise: float, batch: int, recipe: Rec
     images, labels = greys.expand(3, batch, 1, 2, 3, 6).reshape(3, batch, 1, 6, 6), torch.arange(batch)
     sent = [victim.gradient(one, labels, {}, {}) for one in images]
     sent = [{n: v + noise * torch.randn(v.shape, generator=rng) for n, v in one.items()} for one in sent]
-    targets = [Target(one, labels, torch_generator(0, "start", i)) for i, one in enumerate(sent)]
+    targets = [SearchTarget(one, labels, torch_generator(0, "start", i)) for i, one in enumerate(sent)]
     result = invert(victim if knowing else small(), targets, recipe, mechanism=informed if knowing else None)
     return float((torch.stack([f.samples for f in result]) - images).square().mean((1, 2, 3, 4)).sqrt().mean())
 
@@ -327,7 +327,7 @@ def test_who_knows_of_the_clipping_comes_closer(informed: MethodOperator, batch:
 def test_who_knows_of_the_noise_comes_closer() -> None:
     informed = cdp(noise_multiplier=0.05, clip=1.0)
     assert informed.noise == pytest.approx(0.05)
-    likely = Recipe(gaussian_likelihood(0.05), ADAM, SMOOTH)
+    likely = SearchConfig(gaussian_likelihood(0.05), ADAM, SMOOTH)
     assert search_error(informed, 0.05, 1, COSINE, False) > 1.2 * search_error(informed, 0.05, 1, likely, True)
 
 
@@ -341,7 +341,7 @@ class Shielded(FederatedStrategy):
         return weighted_mean(updates)
 
     @classmethod
-    def mechanism(cls, settings: Any, course: Course) -> Privacy | None:
+    def mechanism(cls, settings: Any, course: RunSchedule) -> Privacy | None:
         return None
 
 
@@ -349,10 +349,10 @@ OWN = f"{__name__}:Shielded"
 
 
 def stands(
-    given: Experiment, at: Ticket, adaptive: bool, attack: Attack | None = None, defended: bool = False
-) -> Standing:
+    given: Experiment, at: ProbeSet, adaptive: bool, attack: Attack | None = None, defended: bool = False
+) -> ThreatModel:
     vantage = CLIENT if at.point == EXAMPLE else SERVER
-    job = Job("ig", at, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage=vantage, adaptive=adaptive)
+    job = AttackJob("ig", at, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage=vantage, adaptive=adaptive)
     return standing(resolve(given), job, attack or IG(), defended)
 
 
@@ -388,7 +388,7 @@ def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() ->
         assert bare.adaptive and bare.hidden_by is None
         assert bare.granted[-1].endswith("which does nothing to what is read here")
         assert not any("seed" in words for words in bare.granted)
-    assert hiding(resolve(asked("fed_cdp")), EASY, SERVER, False) == Hiding(resolve(asked("fed_cdp")), EASY, SERVER)
+    assert hiding(resolve(asked("fed_cdp")), EASY, SERVER, False) == Protection(resolve(asked("fed_cdp")), EASY, SERVER)
     assert hiding(resolve(asked("fedavg")), ticket(), SERVER, False).by == ""
 
 
@@ -402,7 +402,7 @@ def test_where_nothing_is_done_to_what_is_read_there_is_nothing_to_adapt_to() ->
         (asked("dp_fedavg", "optimiser=adam"), ticket(1, 2), "of several steps of Adam"),
     ],
 )
-def test_what_is_not_adapted_to_is_static_and_that_is_said(given: Experiment, at: Ticket, words: str) -> None:
+def test_what_is_not_adapted_to_is_static_and_that_is_said(given: Experiment, at: ProbeSet, words: str) -> None:
     assert (
         hiding(resolve(given), at, SERVER, False).how == "none"
         and hiding(resolve(given), at, SERVER, False).through(1.0) is None

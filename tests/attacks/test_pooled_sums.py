@@ -8,7 +8,7 @@ from torch import nn
 
 from flfw.adversary.observation import Observation, Vantage
 from flfw.adversary.sums import Protocol, groups_of, pooled
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.net import Tensors
 
 
@@ -50,7 +50,7 @@ def test_a_protocol_says_that_it_cuts_numbers() -> None:
 
 def test_clients_with_weights_of_their_own_have_no_sum_of_one_model() -> None:
     clients = [seen(c, {"w": torch.ones(1)}, {"w": torch.tensor([float(c)])}) for c in (0, 1)]
-    with pytest.raises(BadInput, match="the same weights received by all clients of a sum"):
+    with pytest.raises(InputError, match="the same weights received by all clients of a sum"):
         pooled(clients, False, None)
 
 

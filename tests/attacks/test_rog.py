@@ -16,11 +16,11 @@ from torch import Tensor
 
 import flfw.attacks.rog as module
 from flfw import data
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Truth
 from flfw.attacks.rog import ROG, ROGSettings
 from flfw.audit.measures.metrics import psnr
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.post_processing.post_processor import PostProcessor, PostTraining
 from flfw.runs import run as whole
 from flfw.victims.generated import GeneratedVictim
@@ -123,9 +123,9 @@ def test_the_closed_form_finds_what_a_search_for_all_unknowns_misses() -> None:
 def test_the_closed_form_needs_one_gradient_without_a_defence() -> None:
     _, (observations, knowledge) = generated_case()
     attack = ROG(ROGSettings(private="closed_form"))
-    with pytest.raises(NotApplicable, match="one gradient that no defence changed"):
+    with pytest.raises(NotApplicableError, match="one gradient that no defence changed"):
         attack.run(observations, [dataclasses.replace(knowledge[0], weights=True)], generators(1))
-    with pytest.raises(NotApplicable, match="needs images, got rows"):
+    with pytest.raises(NotApplicableError, match="needs images, got rows"):
         ROG().run(*attackable_rows(2)[:2], generators(1))
 
 
@@ -246,7 +246,7 @@ def test_an_audit_says_the_ceiling_beside_each_image(tmp_path: Path) -> None:
 def test_a_post_processor_without_what_it_needs_is_refused(public: Examples | None, match: str) -> None:
     side = 3 if match == "4 pixels" else 8
     case = attackable("linear", side, digits(0, 2, side=side))
-    with pytest.raises(NotApplicable, match=match):
+    with pytest.raises(NotApplicableError, match=match):
         ROG(dataclasses.replace(LEARNING, sf=1, iterations=2)).run(
             case[0], [dataclasses.replace(case[1][0], public=public)], generators(1)
         )
@@ -256,11 +256,11 @@ def test_settings_out_of_range_are_refused() -> None:
     wrong: dict[str, Any]
     for wrong in ({"iterations": 0}, {"sf": 0}, {"restarts": 0}, {"pairs": 0}, {"post_epochs": 0}):
         ((name, value),) = wrong.items()
-        with pytest.raises(BadInput, match=f"Expected {name} >= 1, got {name}={value}"):
+        with pytest.raises(InputError, match=f"Expected {name} >= 1, got {name}={value}"):
             ROGSettings(**wrong)
     for wrong in ({"lr": 0.0}, {"post_lr": float("inf")}):
         ((name, _),) = wrong.items()
-        with pytest.raises(BadInput, match=f"Expected 0 < {name} < inf"):
+        with pytest.raises(InputError, match=f"Expected 0 < {name} < inf"):
             ROGSettings(**wrong)
 
 

@@ -20,9 +20,9 @@ from flfw.aggregates.secagg_plus import Quantiser
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.suppression import Suppression, SuppressionSettings
 from flfw.audit.climb import of_the_sum
-from flfw.audit.jobs import Ticket
+from flfw.audit.jobs import ProbeSet
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served, digest
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.net import Net, Tensors
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
@@ -175,7 +175,7 @@ REFUSED: list[tuple[Net, str]] = [
 
 @pytest.mark.parametrize(("net", "line"), REFUSED, ids=["leaky", "none", "bias", "norm", "deep"])
 def test_a_network_whose_dead_units_tell_something_is_refused(net: Net, line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         Suppression().network(net)
     assert line in str(caught.value) and "\n" not in str(caught.value)
 
@@ -302,7 +302,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "line"), BAD)
 def test_a_run_that_isolates_nobody_is_refused(tmp_path: Path, changes: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         whole.run(tiny(tmp_path / "run", **{**ASKED, **changes}))
     assert line in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
@@ -312,7 +312,7 @@ def test_rounding_explains_more_of_an_isolated_sum_than_of_a_mean() -> None:
     """Each of 4 clients rounds 9 numbers of a gradient of length 3: by half a step at most, in the sum of all."""
     half = Quantiser().step / 2
     seen = Observation(Vantage.SERVER, "gradient", "target", 0, 0, 0, {"w": torch.ones(9)}, {"w": torch.zeros(9)})
-    usual = Ticket("target", 0, "", 1, 1, "target")
+    usual = ProbeSet("target", 0, "", 1, 1, "target")
     asked: Any = SimpleNamespace(ticket=usual.in_sums(4, "", isolated=0))
     assert of_the_sum(seen.sent, seen, False, asked) == pytest.approx(half * (9 * 4) ** 0.5 / 3)
     asked.ticket = usual.in_sums(4, "")

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 import sim
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.observation import Reconstruction
 from flfw.attacks.tableak import TabLeak, TabLeakSettings, aligned
 from flfw.audit.measures.recovery import agreed_features
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.matching import tensorwise_cosine_distance
 from flfw.inversion.search import SearchResult
 from flfw.runs import capability
@@ -139,7 +139,7 @@ def test_a_private_head_is_searched_for() -> None:
 
 def test_images_and_no_public_rows_are_refused() -> None:
     (observation,), (known,), _ = attackable_rows(1)
-    with pytest.raises(NotApplicable, match="needs public rows"):
+    with pytest.raises(NotApplicableError, match="needs public rows"):
         TabLeak().run([observation], [dataclasses.replace(known, public=None)], generators(1))
     assert TabLeak().uses == {"public"}
 
@@ -153,7 +153,7 @@ def test_images_and_no_public_rows_are_refused() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float], line: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         TabLeakSettings(**wrong)  # type: ignore[arg-type]
     assert str(error.value) == line
 
@@ -161,7 +161,7 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, float], line: str) -
 def test_an_upload_of_nan_gives_nothing_and_does_not_crash() -> None:
     (observation,), (known,), _ = attackable_rows(1)
     broken = dataclasses.replace(observation, sent={n: v * torch.nan for n, v in observation.sent.items()})
-    with pytest.raises(BadInput, match="finite"):
+    with pytest.raises(InputError, match="finite"):
         TabLeak(TabLeakSettings(iterations=2)).run([broken], [known], generators(1))
 
 

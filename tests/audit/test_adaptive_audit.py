@@ -14,15 +14,15 @@ from flfw.adversary.observation import Reconstruction
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.april import APRIL, APRILSettings
 from flfw.attacks.ig import IG
-from flfw.audit.adaptation import adaptation, mechanism
+from flfw.audit.adaptation import adaptation, defence_operator
 from flfw.audit.auditor import Auditor
-from flfw.audit.jobs import EXAMPLE, Job, Ticket
+from flfw.audit.jobs import EXAMPLE, AttackJob, ProbeSet
 from flfw.audit.queue import Queue
 from flfw.audit.standing import standing
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
 from flfw.experiment import Experiment
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.nets import Tensors
 from flfw.nets.net import tensors
 from flfw.resolve import resolve
@@ -33,7 +33,7 @@ from tests.support.attackable import attackable, digits, generators
 from tests.support.engine_runs import train_by_engine
 from tests.support.small_runs import plug_in
 
-TARGET = Ticket("target", 0, "", 1, 1, "target")
+TARGET = ProbeSet("target", 0, "", 1, 1, "target")
 
 
 class OwnPrune(Defence):
@@ -113,8 +113,8 @@ def test_an_attack_that_makes_nothing_of_a_defence_runs_once(tmp_path: Path) -> 
 
 
 def test_a_closed_form_of_one_step_is_static_behind_several() -> None:
-    two_steps = Ticket("target", 0, "", 1, 2, "target")
-    job = Job("april", two_steps, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage="server")
+    two_steps = ProbeSet("target", 0, "", 1, 2, "target")
+    job = AttackJob("april", two_steps, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage="server")
     run = resolve(asked(net="vit_plain"))
     closed, search = (standing(run, job, APRIL(APRILSettings(way=way)), False) for way in ("closed_form", "search"))
     assert not closed.adaptive and any("their mean gradient is attacked" in words for words in closed.granted)
@@ -122,7 +122,7 @@ def test_a_closed_form_of_one_step_is_static_behind_several() -> None:
 
 
 def test_who_normalises_by_the_batch_is_seen_through_by_who_does_so_too() -> None:
-    job = Job("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
+    job = AttackJob("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
     colour = {"dataset": "cifar10", "side": 0}
     lenet, convnet = (resolve(asked(net=net, **colour)) for net in ("lenet", "convnet32"))
     plain, normalised = (standing(net, job, IG(), False) for net in (lenet, convnet))
@@ -148,7 +148,7 @@ def test_a_search_in_bfloat16_is_static_and_closed_forms_are_as_they_were(tmp_pa
 
 
 def test_a_search_in_tensorfloat_is_static_as_well() -> None:
-    job = Job("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
+    job = AttackJob("ig", TARGET, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), vantage="server")
     lower, exact = (resolve(asked(net="lenet", attack_precision=precision)) for precision in ("tf32", "float32"))
     assert standing(exact, job, IG(), False).adaptive
     rough = standing(lower, job, IG(), False)
@@ -173,19 +173,21 @@ def test_how_one_adapts() -> None:
     assert adaptation(resolve(asked(defence="prune", adaptation="automatic")), TARGET, "server") == "automatic"
     assert adaptation(resolve(asked(defence="prune", adaptation="none")), TARGET, "server") == "none"
     assert adaptation(resolve(foreign), TARGET, "server") == "automatic"
-    example = Ticket("target", 0, "", 1, 1, EXAMPLE)
+    example = ProbeSet("target", 0, "", 1, 1, EXAMPLE)
     assert adaptation(resolve(prune), example, "client_example") == "nothing to adapt to"
     each = asked(defence=plug_in(EachStep))
     assert adaptation(resolve(each), example, "client_example") == "automatic"
-    assert adaptation(resolve(each), Ticket("target", 0, "", 1, 4, "target"), "server") == "none"
+    assert adaptation(resolve(each), ProbeSet("target", 0, "", 1, 4, "target"), "server") == "none"
     assert adaptation(resolve(asked(defence=plug_in(Blurs))), TARGET, "server") == "none"
 
 
 def test_what_stands_in_the_objective() -> None:
-    assert isinstance(mechanism(resolve(asked(defence="prune")), TARGET, "server", 1.0), Operator)
-    assert isinstance(mechanism(resolve(asked(defence="prune")), TARGET, "server", -0.5), Scaled)
-    assert isinstance(mechanism(resolve(asked(defence=plug_in(OwnPrune))), TARGET, "server", 1.0), Automatic)
-    assert mechanism(resolve(asked(defence=plug_in(Blurs))), TARGET, "server", 1.0) is None
+    assert isinstance(defence_operator(resolve(asked(defence="prune")), TARGET, "server", 1.0), Operator)
+    assert isinstance(defence_operator(resolve(asked(defence="prune")), TARGET, "server", -0.5), Scaled)
+    assert isinstance(
+        defence_operator(resolve(asked(defence=plug_in(OwnPrune))), TARGET, "server", 1.0), DifferentiableDefence
+    )
+    assert defence_operator(resolve(asked(defence=plug_in(Blurs))), TARGET, "server", 1.0) is None
 
 
 @pytest.mark.slow
@@ -234,10 +236,10 @@ def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> 
 
 def client_model(experiment: Experiment, task: Any) -> torch.nn.Module:
     """What a client that has not trained yet holds."""
-    from flfw.client.workplace import Workplace
+    from flfw.client.workplace import ClientContext
 
     method, settings = resolve(experiment).method, resolve(experiment).settings
-    at = Workplace(experiment, task, method, settings, 0, 0, None, None)
+    at = ClientContext(experiment, task, method, settings, 0, 0, None, None)
     return resolve(experiment).client(at).model
 
 
@@ -262,11 +264,11 @@ def test_labels_that_are_not_granted_are_not_in_the_job(tmp_path: Path) -> None:
 
 
 def test_labels_of_a_reconstruction_survive_the_queue(tmp_path: Path) -> None:
-    from flfw.audit.jobs import Exchange, Job, solved
+    from flfw.audit.jobs import AttackJob, Exchange, solved
 
     exchanges = (Exchange("a", 0, 0, None), Exchange("b", 1, 1, None))
     config = asked().to_run_config()
-    job = Job("idlg", TARGET, exchanges, tmp_path, config, (2,), 3, (0.0,), (1.0,))
+    job = AttackJob("idlg", TARGET, exchanges, tmp_path, config, (2,), 3, (0.0,), (1.0,))
     queue = Queue(tmp_path / "queue")
     queue.put(job)
     result = [Reconstruction(torch.zeros(2, 2), 0.5, 3, torch.tensor([2, 0])), Reconstruction(torch.ones(2, 2))]
@@ -299,7 +301,7 @@ def test_an_attack_that_is_told_keeps_to_one_model_of_what_stands_between() -> N
     import dataclasses
 
     observations, knowledge = attackable("lenet", 8, digits(0, side=8), digits(1, side=8))
-    informed = [dataclasses.replace(known, mechanism=Automatic(OwnPrune())) for known in knowledge]
+    informed = [dataclasses.replace(known, mechanism=DifferentiableDefence(OwnPrune())) for known in knowledge]
     own_prune = OwnPrune()
     pruned = [dataclasses.replace(o, sent=own_prune.update(o.sent, torch_generator(0, "x"))) for o in observations]
     attack = IG(IG.Settings(iterations=5))

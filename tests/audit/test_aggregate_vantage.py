@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flfw.audit.verdicts.groups_needed import with_groups_needed
-from flfw.audit.verdicts.sum_conclusion import SumEvidence, SumFacts, conclude_on_sums
-from flfw.errors import BadInput
+from flfw.audit.verdicts.sum_conclusion import SumEvidence, SumFacts, verdict_on_sums
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.runs import run as whole
 from tests.support.small_runs import tiny
@@ -60,7 +60,7 @@ def test_a_sum_is_by_default_over_as_many_clients_as_take_part(tmp_path: Path) -
 def test_the_verdict_needs_many_clients_and_the_same_attack_on_one() -> None:
     def verdict(described: bool = True, short: bool = False, sums: int = 8, **changes: Any) -> tuple[str, str]:
         facts = SumFacts(**{"group": 11, "colluding": 1, "alone": 1.0, **changes})
-        return conclude_on_sums(SumEvidence(facts, described, short, sums), 0.5)[:2]
+        return verdict_on_sums(SumEvidence(facts, described, short, sums), 0.5)[:2]
 
     assert verdict() == verdict(group=10, colluding=0) == ("no leak found", "nothing")
     assert verdict(group=10) == ("inconclusive", "group") and verdict(sums=7) == ("inconclusive", "few")
@@ -72,12 +72,12 @@ def test_the_verdict_needs_many_clients_and_the_same_attack_on_one() -> None:
 
 
 def test_a_sum_of_few_prints_how_many_clients_are_left() -> None:
-    reason = conclude_on_sums(SumEvidence(SumFacts(10, 2, 1.0), True, False, 8), 0.5)[2]
+    reason = verdict_on_sums(SumEvidence(SumFacts(10, 2, 1.0), True, False, 8), 0.5)[2]
     assert "sums over 10 clients, of which 2 may work with the attacker (--colluding): 8 are left." in reason
     untried = SumFacts(12, 2, 1.0, ("closed form", "attack on membership"))
     assert (
         "ran no closed form and no attack on membership"
-        in conclude_on_sums(SumEvidence(untried, True, False, 8), 0.5)[2]
+        in verdict_on_sums(SumEvidence(untried, True, False, 8), 0.5)[2]
     )
 
 
@@ -127,5 +127,5 @@ def test_the_smallest_group_is_one_in_which_the_attack_itself_reached_nothing(
     ids=["vantage", "size", "sample", "source", "defended"],
 )
 def test_sums_that_cannot_be_made_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(InputError, match=message):
         asked(tmp_path, **changes)

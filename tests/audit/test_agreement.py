@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flfw.audit.measures.agreement import COARSE, TOLERANCE, agreement, resolution
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import torch_generator
 
 
@@ -74,9 +74,9 @@ def test_an_update_of_nothing_where_something_is_recomputed_has_no_length() -> N
 def test_only_common_tensors_are_compared_and_there_must_be_one() -> None:
     more = {**at(0), "buffer": torch.tensor([7.0])}
     assert agreement(more, [at(0)]).cosine == pytest.approx(1.0)
-    with pytest.raises(BadInput, match=r"^Expected a tensor in both updates, got recorded=c"):
+    with pytest.raises(InputError, match=r"^Expected a tensor in both updates, got recorded=c"):
         agreement({"c": torch.ones(1)}, [at(0)])
-    with pytest.raises(BadInput, match=r"^Expected at least one recomputed update, got recomputed=0"):
+    with pytest.raises(InputError, match=r"^Expected at least one recomputed update, got recomputed=0"):
         agreement(at(0), [])
 
 

@@ -23,9 +23,9 @@ from torch import Tensor
 
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Knowledge, Observation
-from flfw.audit.jobs import EASY, Job, Solution
+from flfw.audit.jobs import EASY, AttackJob, JobResult
 from flfw.audit.queue import Queue
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
 from tests.support.small_runs import ByGuess, tiny
@@ -100,7 +100,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Experiment
     return whole.run(experiment), experiment
 
 
-JobOf = Callable[..., Job]
+JobOf = Callable[..., AttackJob]
 
 
 @pytest.fixture
@@ -111,7 +111,7 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
 
     folder, experiment = recorded
 
-    def job(attack: type[Attack] | str, retries: int = 0) -> Job:
+    def job(attack: type[Attack] | str, retries: int = 0) -> AttackJob:
         name = attack if isinstance(attack, str) else f"{__name__}:{attack.__name__}"
         asked = dataclasses.replace(experiment, attack=(name,), attack_retries=retries)
         resolved, task, _ = whole.check(asked, new=False)
@@ -167,7 +167,7 @@ def until(holds: Callable[[], Any], seconds: float = 60) -> Any:
     return results
 
 
-def guessed(solution: Solution) -> bool:
+def guessed(solution: JobResult) -> bool:
     return solution.stopped is None and all(results is not None for results in solution.reconstructions)
 
 
@@ -187,7 +187,7 @@ def test_a_server_bears_what_attacks_do(job_of: JobOf, tmp_path: Path, monkeypat
     once = [job_of(Raises), job_of("homemade:Own"), job_of(Stuck), job_of(Grey)]
     with serving(queue, seconds=4) as server:
 
-        def solve(job: Job) -> Solution:
+        def solve(job: AttackJob) -> JobResult:
             queue.put(job)
             return server.wait(job)
 
@@ -218,7 +218,7 @@ def test_a_server_that_cannot_live_is_given_up(job_of: JobOf, tmp_path: Path) ->
             (pid,) = until(lambda: workers(queue.folder))
             os.kill(pid, signal.SIGKILL)
             until(lambda pid=pid: pid not in workers(queue.folder))
-        with pytest.raises(RunFailed, match=r"could not go on: its process was killed by signal 9"):
+        with pytest.raises(RunError, match=r"could not go on: its process was killed by signal 9"):
             server.wait(job)
 
 

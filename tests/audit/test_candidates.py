@@ -15,10 +15,10 @@ from torch.nn.functional import cross_entropy
 
 from flfw.adversary.observation import Reconstruction
 from flfw.attacks.ig import IG, IGSettings
-from flfw.audit.measures.candidates import disjoint_candidates, pointed
+from flfw.audit.measures.candidates import candidate_test, disjoint_candidates
 from flfw.audit.measures.exchange import Fitting, exchange
 from flfw.defence import Defence
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets import Tensors
 from flfw.rng import numpy_generator, torch_generator
 from flfw.runs import run
@@ -52,7 +52,7 @@ def test_at_most_so_many_candidates_and_none_where_a_class_has_too_few() -> None
 
 def test_ties_and_values_that_are_no_numbers_do_not_point_to_the_truth() -> None:
     rows = [[0.5, 0.5, 1.0], [0.2, 0.5, 1.0], [float("nan"), 1.0, 2.0], [0.1, float("nan"), 2.0]]
-    result = pointed([2] * 4, lambda message: rows[message])
+    result = candidate_test([2] * 4, lambda message: rows[message])
     assert result is not None and (result.count, result.compared) == (1, 4)
     assert result.p == pytest.approx(1 - (2 / 3) ** 4)
 
@@ -60,17 +60,17 @@ def test_ties_and_values_that_are_no_numbers_do_not_point_to_the_truth() -> None
 def test_p_is_the_binomial_tail_and_messages_without_candidates_or_values_are_left_out() -> None:
     first = {0: 0.0, 1: 0.0, 2: 2.0, 4: 2.0}
     explain = lambda message: [first[message], 1.0, 1.0, 1.0] if message in first else None  # noqa: E731
-    result = pointed([3, 3, 3, 0, 3, 3], explain)
+    result = candidate_test([3, 3, 3, 0, 3, 3], explain)
     assert result is not None and (result.count, result.compared) == (2, 4)
     assert result.p == pytest.approx(1 - 0.75**4 - 4 * 0.25 * 0.75**3)
     assert result.chance == pytest.approx(0.25)
-    assert pointed([0, 0], explain) is None and pointed([3], lambda message: None) is None
+    assert candidate_test([0, 0], explain) is None and candidate_test([3], lambda message: None) is None
 
 
 @pytest.mark.slow
 def test_without_knowledge_the_false_alarms_stay_below_the_level() -> None:
     draw = numpy_generator(0, "chance")
-    p = [result.p for _ in range(2000) if (result := pointed([19] * 8, lambda m: draw.random(20).tolist()))]
+    p = [result.p for _ in range(2000) if (result := candidate_test([19] * 8, lambda m: draw.random(20).tolist()))]
     assert len(p) == 2000
     for level in (0.01, 0.05, 0.1):
         assert np.mean(np.array(p) <= level) <= level + 3 * (level / 2000) ** 0.5
@@ -78,12 +78,14 @@ def test_without_knowledge_the_false_alarms_stay_below_the_level() -> None:
 
 def test_copies_of_the_truth_come_first_with_it_and_count_in_what_chance_gives() -> None:
     alike = lambda message: np.array([0, 0, 1, 2])  # noqa: E731
-    result = pointed([3] * 8, lambda message: [0.5, 0.5 + 1e-9, 1.0, 2.0], alike)
+    result = candidate_test([3] * 8, lambda message: [0.5, 0.5 + 1e-9, 1.0, 2.0], alike)
     assert result is not None and (result.count, result.compared) == (8, 8)
     assert result.chance == pytest.approx(0.5) and result.p == pytest.approx(0.5**8)
-    behind = pointed([3] * 8, lambda message: [1.0, 1.0, 0.5, 2.0], alike)
+    behind = candidate_test([3] * 8, lambda message: [1.0, 1.0, 0.5, 2.0], alike)
     assert behind is not None and behind.count == 0
-    assert pointed([3] * 8, lambda message: [0.5] * 4, lambda message: np.zeros(4)) is None  # nothing else is held
+    assert (
+        candidate_test([3] * 8, lambda message: [0.5] * 4, lambda message: np.zeros(4)) is None
+    )  # nothing else is held
 
 
 def test_with_copies_the_false_alarms_of_who_prefers_popular_data_stay_below_the_level() -> None:
@@ -93,7 +95,7 @@ def test_with_copies_the_false_alarms_of_who_prefers_popular_data_stay_below_the
     for _ in range(500):
         drawn = [draw.permutation(data)[:20] for _ in range(8)]
         values = lambda message, drawn=drawn: drawn[message].astype(float).tolist()  # noqa: E731
-        if result := pointed([19] * 8, values, lambda message, drawn=drawn: drawn[message]):
+        if result := candidate_test([19] * 8, values, lambda message, drawn=drawn: drawn[message]):
             p.append(result.p)
     assert len(p) == 500
     for level in (0.01, 0.05, 0.1):
@@ -125,7 +127,7 @@ def test_data_without_public_examples_are_refused_before_training(tmp_path: Path
         pixels = rng.integers(0, 256, (8, 8)).astype(np.uint8)
         for part in ("train", "test"):
             save_picture(tmp_path / "same" / part / f"class-{label}" / f"{i}.png", pixels)
-    with pytest.raises(BadInput, match=r"no training examples, .* got none among 24 of folder:.*; add others"):
+    with pytest.raises(InputError, match=r"no training examples, .* got none among 24 of folder:.*; add others"):
         run.run(base(tmp_path / "run", attack=("analytic",), dataset=f"folder:{tmp_path / 'same'}"))
     assert not (tmp_path / "run").exists()
 

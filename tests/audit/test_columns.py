@@ -10,10 +10,10 @@ from scipy.stats import binomtest
 
 from flfw.audit.measures.arrangements import GuessedBatch
 from flfw.audit.measures.columns import ColumnChance, column_chance, column_rates
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign, column_matches
 from flfw.audit.measures.statistics import share_interval
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 
@@ -91,7 +91,7 @@ def test_a_column_must_pass_the_constant_and_chance() -> None:
 def test_tables_that_do_not_fit_are_refused(
     matches: np.ndarray, floors: np.ndarray, messages: np.ndarray | None, complaint: str
 ) -> None:
-    with pytest.raises(BadInput, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         column_rates(matches, floors, messages)
 
 
@@ -104,14 +104,16 @@ def people(count: int, draw: np.random.Generator) -> np.ndarray:
     return np.concatenate([binary, draw.random((count, 1))], 1) * 1.0
 
 
-def audit(draw: np.random.Generator, batch: int, messages: int = 4) -> tuple[Public, np.ndarray, np.ndarray]:
+def audit(draw: np.random.Generator, batch: int, messages: int = 4) -> tuple[PublicData, np.ndarray, np.ndarray]:
     """Public rows, and the truths (M, B, d) and as many rows of other people."""
-    public = Public.from_arrays(people(300, draw), np.zeros(300, np.int64))
+    public = PublicData.from_arrays(people(300, draw), np.zeros(300, np.int64))
     truth, others = (people(messages * batch, draw).reshape(messages, batch, 7) for _ in range(2))
     return public, truth, others
 
 
-def attempts(public: Public, truth: np.ndarray, guesses: np.ndarray, draw: np.random.Generator) -> list[GuessedBatch]:
+def attempts(
+    public: PublicData, truth: np.ndarray, guesses: np.ndarray, draw: np.random.Generator
+) -> list[GuessedBatch]:
     labels = np.zeros(truth.shape[1], np.int64)
     places = [[public.lookalike_indices(0, draw) for _ in labels] for _ in truth]
     return [GuessedBatch(t, g, labels, p) for t, g, p in zip(truth, guesses, places, strict=True)]
@@ -165,9 +167,9 @@ def test_the_first_arrangement_is_the_true_one() -> None:
 
 
 def test_images_and_nothing_have_no_columns() -> None:
-    with pytest.raises(BadInput, match="at least one message, got messages=0"):
-        column_chance([], Public.from_arrays(np.zeros((2, 3)), np.zeros(2)), rng())
-    images = Public.from_arrays(np.zeros((2, 1, 3, 3)), np.zeros(2, np.int64))
+    with pytest.raises(InputError, match="at least one message, got messages=0"):
+        column_chance([], PublicData.from_arrays(np.zeros((2, 3)), np.zeros(2)), rng())
+    images = PublicData.from_arrays(np.zeros((2, 1, 3, 3)), np.zeros(2, np.int64))
     attempt = GuessedBatch(np.zeros((1, 1, 3, 3)), np.zeros((1, 1, 3, 3)), np.zeros(1, np.int64), [np.arange(2)])
-    with pytest.raises(BadInput, match="rows of features"):
+    with pytest.raises(InputError, match="rows of features"):
         column_chance([attempt], images, rng())

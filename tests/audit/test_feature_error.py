@@ -15,12 +15,12 @@ import sim
 from flfw import nets
 from flfw.audit.measures.feature_error import Extractor
 from flfw.experiment import Experiment
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve
 from flfw.task import Task
 
-INPUTS = Inputs.from_constants((1, 2, 2), (0.5,), (0.25,))
+INPUTS = InputSpec.from_constants((1, 2, 2), (0.5,), (0.25,))
 
 
 def test_the_error_is_relative_to_the_length_of_the_true_features() -> None:

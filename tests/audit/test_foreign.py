@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import Attack, Budget
+from flfw.adversary.attack import Attack, AttackCost
 from flfw.adversary.observation import Observation, Reconstruction, Truth, Vantage, mean_gradient
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.membership import Membership
 from flfw.audit.foreign import knowledge, named
-from flfw.audit.measures.public import Public
-from flfw.errors import BadInput
+from flfw.audit.measures.public import PublicData
+from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.manifest import read_manifest, rewrite
@@ -110,12 +110,12 @@ def test_the_first_tensor_that_does_not_fit_is_named() -> None:
     net = fresh()
     update, _, _ = an_update(net)
     wide = update.received | {"out.weight": torch.zeros(4, 32)}
-    with pytest.raises(BadInput, match=r"^Expected out.weight of Convolutional in shape \(3, 32\), got \(4, 32\)"):
+    with pytest.raises(InputError, match=r"^Expected out.weight of Convolutional in shape \(3, 32\), got \(4, 32\)"):
         named(net, replace(update, received=wide))
-    with pytest.raises(BadInput, match=r"^Expected tensors of Convolutional \(stem.weight, .*\), got head.bias;"):
+    with pytest.raises(InputError, match=r"^Expected tensors of Convolutional \(stem.weight, .*\), got head.bias;"):
         named(net, replace(update, sent=update.sent | {"head.bias": torch.zeros(3)}))
     few = {"0": torch.zeros(3), "1": torch.zeros(3)}
-    with pytest.raises(BadInput, match=r"^Expected 9 numbered tensors .* or 6 \(its parameters\), got 2; "):
+    with pytest.raises(InputError, match=r"^Expected 9 numbered tensors .* or 6 \(its parameters\), got 2; "):
         named(net, replace(update, received=few))
 
 
@@ -159,7 +159,7 @@ def test_what_is_granted_is_said() -> None:
 )
 def test_knowledge_that_cannot_be_is_refused(given: dict[str, Any], says: str) -> None:
     update, _, y = an_update(fresh())
-    with pytest.raises(BadInput, match=says):
+    with pytest.raises(InputError, match=says):
         knowledge(fresh(), update, **{"inputs": SPACE, "labels": y, "batch": 4, **given})
 
 
@@ -250,8 +250,8 @@ def test_several_steps_an_unknown_optimiser_or_a_defence_make_an_attack_static(
 @final
 class Raising(Attack):
     @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "none")
+    def cost(self) -> AttackCost:
+        return AttackCost(0, 1, "none")
 
     def run(self, observations: Sequence[Any], knowledge: Sequence[Any], rngs: Sequence[Any]) -> list[Reconstruction]:
         for seen in observations:
@@ -303,12 +303,12 @@ def test_only_so_many_clients_and_only_those_of_whom_something_is_known_are_audi
 
 def test_public_examples_that_are_a_clients_do_not_hide_its_leak(leaking: Path, tmp_path: Path) -> None:
     x, y = (torch.cat(parts) for parts in zip(*(examples(1, seed) for seed in (0, 1, 9)), strict=True))
-    public = Public.from_arrays(x.double().numpy(), y.numpy())
+    public = PublicData.from_arrays(x.double().numpy(), y.numpy())
     (result,) = ask(leaking, tmp_path / "audit", rounds=[1], public=public)["audit"]
     assert (result["verdict"], result["share_recovered"]) == ("leaks", 1.0)
     assert result["floors"]["nearest_public"] < 20
-    with pytest.raises(BadInput, match="no client's, got public=2"):
-        ask(leaking, tmp_path / "none", rounds=[1], public=Public.from_arrays(x[:2].numpy(), y[:2].numpy()))
+    with pytest.raises(InputError, match="no client's, got public=2"):
+        ask(leaking, tmp_path / "none", rounds=[1], public=PublicData.from_arrays(x[:2].numpy(), y[:2].numpy()))
 
 
 def one_truth(**changed: Tensor) -> Callable[[int], Truth]:
@@ -329,7 +329,7 @@ def one_truth(**changed: Tensor) -> Callable[[int], Truth]:
         ({"attacks": {}}, "^Expected at least one attack"),
         ({"attacks": {"told": Membership()}}, "^Expected attacks that reconstruct examples: .* got attack=told"),
         ({"steps": 0}, "^Expected steps >= 1, got steps=0"),
-        ({"public": Public.from_arrays(numpy_generator(0, "p").random((4, 5)),
+        ({"public": PublicData.from_arrays(numpy_generator(0, "p").random((4, 5)),
                                  numpy_generator(0, "p").integers(2, size=4))},
          r"^Expected public inputs of shape \(1, 6, 6\), got shape=\(5,\)"),
     ],
@@ -337,16 +337,16 @@ def one_truth(**changed: Tensor) -> Callable[[int], Truth]:
 def test_what_does_not_fit_is_refused_before_anything_is_written(
     leaking: Path, tmp_path: Path, given: dict[str, Any], says: str
 ) -> None:
-    with pytest.raises(BadInput, match=says) as error:
+    with pytest.raises(InputError, match=says) as error:
         ask(leaking, tmp_path / "audit", **given)
     assert "\n" not in str(error.value) and not (tmp_path / "audit").exists()
 
 
 def test_folders_without_recordings_and_old_audits_are_refused(leaking: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"^Expected recordings in "):
+    with pytest.raises(InputError, match=r"^Expected recordings in "):
         ask(tmp_path / "nothing", tmp_path / "audit")
     RecordingGrid(InProcessGrid(client_app(dense, 1), 1, {}), tmp_path / "empty")
-    with pytest.raises(BadInput, match=r"^Expected recorded updates of training in .*, got exchanges=0"):
+    with pytest.raises(InputError, match=r"^Expected recorded updates of training in .*, got exchanges=0"):
         ask(tmp_path / "empty", tmp_path / "audit")
-    with pytest.raises(BadInput, match=r"^Expected a new folder for the audit, got "):
+    with pytest.raises(InputError, match=r"^Expected a new folder for the audit, got "):
         ask(leaking, tmp_path)

@@ -11,16 +11,16 @@ import torch
 from torch import nn
 
 from flfw import nets
-from flfw.adversary.attack import Attack, Budget, Uses
+from flfw.adversary.attack import Attack, AttackCost, Uses
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.adversary.sums import SEEN
 from flfw.attacks.analytic import Analytic
 from flfw.attacks.imprint import Imprint, ImprintSettings
 from flfw.attacks.rog import ROG, ROGSettings
 from flfw.audit.foreign import TrainingDescription, knowledge
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.verdicts.conclude import MALICIOUS
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.recording.reader import Recordings
 from tests.support.foreign_apps import (
     LR,
@@ -45,8 +45,8 @@ class Watching(Attack):
         self.given: list[tuple[Observation, Knowledge]] = []
 
     @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "none")
+    def cost(self) -> AttackCost:
+        return AttackCost(0, 1, "none")
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[Any]
@@ -97,7 +97,7 @@ def leaking(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_public_data_are_granted_to_attacks_that_use_them_and_none_of_a_client(leaking: Path, tmp_path: Path) -> None:
     using, other = Using(), Watching()
     x, y = (torch.cat(parts) for parts in zip(*(examples(1, seed) for seed in (0, 1, 9)), strict=True))
-    public = Public.from_arrays(x.double().numpy(), y.numpy())  # the first two are the clients'
+    public = PublicData.from_arrays(x.double().numpy(), y.numpy())  # the first two are the clients'
     first, second = ask(leaking, tmp_path / "audit", attacks={"using": using, "other": other}, public=public)["audit"]
     assert "1 public examples with their labels" in first["granted"]
     assert not any("public" in sentence for sentence in second["granted"])
@@ -111,7 +111,7 @@ def test_public_data_are_granted_to_attacks_that_use_them_and_none_of_a_client(l
 
 def test_knowledge_about_one_update_takes_public_data(leaking: Path) -> None:
     seen, (x, y) = Recordings(leaking).updates(1)[0], examples(3, seed=9)
-    public = Public.from_arrays(x.numpy(), y.numpy())
+    public = PublicData.from_arrays(x.numpy(), y.numpy())
     known = knowledge(dense(), seen, inputs=SPACE, labels=None, batch=1, lr=LR, public=public)
     assert known.public is not None and torch.equal(known.public.samples, x) and torch.equal(known.public.labels, y)
     assert known.granted[-1] == "3 public examples with their labels"
@@ -195,8 +195,8 @@ def test_an_attack_that_changes_the_network_is_audited_as_such_or_not_at_all(tmp
     (entry,) = ask(folder, tmp_path / "audit", attacks={"bins": Imprint(BINS)}, tampered_by="imprint", **case)["audit"]
     assert entry["verdict"] == MALICIOUS and entry["share_recovered"] >= 0.5
     assert [rung["passed"] for rung in entry["ladder"]] == [True, True, True]
-    with pytest.raises(BadInput, match=r"^Expected tampered_by with the attack bins, whose malicious server changes"):
+    with pytest.raises(InputError, match=r"^Expected tampered_by with the attack bins, whose malicious server changes"):
         ask(folder, tmp_path / "unsaid", attacks={"bins": Imprint(BINS)}, **case)
-    with pytest.raises(BadInput, match=r"^Expected tampered_by for a network with a malicious server's module, got"):
+    with pytest.raises(InputError, match=r"^Expected tampered_by for a network with a malicious server's module, got"):
         ask(folder, tmp_path / "unsaid", attacks={"analytic": Analytic()}, **case)
     assert not (tmp_path / "unsaid").exists()

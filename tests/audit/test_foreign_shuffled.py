@@ -17,7 +17,7 @@ from flfw.audit.foreign import TrainingDescription
 from flfw.audit.foreign.case import ForeignCase, Victim
 from flfw.audit.foreign.consistency import Consistency
 from flfw.audit.foreign.knowledge import input_space
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.rng import initialising, torch_generator
 
 COUNT = 200
@@ -86,7 +86,12 @@ def test_wrong_descriptions_are_seen_although_the_order_is_unknown(name: str) ->
     public = digits(COUNT, 50)
     space = input_space(((1, 8, 8), (0.5,), (0.5,)))
     case = ForeignCase(
-        cnn, space, Public.from_arrays(public.samples.numpy(), public.labels.numpy()), lambda seen: training, 0, "none"
+        cnn,
+        space,
+        PublicData.from_arrays(public.samples.numpy(), public.labels.numpy()),
+        lambda seen: training,
+        0,
+        "none",
     )
     checks = Consistency(case, case.fresh("attacker"), {0: truth, 1: digits(COUNT, COUNT)}, 3600.0)
     rung, (check,) = checks.checked([Victim({"client": 0}, 0, truth, truth)], [seen])

@@ -19,10 +19,10 @@ from flfw.audit.foreign import SearchLimits, TrainingDescription, knowledge, nam
 from flfw.audit.foreign.cost import CostEstimate, SearchCost, bearable
 from flfw.audit.foreign.knowledge import input_space
 from flfw.audit.measures.agreement import agreement
-from flfw.errors import BadInput
-from flfw.inversion.compute import Compute
+from flfw.errors import InputError
+from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.matching import cosine_distance
-from flfw.inversion.search import Recipe, Target, _Run
+from flfw.inversion.search import SearchConfig, SearchTarget, _Run
 from flfw.rng import torch_generator
 from tests.audit.test_foreign_consistency import RIGHT, SHUFFLED, Local, checked, slow
 from tests.support.foreign_apps import (
@@ -117,7 +117,7 @@ def test_what_is_described_is_said() -> None:
     ],
 )
 def test_descriptions_that_cannot_be_are_refused(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(BadInput, match=says):
+    with pytest.raises(InputError, match=says):
         TrainingDescription(**{"lr": LR, **given})
 
 
@@ -138,7 +138,7 @@ def test_batches_are_those_of_a_data_loader() -> None:
 
 
 def searching(iterations: int = 3, memory: float = 4.0) -> dict[str, IG]:
-    return {"ig": IG(IGSettings(iterations=iterations), Compute(memory_gb=memory))}
+    return {"ig": IG(IGSettings(iterations=iterations), ComputeLimits(memory_gb=memory))}
 
 
 @pytest.mark.nightly
@@ -170,7 +170,7 @@ def test_a_description_may_depend_on_the_update(tmp_path: Path) -> None:
     training = TrainingDescription(LR, epochs=2)
     (result,) = ask(folder, tmp_path / "audit", count=3, training=lambda seen: training)["audit"]
     assert result["steps"] == 2 and result["ladder"][2]["passed"]
-    with pytest.raises(BadInput, match=r"^Expected steps, lr and mode within training, or without it"):
+    with pytest.raises(InputError, match=r"^Expected steps, lr and mode within training, or without it"):
         ask(folder, tmp_path / "twice", count=3, training=training, lr=LR)
 
 
@@ -210,14 +210,14 @@ def test_a_search_that_costs_too_much_is_refused_before_anything_is_written(
     tmp_path: Path, given: dict[str, Any], what: str
 ) -> None:
     folder = recorded(tmp_path / "recordings", client_app(dense, 6), dense)
-    with pytest.raises(BadInput, match=f"^Expected an attack within .*{what}.*pass SearchLimits") as error:
+    with pytest.raises(InputError, match=f"^Expected an attack within .*{what}.*pass SearchLimits") as error:
         ask(folder, tmp_path / "audit", count=6, **given)
     assert "\n" not in str(error.value) and not (tmp_path / "audit").exists()
 
 
 def test_a_network_that_is_none_is_refused_by_name(tmp_path: Path) -> None:
     folder = recorded(tmp_path / "recordings", client_app(dense, 1), dense)
-    with pytest.raises(BadInput, match=r"^Expected a network of PyTorch \(nn.Module\), got builtins's dict;"):
+    with pytest.raises(InputError, match=r"^Expected a network of PyTorch \(nn.Module\), got builtins's dict;"):
         ask(folder, tmp_path / "audit", net=dict)
 
 
@@ -231,10 +231,12 @@ def test_the_estimate_of_memory_is_near_to_what_a_search_takes(
     training = TrainingDescription(LR, epochs=steps)
     known = knowledge(fresh(build), seen, inputs=SPACE, labels=y, batch=batch, training=training)
     recipe = IG(IGSettings()).recipe(None)
-    run = _Run(known.model, Recipe(cosine_distance, recipe.descent, recipe.prior), None, (0.0, 1.0), Compute())
+    run = _Run(
+        known.model, SearchConfig(cosine_distance, recipe.descent, recipe.prior), None, (0.0, 1.0), ComputeLimits()
+    )
     view = named(fresh(build), seen, training, batch)
     sent = view.sent if known.unrolled else mean_gradient(view, known)
-    problem = run._problem(Target(sent, y, torch_generator(0, "estimate"), batch))
+    problem = run._problem(SearchTarget(sent, y, torch_generator(0, "estimate"), batch))
     needed = run._evaluation(run._recipe.stages[0], problem)[1]._graph.bytes  # type: ignore[attr-defined]
     cost = CostEstimate(fresh(build), input_space(SPACE)).of_search(IG(IGSettings()), batch, steps, 1)
     assert needed / 4 < cost.bytes < 4 * needed
@@ -242,7 +244,7 @@ def test_the_estimate_of_memory_is_near_to_what_a_search_takes(
 
 def test_what_has_no_search_costs_nothing_and_limits_are_limits() -> None:
     cost = SearchCost(2e9, 100.0)
-    attack = IG(IGSettings(), Compute(memory_gb=2.0))
+    attack = IG(IGSettings(), ComputeLimits(memory_gb=2.0))
     assert bearable(cost, attack, SearchLimits(seconds=100.0))
     assert not bearable(cost, attack, SearchLimits(seconds=99.0))
     assert not bearable(replace(cost, bytes=2.1e9), attack, SearchLimits()) and cost.words == "about 2 GB and 100 s"

@@ -12,20 +12,20 @@ import pytest
 from flfw import data
 from flfw.audit.measures.arrangements import GuessedBatch, exchanged
 from flfw.audit.measures.identification import convolved, identified_p, identify
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign, identification
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
-Kind = Callable[[Public, np.ndarray, np.random.Generator], np.ndarray]
+Kind = Callable[[PublicData, np.ndarray, np.random.Generator], np.ndarray]
 
 
 def rng(*numbers: int) -> np.random.Generator:
     return numpy_generator(0, "test of identification", *numbers)
 
 
-def classless(samples: np.ndarray) -> Public:
-    return Public.from_arrays(samples, np.zeros(len(samples), np.int64))
+def classless(samples: np.ndarray) -> PublicData:
+    return PublicData.from_arrays(samples, np.zeros(len(samples), np.int64))
 
 
 def alone(truth: np.ndarray, guesses: np.ndarray, count: int, start: int = 0) -> GuessedBatch:
@@ -83,7 +83,7 @@ def test_a_batch_is_compared_with_every_arrangement() -> None:
 def test_the_count_is_that_of_the_scores() -> None:
     for given in range(5):
         draw = rng(5, given)
-        public = Public.from_arrays(draw.random((40, 3, 2, 2), dtype=np.float32), np.arange(40) % 2)
+        public = PublicData.from_arrays(draw.random((40, 3, 2, 2), dtype=np.float32), np.arange(40) % 2)
         truth, labels = draw.random((6, 3, 2, 2), dtype=np.float32), np.arange(6) % 2
         guesses = (truth + draw.normal(0, 0.6, truth.shape))[draw.permutation(6)]
         places = [public.lookalike_indices(int(label), draw, 12) for label in labels]
@@ -109,7 +109,7 @@ def test_guesses_outside_the_box_are_clamped() -> None:
 
 
 def test_an_example_without_lookalikes_is_not_counted() -> None:
-    public = Public.from_arrays(rng(7).random((8, 3)), np.zeros(8, np.int64))
+    public = PublicData.from_arrays(rng(7).random((8, 3)), np.zeros(8, np.int64))
     truth = rng(8).random((2, 3))
     mixed = GuessedBatch(truth, truth, np.array([0, 5]), [np.arange(8), np.arange(0)])
     result = identify([mixed], public, rng(), draws=200)
@@ -139,7 +139,7 @@ def test_independent_counts_are_convolved() -> None:
 
 
 def test_a_null_is_needed_for_every_count() -> None:
-    with pytest.raises(BadInput, match="Expected 2 nulls, one a count, got nulls=1"):
+    with pytest.raises(InputError, match="Expected 2 nulls, one a count, got nulls=1"):
         identified_p([1, 1], [np.array([0.5, 0.5])])
 
 
@@ -165,7 +165,7 @@ KINDS: dict[str, Kind] = {
 }
 
 
-def audits(count: int, batch: int, number: int) -> Iterator[tuple[Public, np.ndarray, np.random.Generator]]:
+def audits(count: int, batch: int, number: int) -> Iterator[tuple[PublicData, np.ndarray, np.random.Generator]]:
     """Two messages each of smooth images of one kind, among few public ones that all messages share."""
     for trial in range(count):
         draw = rng(number, batch, trial)
@@ -227,7 +227,7 @@ def test_digits_of_others_are_identified_more_often_than_one_in_thirty() -> None
         for trial in range(audited):
             draw = rng(50, batch, trial)
             order = draw.permutation(len(images))
-            public = Public.from_arrays(images[order[:300]], labels[order[:300]])
+            public = PublicData.from_arrays(images[order[:300]], labels[order[:300]])
             truth, others = order[300 : 300 + batch], order[300 + batch : 300 + 2 * batch]
             places = [public.lookalike_indices(int(labels[i]), draw) for i in truth]
             attempt = GuessedBatch(images[truth], images[others], labels[truth], places)
@@ -266,7 +266,7 @@ def test_the_control_tells_a_client_that_is_darker_than_the_public() -> None:
 def test_the_control_needs_two_messages_of_one_shape() -> None:
     one, other = (alone(np.zeros((size, 3)), np.full((size, 3), size / 4), 2) for size in (1, 2))
     assert exchanged([one]) == exchanged([]) == []
-    with pytest.raises(BadInput, match="Expected batches of one shape"):
+    with pytest.raises(InputError, match="Expected batches of one shape"):
         exchanged([one, other])
     first, second = exchanged([one, alone(np.ones((1, 3)), np.zeros((1, 3)), 2)])
     assert first.guesses.sum() == 0 and first.truth.sum() == 0
@@ -290,13 +290,13 @@ def test_the_control_needs_two_messages_of_one_shape() -> None:
     ],
 )
 def test_attempts_that_do_not_fit_are_refused(changes: dict[str, object], complaint: str) -> None:
-    public = Public.from_arrays(np.zeros((4, 3)), np.array([0, 0, 0, 1]))
+    public = PublicData.from_arrays(np.zeros((4, 3)), np.array([0, 0, 0, 1]))
     fields = {"truth": np.zeros((2, 3)), "guesses": np.zeros((2, 3)), "labels": np.zeros(2, np.int64)}
     attempt = GuessedBatch(**(fields | {"lookalikes": [np.arange(2)] * 2} | changes))  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         identify([attempt], public, rng())
 
 
 def test_no_draws_are_refused() -> None:
-    with pytest.raises(BadInput, match="Expected draws >= 1, got draws=0"):
+    with pytest.raises(InputError, match="Expected draws >= 1, got draws=0"):
         identify([], classless(np.zeros((1, 3))), rng(), draws=0)

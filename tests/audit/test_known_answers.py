@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.defence import Defence
 from flfw.experiment import Experiment
@@ -246,7 +246,7 @@ class Raises(ByClosedForm):
 
 class Declines(ByClosedForm):
     def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
-        raise NotApplicable("nothing here for me")
+        raise NotApplicableError("nothing here for me")
 
 
 class OneTensorForAll(ByClosedForm):

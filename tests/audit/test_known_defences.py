@@ -149,7 +149,7 @@ class Noisy(Defence):
     independent_noise = True
 
     @classmethod
-    def mildest(cls, settings: Any) -> Any:
+    def weakest_settings(cls, settings: Any) -> Any:
         return replace(settings, size=min(settings.size, 1e-6))
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:

@@ -51,7 +51,7 @@ class Drowned(Defence):
     independent_noise = True
 
     @classmethod
-    def mildest(cls, settings: Any) -> Any:
+    def weakest_settings(cls, settings: Any) -> Any:
         return replace(settings, size=min(settings.size, 1e-9))
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
@@ -69,7 +69,7 @@ class Undeclared(Drowned):
     """The same without a mildest form."""
 
     @classmethod
-    def mildest(cls, settings: Any) -> Any:
+    def weakest_settings(cls, settings: Any) -> Any:
         return None
 
 
@@ -77,7 +77,7 @@ class StrongEvenIfMild(Drowned):
     """A mildest form through which nothing leaks either."""
 
     @classmethod
-    def mildest(cls, settings: Any) -> Any:
+    def weakest_settings(cls, settings: Any) -> Any:
         return settings
 
 
@@ -135,7 +135,7 @@ class ConfusedByKnowledge(Steadfast):
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         exact = super().run(observations, knowledge, rngs)
-        informed = any(known.mechanism is not None for known in knowledge)
+        informed = any(known.operator is not None for known in knowledge)
         return [Reconstruction(torch.rand(f.samples.shape, generator=rngs[0])) for f in exact] if informed else exact
 
 

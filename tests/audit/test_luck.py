@@ -14,7 +14,7 @@ from flfw.audit.measures import recovery
 from flfw.audit.measures.arrangements import GuessedBatch
 from flfw.audit.measures.exchange import Fitting, PublicTruths, among_public, exchange, luck, nearest
 from flfw.audit.measures.metrics import psnr
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.scorer import Scorer, ScoreRow
 from flfw.rng import numpy_generator
 from tests.audit.test_queue import EXCHANGES, job
@@ -24,15 +24,15 @@ def rows_of(rng: np.random.Generator, count: int, columns: int) -> np.ndarray:
     return rng.random((count, columns)).astype(np.float32)
 
 
-def public_of(rng: np.random.Generator, count: int, columns: int) -> Public:
-    return Public.from_arrays(rows_of(rng, count, columns), np.zeros(count, np.int64))
+def public_of(rng: np.random.Generator, count: int, columns: int) -> PublicData:
+    return PublicData.from_arrays(rows_of(rng, count, columns), np.zeros(count, np.int64))
 
 
 def batch_of(truth: np.ndarray, guesses: np.ndarray) -> GuessedBatch:
     return GuessedBatch(truth, guesses, np.zeros(len(truth), np.int64), [np.empty(0, np.intp)] * len(truth))
 
 
-def fit_of(batches: Sequence[GuessedBatch], public: Public) -> Callable[[int, int], Fitting]:
+def fit_of(batches: Sequence[GuessedBatch], public: PublicData) -> Callable[[int, int], Fitting]:
     floors = numpy_generator(0, "floors")
 
     def fit(truth: int, result: int) -> Fitting:
@@ -78,7 +78,7 @@ def test_exact_results_are_no_luck_however_few(messages: int) -> None:
 
 def test_a_public_example_is_recovered_where_a_truth_of_its_numbers_would_be() -> None:
     """Of two columns, by hand: the nearest other public row is 0.3 off in each column, 10.5 dB away."""
-    public = Public.from_arrays(np.array([[0.2, 0.2], [0.5, 0.5], [0.9, 0.9]], np.float32), np.array([0, 0, 0]))
+    public = PublicData.from_arrays(np.array([[0.2, 0.2], [0.5, 0.5], [0.9, 0.9]], np.float32), np.array([0, 0, 0]))
     truths = PublicTruths(public, numpy_generator(0, "draws"))
     assert truths.recovered(0, np.array([0.24, 0.24], np.float32))  # each within 0.05
     assert truths.recovered(0, np.array([0.28, 0.2], np.float32))  # a deviation of 0.06
@@ -88,7 +88,7 @@ def test_a_public_example_is_recovered_where_a_truth_of_its_numbers_would_be() -
 
 
 def test_one_public_example_excludes_no_luck() -> None:
-    public = Public.from_arrays(np.array([[0.5]], np.float32), np.array([0]))
+    public = PublicData.from_arrays(np.array([[0.5]], np.float32), np.array([0]))
     x = np.array([[0.1]], np.float32)
     assert among_public([batch_of(x, x)], public, 1, numpy_generator(0, "draws")).p == 1.0
 
@@ -134,7 +134,7 @@ def test_the_nearest_guess_is_the_one_of_the_highest_psnr(shape: tuple[int, ...]
 def test_large_uploads_of_images_are_held_against_public_ones_in_seconds(exact: bool) -> None:
     """Of 600 images of two pixels, results that saw nothing match public ones as well; of 100 pixels none do."""
     draw, size = numpy_generator(4, "large"), 10 if exact else 1
-    public = Public.from_arrays(draw.random((300, 1, size, 2 * size)).astype(np.float32), np.zeros(300, np.int64))
+    public = PublicData.from_arrays(draw.random((300, 1, size, 2 * size)).astype(np.float32), np.zeros(300, np.int64))
     x, guesses = (draw.random((600, 1, size, 2 * size)).astype(np.float32) for _ in range(2))
     held = among_public([batch_of(x, x if exact else guesses)], public, 1, draw)
     assert held.p <= 0.01 if exact else held.p > 0.1

@@ -12,7 +12,7 @@ from scipy.stats import binomtest
 
 from flfw.audit.membership_entries import MembershipControls, ScoredClient, claim_against, entry, weigh
 from flfw.audit.membership_entries.evidence import pair_guesses, rejected_epsilon
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.result_entries import MembershipFields
 from flfw.formats.typed import fitted
 from flfw.privacy.lower_bound import lower_bound
@@ -226,12 +226,12 @@ def test_the_worst_of_many_clients_has_a_wider_interval_than_one_alone() -> None
     ids=["no client", "a client twice", "other pairs", "a client is missing"],
 )
 def test_scores_that_do_not_fit_are_refused(scored: list[ScoredClient], floors: dict[str, list[ScoredClient]]) -> None:
-    with pytest.raises(BadInput, match="Expected"):
+    with pytest.raises(InputError, match="Expected"):
         judged(scored, floors=floors)
 
 
 def test_members_without_counterparts_are_refused() -> None:
-    with pytest.raises(BadInput, match="client 7"):
+    with pytest.raises(InputError, match="client 7"):
         ScoredClient(7, np.zeros(3), np.zeros(2))
 
 

@@ -16,12 +16,12 @@ from flfw.adversary.observation import Examples, Observation, Vantage
 from flfw.adversary.sums import Protocol
 from flfw.audit.auditor import Auditor
 from flfw.audit.membership_game.candidates import GameCandidates
-from flfw.audit.membership_game.game import Game, own_exchanges, views
+from flfw.audit.membership_game.game import MembershipGame, own_exchanges, views
 from flfw.audit.membership_game.request import NULL, TARGET, MembershipRequest
 from flfw.audit.membership_views import game_views
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.membership.pairs import Pairs, PatientGame
+from flfw.membership.pairs import MemberPairs, PatientGame
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
 from flfw.rng import torch_generator
@@ -32,14 +32,14 @@ from tests.support.attackable import digit_inputs, fresh_net
 from tests.support.small_runs import tiny
 
 NO_IMAGE = Examples(torch.zeros(1, 1, 1, 1), torch.zeros(1).long())
-PAIRS = {0: Pairs(np.array([3, 5]), np.array([4, 8])), 2: Pairs(np.array([10]), np.array([11]))}
+PAIRS = {0: MemberPairs(np.array([3, 5]), np.array([4, 8])), 2: MemberPairs(np.array([10]), np.array([11]))}
 GAME: dict[str, Any] = {"attack": ("membership",), "split": "iid", "audit_rounds": "1", "membership_pairs": "6"}
 GAME |= {"dataset": "digits", "set": ("membership.width=16", "membership.public=20")}
 
 
-def turned(pairs: Pairs | PatientGame) -> Pairs:
+def turned(pairs: MemberPairs | PatientGame) -> MemberPairs:
     """The same pairs with every coin on its other side."""
-    return Pairs(pairs.held_out, pairs.members)
+    return MemberPairs(pairs.held_out, pairs.members)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +87,7 @@ def test_the_candidates_are_the_same_to_the_bit_on_whichever_side_the_coins_fell
 
 def test_pairs_of_the_null_control_are_mixed_with_the_games_own_and_sorted_apart() -> None:
     task = Task.load(resolve(tiny(split="iid")).experiment, None)
-    null = {0: Pairs(np.array([20, 21, 22]), np.array([30, 31, 32]))}
+    null = {0: MemberPairs(np.array([20, 21, 22]), np.array([30, 31, 32]))}
     drawn = GameCandidates.of(task, PAIRS, null)
     assert drawn.clients.tolist() == [0] * 10 + [2] * 2 and drawn.played == {0: 2, 2: 1}
     there = [3, 5, 20, 21, 22, 4, 8, 30, 31, 32]
@@ -128,7 +128,7 @@ def test_a_view_has_the_uploads_of_those_who_received_the_same_its_own_first() -
         "labels": torch.tensor([0, 1, 2, 3]),
         "clients": torch.tensor([0, 1, 0, 5]),
     }
-    game = Game("file", 4, (0, 5), (7, 9), 0.5)
+    game = MembershipGame("file", 4, (0, 5), (7, 9), 0.5)
     (view,) = views(game, held, seen, NO_IMAGE, model, no_training, no_sum)
     assert view.client == 0 and view.candidates.labels.tolist() == [0, 2]  # of client 5 nothing was recorded
     assert [one.round for one in view.rounds] == [1, 2]
@@ -144,7 +144,7 @@ def test_the_easy_rung_is_read_from_its_file() -> None:
         "labels": torch.zeros(4).long(),
         "clients": torch.tensor([0, 0, 1, 1]),
     }
-    game = Game("file", 4, (0, 1), (1, 1), 0.1, easy=True)
+    game = MembershipGame("file", 4, (0, 1), (1, 1), 0.1, easy=True)
     answers = list(views(game, held, [], NO_IMAGE, model, no_training, no_sum))
     assert [view.client for view in answers] == [0, 1]
     for client, view in enumerate(answers):
@@ -154,8 +154,8 @@ def test_the_easy_rung_is_read_from_its_file() -> None:
 
 @pytest.mark.parametrize("steps", [(1,), (1, 0)])
 def test_a_game_without_steps_for_each_client_is_refused(steps: tuple[int, ...]) -> None:
-    with pytest.raises(BadInput, match="a number of steps >= 1 for each client"):
-        Game("file", 4, (0, 1), steps, 0.1)
+    with pytest.raises(InputError, match="a number of steps >= 1 for each client"):
+        MembershipGame("file", 4, (0, 1), steps, 0.1)
 
 
 # --- the audit of a run ---
@@ -223,13 +223,13 @@ def scores_of(resolved: Resolved, job: Any) -> list[tuple[int, str, tuple[float,
 
 def test_a_round_of_which_no_upload_was_recorded_is_refused(run: Path, tmp_path: Path) -> None:
     resolved, task = checked(run, rounds=2, audit_rounds="2")
-    with pytest.raises(BadInput, match="Expected recorded uploads of rounds 2 for membership, got uploads=0"):
+    with pytest.raises(InputError, match="Expected recorded uploads of rounds 2 for membership, got uploads=0"):
         Auditor(resolved, task, run, tmp_path).membership_jobs()
 
 
 def test_a_run_without_recordings_is_refused(run: Path, tmp_path: Path) -> None:
     resolved, task = checked(run)
-    with pytest.raises(BadInput, match=r"Expected recordings in .*elsewhere"):
+    with pytest.raises(InputError, match=r"Expected recordings in .*elsewhere"):
         Auditor(resolved, task, tmp_path / "elsewhere", tmp_path).membership_jobs()
 
 
@@ -312,5 +312,5 @@ def test_an_attack_without_scores_has_no_entry_and_a_note(run: Path, tmp_path: P
 
 def test_a_game_needs_pairs() -> None:
     experiment: Experiment = replace(tiny(**GAME), membership_pairs="none")
-    with pytest.raises(BadInput, match="membership-pairs auto, all or a number with --attack membership"):
+    with pytest.raises(InputError, match="membership-pairs auto, all or a number with --attack membership"):
         whole.check(experiment)

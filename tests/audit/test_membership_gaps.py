@@ -11,14 +11,14 @@ import pytest
 import torch
 
 import sim
-from flfw.adversary.attack import NotApplicable
+from flfw.adversary.attack import NotApplicableError
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
 from flfw.adversary.observation import Examples, Observation, Vantage
 from flfw.audit.membership_game.candidates import GameCandidates
-from flfw.audit.membership_game.game import Game, as_scores, unusable
+from flfw.audit.membership_game.game import MembershipGame, as_scores, unusable
 from flfw.audit.membership_game.request import MembershipRequest
 from flfw.defence import Defence
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.gradients import Products
 from flfw.membership.statistics import cosine
 from flfw.nets.net import Tensors
@@ -47,13 +47,13 @@ def test_a_client_without_scores_has_pairs_that_failed() -> None:
     """Clients 4 and 7 with one pair each; the attack scores the second alone."""
     clients, places = torch.tensor([4, 4, 7, 7]), torch.tensor([0, 1, 1, 0])
     candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64), clients, places, {4: 1, 7: 1})
-    asked = MembershipRequest("a", Game("file", 4, (4, 7), (1, 1), 0.1), (1,), (), candidates)
+    asked = MembershipRequest("a", MembershipGame("file", 4, (4, 7), (1, 1), 0.1), (1,), (), candidates)
     first, second = asked.scored([(7, "cosine", (0.2, 0.9))])["target"]["cosine"]
     assert (first.client, second.client) == (4, 7)
     assert np.isnan(first.members).all() and np.isnan(first.held_out).all() and len(first.members) == 1
     assert (second.members.tolist(), second.held_out.tolist()) == ([0.9], [0.2])
     assert asked.scored([]) == {"target": {}, "null": {}}
-    alone = MembershipRequest("a", Game("file", 4, (4,), (1,), 0.1), (1,), (), candidates)
+    alone = MembershipRequest("a", MembershipGame("file", 4, (4,), (1,), 0.1), (1,), (), candidates)
     assert (asked.where, alone.where) == ("on 2 clients", "on 1 client")
 
 
@@ -94,7 +94,7 @@ class Silent(MembershipAttack):
 
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, torch.Tensor]:
         """Refuse."""
-        raise NotApplicable("nothing fits")
+        raise NotApplicableError("nothing fits")
 
 
 class Choosy(MembershipAttack):
@@ -103,7 +103,7 @@ class Choosy(MembershipAttack):
     def scores(self, view: MembershipView, rng: torch.Generator) -> dict[str, torch.Tensor]:
         """Score by the brightness."""
         if view.client == 0 and view.rounds[0].round:  # the easy rung has round 0
-            raise BadInput("Expected another message, got this one.")
+            raise InputError("Expected another message, got this one.")
         count = len(view.candidates.labels)
         return {"brightness": view.candidates.samples.view(count, -1).mean(1), "label_only": torch.zeros(count)}
 
@@ -152,7 +152,7 @@ def test_scores_that_are_no_finite_numbers_are_written_as_such_that_can_be_read(
     assert row == [(4, "s", (1e300, -1e300, None, 0.5))]
     places = torch.tensor([0, 1, 2, 3])
     candidates = GameCandidates(torch.zeros(4, 1), torch.zeros(4), torch.full((4,), 4), places, {4: 2})
-    (scored,) = MembershipRequest("a", Game("file", 4, (4,), (1,), 0.1), (1,), (), candidates).scored(row)["target"][
-        "s"
-    ]
+    (scored,) = MembershipRequest("a", MembershipGame("file", 4, (4,), (1,), 0.1), (1,), (), candidates).scored(row)[
+        "target"
+    ]["s"]
     assert scored.members.tolist() == [1e300, -1e300] and np.isnan(scored.held_out[0]) and scored.held_out[1] == 0.5

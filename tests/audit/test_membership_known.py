@@ -22,9 +22,9 @@ from flfw.adversary.membership_attack import MembershipAttack, MembershipView
 from flfw.attacks.membership import Membership
 from flfw.audit.auditor import Auditor
 from flfw.defence import Defence
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.membership.pairs import Pairs, draw_pairs
+from flfw.membership.pairs import MemberPairs, draw_pairs
 from flfw.nets import Tensors
 from flfw.recording.manifest import rewrite
 from flfw.resolve import resolve, without_auto
@@ -118,23 +118,23 @@ def as_recorded(folder: Path) -> None:
     """Nothing is changed."""
 
 
-def marks_swapped(pairs: Pairs, labels: np.ndarray) -> Pairs:
+def marks_swapped(pairs: MemberPairs, labels: np.ndarray) -> MemberPairs:
     """The trusted side takes the held-out example of each pair for its member."""
-    return Pairs(pairs.held_out, pairs.members)
+    return MemberPairs(pairs.held_out, pairs.members)
 
 
-def of_two_classes(pairs: Pairs, labels: np.ndarray) -> Pairs:
+def of_two_classes(pairs: MemberPairs, labels: np.ndarray) -> MemberPairs:
     """The held-out examples are those of the pair whose class is half of all classes further on."""
     order = np.argsort(labels[pairs.members], kind="stable")
-    return Pairs(pairs.members[order], np.roll(pairs.held_out[order], len(order) // 2))
+    return MemberPairs(pairs.members[order], np.roll(pairs.held_out[order], len(order) // 2))
 
 
-def untrained(pairs: Pairs, labels: np.ndarray) -> Pairs:
+def untrained(pairs: MemberPairs, labels: np.ndarray) -> MemberPairs:
     """Members, too, are examples that were held out."""
     return draw_pairs(pairs.held_out, labels[pairs.held_out], numpy_generator(0, "untrained pairs"))
 
 
-def as_drawn(pairs: Pairs, labels: np.ndarray) -> Pairs:
+def as_drawn(pairs: MemberPairs, labels: np.ndarray) -> MemberPairs:
     """The pairs of the run."""
     return pairs
 
@@ -156,7 +156,7 @@ class MembershipSetup:
     why: str
     fields: Fields
     doctor: Callable[[Path], None] | None = None
-    pairs: Callable[[Pairs, np.ndarray], Pairs] | None = None
+    pairs: Callable[[MemberPairs, np.ndarray], MemberPairs] | None = None
     privacy: Sequence[float] = field(default=())
 
 
@@ -169,7 +169,7 @@ def audited_again(setup: MembershipSetup, folder: Path, place: Path) -> dict[str
     experiment = without_auto(asked(folder, **setup.fields))
     task = Task.load(experiment, None)
     labels = np.asarray(task.dataset.train_y)
-    all_drawn = [drawn for drawn in task.pairs or () if isinstance(drawn, Pairs)]
+    all_drawn = [drawn for drawn in task.pairs or () if isinstance(drawn, MemberPairs)]
     pairs = tuple((setup.pairs or as_drawn)(drawn, labels) for drawn in all_drawn)
     again = dataclasses.replace(task, pairs=pairs)
     with Auditor(resolve(dataclasses.replace(experiment, out=out)), again, source, out) as auditor:
@@ -288,7 +288,7 @@ def test_no_method_is_acquitted_by_statistics_that_do_not_know_it(name: str, ran
 
 
 def test_one_pair_is_refused(ran: Callable[[Fields], Path]) -> None:
-    with pytest.raises(BadInput, match="2 to 1000000, got membership_pairs=1"):
+    with pytest.raises(InputError, match="2 to 1000000, got membership_pairs=1"):
         ran({**ONE_STEP, "membership_pairs": "1"})
 
 

@@ -25,7 +25,7 @@ from flfw.audit.membership_game.controls import Controls
 from flfw.audit.membership_game.patient_candidates import PatientCandidates
 from flfw.audit.membership_game.request import MembershipRequest
 from flfw.experiment import Experiment
-from flfw.membership.pairs import Pairs
+from flfw.membership.pairs import MemberPairs
 from flfw.nets import Net, build
 from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, numpy_generator
@@ -73,20 +73,20 @@ def require_uniform(values: Sequence[float]) -> None:
     assert sum(value < 0.05 for value in values) <= 5, values
 
 
-def permuted(pairs: Pairs, seed: int) -> Pairs:
+def permuted(pairs: MemberPairs, seed: int) -> MemberPairs:
     """Return pairs with the mark of each given by another coin; no two clients have the same coins."""
     swapped = numpy_generator(seed, "permuted marks", int(pairs.members[0])).random(len(pairs.members)) < 0.5
     ends = pairs.members, pairs.held_out
-    return Pairs(np.where(swapped, *ends[::-1]), np.where(swapped, *ends))
+    return MemberPairs(np.where(swapped, *ends[::-1]), np.where(swapped, *ends))
 
 
-def played(request: MembershipRequest, task: Task, change: Callable[[Pairs], Pairs]) -> MembershipRequest:
+def played(request: MembershipRequest, task: Task, change: Callable[[MemberPairs], MemberPairs]) -> MembershipRequest:
     """Return the request with the candidates of changed pairs; their order is that of the scores."""
     drawn = {client: (task.pairs or ())[client] for client in request.game.clients}
-    mine = {client: change(pairs) for client, pairs in drawn.items() if isinstance(pairs, Pairs)}
+    mine = {client: change(pairs) for client, pairs in drawn.items() if isinstance(pairs, MemberPairs)}
     labels = np.asarray(task.dataset.train_y)
     null = untrained_pairs(task.pairs or (), request.game.clients, labels, 0)
-    untrained = {client: pairs for client, pairs in null.items() if isinstance(pairs, Pairs)}
+    untrained = {client: pairs for client, pairs in null.items() if isinstance(pairs, MemberPairs)}
     return dataclasses.replace(request, candidates=GameCandidates.of(task, mine, untrained))
 
 
@@ -150,12 +150,12 @@ def test_held_out_examples_of_other_classes_are_noticed(one_run: tuple[Task, Mem
     task, request, _ = one_run
     labels = np.asarray(task.dataset.train_y)
 
-    def of_higher_classes(pairs: Pairs) -> Pairs:
+    def of_higher_classes(pairs: MemberPairs) -> MemberPairs:
         both = np.concatenate([pairs.members, pairs.held_out])
         held_out, members = np.split(both[np.argsort(labels[both], kind="stable")], 2)
-        return Pairs(members, held_out)
+        return MemberPairs(members, held_out)
 
-    def values(change: Callable[[Pairs], Pairs]) -> list[float]:
+    def values(change: Callable[[MemberPairs], MemberPairs]) -> list[float]:
         again = [played(request, task, lambda pairs, s=seed: change(permuted(pairs, s))) for seed in SEEDS]
         return [p_values(one, by_class(one.candidates))["it"] for one in again]
 
@@ -182,7 +182,7 @@ def test_controls_tell_nothing_of_the_coins(one_run: tuple[Task, MembershipReque
     def seen(swap: bool) -> Mapping[str, Mapping[str, Tensor]]:
         files: dict[str, dict[str, Tensor]] = {}
         pairs = [(task.pairs or ())[client] for client in request.game.clients]
-        pairs = [Pairs(one.held_out, one.members) for one in pairs] if swap else pairs
+        pairs = [MemberPairs(one.held_out, one.members) for one in pairs] if swap else pairs
 
         def fresh() -> Net:
             with initialising(0, "easy"):
@@ -213,7 +213,7 @@ def test_a_control_learns_its_members_and_not_their_partners(one_run: tuple[Task
 
 
 def test_pairs_of_the_null_control_are_held_out_by_others() -> None:
-    pairs = [Pairs(np.array([4 * k, 4 * k + 1]), np.array([4 * k + 2, 4 * k + 3])) for k in range(3)]
+    pairs = [MemberPairs(np.array([4 * k, 4 * k + 1]), np.array([4 * k + 2, 4 * k + 3])) for k in range(3)]
     drawn = untrained_pairs(pairs, [0, 2], np.zeros(12, int), 0)
     ends = {client: sorted([*one.members, *one.held_out]) for client, one in drawn.items()}
     assert ends == {0: [6, 7, 10, 11], 2: [2, 3, 6, 7]}
@@ -231,7 +231,7 @@ def test_twenty_runs_whose_candidates_were_all_held_out(tmp_path: Path) -> None:
         whole.run(experiment)
         task = Task.load(experiment, None)
         halves = [np.split(one.held_out[: len(one.held_out) // 2 * 2], 2) for one in task.pairs or ()]
-        untrained = dataclasses.replace(task, pairs=tuple(Pairs(*half) for half in halves))
+        untrained = dataclasses.replace(task, pairs=tuple(MemberPairs(*half) for half in halves))
         for name, p in p_values(*scored_by(experiment, untrained, tmp_path / f"again-{seed}")).items():
             by_statistic.setdefault(name, []).append(p)
     for name in ("cosine", "gradient_difference", "whitened", "loss_drop", "trajectory"):

@@ -14,7 +14,7 @@ import sim
 from flfw.audit.membership_entries import claim_against
 from flfw.audit.membership_game.candidates import untrained_pairs
 from flfw.audit.membership_game.patient_candidates import PatientCandidates
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.pairs import PatientGame, PatientPairs, patient_game, without_held_out
 from flfw.runs.run import stored
 from flfw.task import Task
@@ -39,9 +39,9 @@ def test_patients_are_held_out_whole() -> None:
 
 
 def test_too_few_patients_and_patients_at_two_clients_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"Expected 4 patients or more at each client .* got 3 at client 0"):
+    with pytest.raises(InputError, match=r"Expected 4 patients or more at each client .* got 3 at client 0"):
         patient_game((np.arange(6),), LABELS, PATIENTS, 0, None)
-    with pytest.raises(BadInput, match="each patient at one client"):
+    with pytest.raises(InputError, match="each patient at one client"):
         patient_game((np.arange(0, 9), np.arange(9, 16)), LABELS, PATIENTS, 0, None)
 
 

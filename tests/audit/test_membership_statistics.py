@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from flfw.audit.membership_entries.conclusion import MembershipFacts, conclude
+from flfw.audit.membership_entries.conclusion import MembershipFacts, verdict_on_membership
 from flfw.audit.membership_entries.evidence import PairGuesses, weigh
 from flfw.audit.membership_entries.scored import ScoredClient
 from flfw.nets.net import Net, moved_in_training
@@ -52,7 +52,7 @@ def test_a_statistic_that_reads_none_never_says_that_nothing_leaks() -> None:
     verdicts = {}
     for unread in ("", "the running statistics of the network (x)"):
         facts = MembershipFacts(1.0, null, adaptive=True, hidden_by="dp_gaussian", unread=unread, step_auc=1.0)
-        verdicts[bool(unread)] = conclude(evidence, facts)
+        verdicts[bool(unread)] = verdict_on_membership(evidence, facts)
     assert verdicts[False].verdict == "no leak found"
     assert verdicts[True][:2] == ("inconclusive", "static") and "which clients send as well" in verdicts[True].why
 

@@ -12,8 +12,8 @@ import torch
 from flfw.adversary.membership_attack import MembershipRound, MembershipView
 from flfw.adversary.observation import Examples
 from flfw.attacks.membership import Membership
-from flfw.audit.membership_game.game import Game
-from flfw.audit.membership_views import Informed
+from flfw.audit.membership_game.game import MembershipGame
+from flfw.audit.membership_views import InformedAttacker
 from flfw.experiment import Experiment
 from flfw.resolve import Resolved, resolve
 from flfw.runs import run as whole
@@ -33,10 +33,10 @@ def rows(folder: Path, **changes: Any) -> dict[tuple[str, bool], dict[str, Any]]
     return {(row["statistic"], row["adaptation"] is not None): row for row in items}
 
 
-def informed(*, batch: int = 32, steps: int = 1, examples: int = 32, **changes: Any) -> Informed:
+def informed(*, batch: int = 32, steps: int = 1, examples: int = 32, **changes: Any) -> InformedAttacker:
     resolved: Resolved = resolve(asked(batch_size=batch, **changes))
-    game = Game("nowhere", 4, (0, 1), (steps, steps), 0.1, examples=(examples, examples))
-    return Informed(resolved, game, "membership")
+    game = MembershipGame("nowhere", 4, (0, 1), (steps, steps), 0.1, examples=(examples, examples))
+    return InformedAttacker(resolved, game, "membership")
 
 
 @pytest.mark.nightly
@@ -88,10 +88,10 @@ def test_the_view_holds_each_round_s_mechanism_in_the_units_of_the_mean_gradient
     one = MembershipRound(1, {}, {0: {}}, 0.1, 4)
     nothing = Examples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
     view = MembershipView(0, (one,), nothing, nothing, lambda received: pytest.fail("not asked for"))
-    granted = known.told(view)
-    mechanism = granted.rounds[0].mechanism
+    granted = known.with_operators(view)
+    mechanism = granted.rounds[0].operator
     assert granted.adaptive and isinstance(mechanism, Scaled)
-    passage = mechanism.passage({"w": torch.ones(3)})
+    passage = mechanism.residual({"w": torch.ones(3)})
     assert passage is not None and passage.deviation == pytest.approx(0.02 / (0.1 * 4))
 
 
@@ -99,7 +99,7 @@ def test_the_noise_of_clipped_steps_is_that_of_their_mean() -> None:
     chosen = ("noise_multiplier=3", "clip=2")
     operator = informed(method="fed_cdp", batch=8, steps=4, set=chosen).operator(0, 1)
     assert operator is not None
-    passage = operator.passage({})
+    passage = operator.residual({})
     assert passage is not None and passage.deviation == pytest.approx(3 * 2 / 8 / 4**0.5)
     assert passage.clip is not None
     left = passage.of_example({"a.w": torch.tensor([6.0, 8.0]), "b.w": torch.tensor([1.0])})

@@ -15,7 +15,7 @@ from flfw.adversary.sums import Protocol
 from flfw.audit.membership_game.request import vantage_points
 from flfw.audit.membership_game.seen import in_sums, less_own_parts
 from flfw.audit.verdicts.groups_needed import memberships_with_groups_needed
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.runs import run as whole
@@ -76,7 +76,7 @@ def test_a_sum_of_which_a_message_is_missing_is_left_out_and_no_group_moves_up()
 
 def test_clients_with_models_of_their_own_have_no_sum() -> None:
     other = {"w": torch.zeros(2), "steps": torch.tensor(3)}
-    with pytest.raises(BadInput, match="the same weights received by all clients of a sum"):
+    with pytest.raises(InputError, match="the same weights received by all clients of a sum"):
         in_sums([upload(0, [1.0, 1.0]), upload(1, [1.0, 1.0], received=other)], {1: {0: 1, 1: 1}}, 2, protocol)
 
 
@@ -94,9 +94,9 @@ def test_two_peers_among_four_are_left_with_the_mean_of_the_other_two_and_the_fi
     cohort = {1: dict.fromkeys(range(4), 1)}
     known = values(less_own_parts([upload(c, everyone[c]) for c in (2, 3)], cohort, [2, 3], 1, final))
     assert known == {(1, 0): [2.0, 0.0], (1, 1): [2.0, 0.0], (1, 2): [5.0, 1.0], (1, 3): [7.0, 1.0]}
-    with pytest.raises(BadInput, match="received the model after it"):
+    with pytest.raises(InputError, match="received the model after it"):
         less_own_parts([upload(c, everyone[c]) for c in (2, 3)], cohort, [2, 3], 2, final)  # round 2 was not recorded
-    with pytest.raises(BadInput, match="received the model after it"):
+    with pytest.raises(InputError, match="received the model after it"):
         less_own_parts([upload(2, everyone[2])], cohort, [2, 3], 1, final)  # the other peer's own part is not known
 
 
@@ -174,7 +174,7 @@ def test_an_outsider_reads_no_round(items: Any) -> None:
 )  # fmt: skip
 def test_vantages_that_a_run_does_not_have_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     asked: Experiment = tiny(tmp_path / "run", **{"attack": ("membership",), "audit_rounds": "1", **changes})
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(InputError, match=message):
         whole.check(asked)
 
 

@@ -11,8 +11,8 @@ import torch
 
 from flfw.adversary.observation import Observation, Vantage
 from flfw.adversary.peer_view import others_mean, rounding
-from flfw.audit.verdicts.sum_conclusion import SumEvidence, SumFacts, conclude_on_sums
-from flfw.errors import BadInput
+from flfw.audit.verdicts.sum_conclusion import SumEvidence, SumFacts, verdict_on_sums
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
 from flfw.runs import run as whole
@@ -57,9 +57,9 @@ def test_a_step_that_the_models_numbers_cannot_hold_is_lost_to_a_peer() -> None:
 
 def test_clients_with_different_models_or_nobody_else_are_refused() -> None:
     one, other = (seen(c, {"w": torch.ones(1)}, {"w": torch.tensor([float(c)])}) for c in (0, 1))
-    with pytest.raises(BadInput, match="the same weights received"):
+    with pytest.raises(InputError, match="the same weights received"):
         others_mean([one], [other], False, 0.1)
-    with pytest.raises(BadInput, match="another and a colluding client"):
+    with pytest.raises(InputError, match="another and a colluding client"):
         others_mean([one], [], False, 0.1)
 
 
@@ -121,7 +121,7 @@ def test_a_client_that_is_not_sent_the_mean_of_all_has_nothing_to_attack(tmp_pat
 def test_a_peers_failure_needs_ten_others_and_the_same_attack_on_one() -> None:
     def verdict(**changes: Any) -> tuple[str, str, str]:
         facts = SumFacts(**{"group": 12, "colluding": 2, "alone": 1.0, "peer": True, **changes})
-        return conclude_on_sums(SumEvidence(facts, True, False, 8), 0.5)
+        return verdict_on_sums(SumEvidence(facts, True, False, 8), 0.5)
 
     assert verdict()[:2] == ("no leak found", "nothing") and verdict(group=11)[:2] == ("inconclusive", "group")
     assert "(`--curve group=3`)" in verdict(alone=None)[2]
@@ -138,5 +138,5 @@ def test_a_peers_failure_needs_ten_others_and_the_same_attack_on_one() -> None:
     ids=["everybody", "nobody left", "source"],
 )
 def test_peers_without_another_client_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(InputError, match=message):
         asked(tmp_path, **changes)

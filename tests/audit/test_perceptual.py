@@ -17,7 +17,7 @@ from torch.nn.functional import interpolate
 
 from flfw.audit.measures import perceptual
 from flfw.audit.measures.perceptual import Perceptual, load
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator, torch_generator
 
 SHAPES = {0: (64, 3, 11, 11), 3: (192, 64, 5, 5), 6: (384, 192, 3, 3), 8: (256, 384, 3, 3), 10: (256, 256, 3, 3)}
@@ -140,7 +140,7 @@ def test_a_found_image_is_clamped(metric: Perceptual) -> None:
     ],
 )
 def test_what_is_no_pair_of_images_is_refused(metric: Perceptual, truth, result, complaint: str) -> None:
-    with pytest.raises(BadInput, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         metric(np.zeros(truth), np.zeros(result))
 
 
@@ -212,7 +212,7 @@ def broken(**changes: Tensor | None) -> dict[str, Tensor]:
 )
 def test_a_file_of_something_else_is_refused_in_one_line(content: object, complaint: str, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "weights.pt")
-    with pytest.raises(BadInput, match=complaint) as raised:
+    with pytest.raises(InputError, match=complaint) as raised:
         load(tmp_path / "weights.pt")
     assert "\n" not in str(raised.value)
 
@@ -221,7 +221,7 @@ def test_a_file_of_something_else_is_refused_in_one_line(content: object, compla
 @pytest.mark.parametrize("content", [b"", b"not a file of weights"])
 def test_a_file_that_cannot_be_read_is_refused(content: bytes, name: str, tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(BadInput, match=r"Expected a state dict in .*, got a file that cannot be read: give"):
+    with pytest.raises(InputError, match=r"Expected a state dict in .*, got a file that cannot be read: give"):
         load(tmp_path / name)
 
 
@@ -232,18 +232,20 @@ class Hostile:
 
 def test_code_in_a_file_is_not_run(tmp_path: Path) -> None:
     torch.save(backbone() | {"classifier.1.weight": Hostile()}, tmp_path / "hostile.pth")
-    with pytest.raises(BadInput, match="got a file that cannot be read"):
+    with pytest.raises(InputError, match="got a file that cannot be read"):
         load(tmp_path / "hostile.pth")
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"Expected AlexNet weights at .*none.pth, got No such file or directory: give"):
+    with pytest.raises(
+        InputError, match=r"Expected AlexNet weights at .*none.pth, got No such file or directory: give"
+    ):
         load(tmp_path / "none.pth")
-    with pytest.raises(BadInput, match="got Is a directory"):
+    with pytest.raises(InputError, match="got Is a directory"):
         load(tmp_path)
 
 
 def test_without_the_package_the_way_out_is_named(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lpips", None)
-    with pytest.raises(BadInput, match=r"Expected the package lpips, got none: pip install lpips\.$"):
+    with pytest.raises(InputError, match=r"Expected the package lpips, got none: pip install lpips\.$"):
         load(weights)

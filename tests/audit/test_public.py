@@ -13,10 +13,10 @@ import torch
 from flfw.adversary.observation import Truth
 from flfw.audit.foreign.case import nobodys
 from flfw.audit.measures.metrics import psnr, rmsd
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import column_matches, exact_match, recovered
-from flfw.data.files.columns import Column, Columns, NumberTarget
-from flfw.errors import BadInput
+from flfw.data.files.columns import Column, NumberTarget, TableSchema
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 
@@ -24,16 +24,16 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
     return numpy_generator(0, "noise", seed).random(shape, dtype=np.float32)
 
 
-ROWS = Public.from_arrays(
+ROWS = PublicData.from_arrays(
     np.array([[0.0, 0.0], [0.2, 0.4], [1.0, 1.0], [0.8, 0.6]], dtype=np.float32), np.array([0, 0, 1, 1])
 )
-IMAGES = Public.from_arrays(noise(6, 3, 64, 64), np.zeros(6, dtype=np.int64))
+IMAGES = PublicData.from_arrays(noise(6, 3, 64, 64), np.zeros(6, dtype=np.int64))
 
 
 # --- floors ---
 
 
-def naive_floors(public: Public, truth: np.ndarray, label: int, rng: np.random.Generator) -> dict[str, float]:
+def naive_floors(public: PublicData, truth: np.ndarray, label: int, rng: np.random.Generator) -> dict[str, float]:
     samples = [sample.astype(np.float64) for sample in public.samples]
     same = [sample for sample, given in zip(samples, public.labels, strict=True) if given == label]
     return {
@@ -49,7 +49,7 @@ def naive_floors(public: Public, truth: np.ndarray, label: int, rng: np.random.G
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("shape", [(1, 8, 8), (3, 6, 5), (11,)])
 def test_floors_are_those_of_a_naive_loop(shape: tuple[int, ...], dtype: type) -> None:
-    public = Public.from_arrays(noise(300, *shape).astype(dtype), np.arange(300) % 3)
+    public = PublicData.from_arrays(noise(300, *shape).astype(dtype), np.arange(300) % 3)
     for i, truth in enumerate(noise(20, *shape, seed=1).astype(dtype)):
         result = public.floors(truth, i % 3, numpy_generator(0, "floors", i))
         expected = naive_floors(public, truth, i % 3, numpy_generator(0, "floors", i))
@@ -65,7 +65,7 @@ def test_the_nearest_is_found_where_float32_cannot_tell() -> None:
     rng = numpy_generator(0, "order")
     samples[np.arange(200), rng.integers(400, size=200)] += np.float32(1e-4) * (2 + rng.permutation(200))
     samples = np.clip(samples, 0, 1)
-    public = Public.from_arrays(samples, np.zeros(200, np.int64))
+    public = PublicData.from_arrays(samples, np.zeros(200, np.int64))
     distances = ((samples.astype(np.float64) - truth) ** 2).sum(1)
     rough = (samples * samples).sum(1) - 2 * samples @ truth + truth @ truth
     assert rough.argmin() != distances.argmin()  # else this test says nothing
@@ -110,12 +110,12 @@ def test_an_example_that_is_public_cannot_count_as_recovered() -> None:
 
 
 def test_a_black_truth_and_equal_public_images_have_a_floor() -> None:
-    public = Public.from_arrays(np.zeros((5, 1, 4, 4), np.float32), np.zeros(5, np.int64))
+    public = PublicData.from_arrays(np.zeros((5, 1, 4, 4), np.float32), np.zeros(5, np.int64))
     assert public.floors(np.zeros((1, 4, 4)), 0, numpy_generator(0, "floors"))["nearest_public"] == 200.0
 
 
 def test_fifty_victims_against_ten_thousand_images_take_under_five_seconds() -> None:
-    rng, public = numpy_generator(0, "floors"), Public.from_arrays(noise(10_000, 1, 28, 28), np.arange(10_000) % 10)
+    rng, public = numpy_generator(0, "floors"), PublicData.from_arrays(noise(10_000, 1, 28, 28), np.arange(10_000) % 10)
     truths = noise(50, 1, 28, 28, seed=1)
     started = time.process_time()
     for i, truth in enumerate(truths):
@@ -128,41 +128,41 @@ def test_fifty_victims_against_ten_thousand_images_take_under_five_seconds() -> 
 
 def test_lookalikes_are_of_the_class_and_each_at_most_once() -> None:
     samples = np.arange(60, dtype=np.float32).reshape(60, 1) / 100
-    public = Public.from_arrays(samples, np.arange(60) % 3)
-    chosen = (public.lookalikes(1, numpy_generator(0, "lookalikes"), 19) * 100).round().astype(int).ravel().tolist()
+    public = PublicData.from_arrays(samples, np.arange(60) % 3)
+    chosen = (public.distractors(1, numpy_generator(0, "lookalikes"), 19) * 100).round().astype(int).ravel().tolist()
     assert len(chosen) == len(set(chosen)) == 19 and {value % 3 for value in chosen} == {1}
 
 
 def test_lookalikes_are_all_of_the_class_where_it_has_fewer() -> None:
-    chosen = ROWS.lookalikes(1, numpy_generator(0, "lookalikes"))
+    chosen = ROWS.distractors(1, numpy_generator(0, "lookalikes"))
     assert sorted(chosen.tolist()) == sorted(ROWS.samples[2:].tolist())
-    assert ROWS.lookalikes(7, numpy_generator(0, "lookalikes")).shape == (0, 2)
+    assert ROWS.distractors(7, numpy_generator(0, "lookalikes")).shape == (0, 2)
 
 
 def test_every_example_is_a_lookalike_equally_often() -> None:
-    public = Public.from_arrays(np.arange(10, dtype=np.float32).reshape(10, 1) / 10, np.zeros(10, np.int64))
+    public = PublicData.from_arrays(np.arange(10, dtype=np.float32).reshape(10, 1) / 10, np.zeros(10, np.int64))
     rng = numpy_generator(0, "lookalikes")
-    seen = Counter(float(value) for _ in range(2000) for value in public.lookalikes(0, rng, 3).ravel())
+    seen = Counter(float(value) for _ in range(2000) for value in public.distractors(0, rng, 3).ravel())
     assert len(seen) == 10
     for count in seen.values():
         assert abs(count - 600) < 4 * np.sqrt(2000 * 0.3 * 0.7)
 
 
 def test_the_places_of_lookalikes_are_those_of_the_same_draw() -> None:
-    public = Public.from_arrays(np.arange(60, dtype=np.float32).reshape(60, 1) / 100, np.arange(60) % 3)
+    public = PublicData.from_arrays(np.arange(60, dtype=np.float32).reshape(60, 1) / 100, np.arange(60) % 3)
     places = public.lookalike_indices(1, numpy_generator(0, "lookalikes"), 19)
-    assert (public.samples[places] == public.lookalikes(1, numpy_generator(0, "lookalikes"), 19)).all()
+    assert (public.samples[places] == public.distractors(1, numpy_generator(0, "lookalikes"), 19)).all()
     assert ROWS.lookalike_indices(7, numpy_generator(0, "lookalikes")).tolist() == []
 
 
 def test_a_negative_number_of_lookalikes_is_refused() -> None:
-    with pytest.raises(BadInput, match="Expected 0 <= most, got most=-1"):
-        ROWS.lookalikes(0, numpy_generator(0, "lookalikes"), -1)
+    with pytest.raises(InputError, match="Expected 0 <= most, got most=-1"):
+        ROWS.distractors(0, numpy_generator(0, "lookalikes"), -1)
 
 
 # --- features ---
 
-TABLE = Public.from_arrays(
+TABLE = PublicData.from_arrays(
     np.array([[0, 1, 0.0, 0.1], [1, 1, 0.5, 0.2], [1, 1, 1.0, 0.9], [0, 1, 1.0, 0.3], [0, 1, 1.0, 0.4]]),
     np.array([0, 0, 1, 1, 1]),
 )
@@ -198,7 +198,7 @@ def test_guessable_rows_are_those_of_a_naive_loop() -> None:
         table, rest = rows(200)[:, :width], rows(60)[:, :width]
         table[:, 0], rest[:, 0] = draw.random(200), draw.random(60)
         rest[::3, 1:] = table[:20, 1:]
-        public = Public.from_arrays(table, np.zeros(200, np.int64))
+        public = PublicData.from_arrays(table, np.zeros(200, np.int64))
         for true in rest:
             naive = any(exact_match(true, row, public.binary) for row in [*table, public.typical(0)])
             assert public.guessable(true, 0) == naive
@@ -208,7 +208,7 @@ def test_a_public_row_that_was_slightly_changed_is_not_recovered() -> None:
     """Random public rows with noise, the best of 500 for each truth, among people who have doubles."""
     draw = numpy_generator(0, "doubles")
     people = np.concatenate([draw.integers(2, size=(700, 6)) * 1.0, draw.random((700, 1))], 1)
-    public, naive = Public.from_arrays(people[:500], np.zeros(500, np.int64)), 0
+    public, naive = PublicData.from_arrays(people[:500], np.zeros(500, np.int64)), 0
     for true in people[500:]:
         floors = public.floors(true, 0, draw)
         guess = people[np.abs(people[:500] - true).sum(1).argmin()] + 1e-4
@@ -219,7 +219,7 @@ def test_a_public_row_that_was_slightly_changed_is_not_recovered() -> None:
 
 def test_images_have_no_features() -> None:
     for ask in (lambda: IMAGES.binary, IMAGES.typical, lambda: IMAGES.guessable(IMAGES.samples[0], 0)):
-        with pytest.raises(BadInput, match=r"Expected rows of features \(N, d\), got shape=\(6, 3, 64, 64\)"):
+        with pytest.raises(InputError, match=r"Expected rows of features \(N, d\), got shape=\(6, 3, 64, 64\)"):
             ask()
 
 
@@ -239,16 +239,16 @@ def test_images_have_no_features() -> None:
     ],
 )
 def test_public_data_that_cannot_be_used_are_refused(samples: np.ndarray, labels: np.ndarray, complaint: str) -> None:
-    with pytest.raises(BadInput, match=complaint):
-        Public.from_arrays(samples, labels)
+    with pytest.raises(InputError, match=complaint):
+        PublicData.from_arrays(samples, labels)
 
 
 # --- tables with a plan ---
 
 
-def planned(samples: Sequence[Sequence[float]], *columns: Column) -> Public:
-    plan = Columns(columns, "y", "regression", number=NumberTarget("y", 0, 1))
-    return Public.from_arrays(np.array(samples), np.zeros(len(samples), np.int64), plan=plan)
+def planned(samples: Sequence[Sequence[float]], *columns: Column) -> PublicData:
+    plan = TableSchema(columns, "y", "regression", number=NumberTarget("y", 0, 1))
+    return PublicData.from_arrays(np.array(samples), np.zeros(len(samples), np.int64), plan=plan)
 
 
 WARD = Column("ward", "categorical", categories=("A", "B", "C"))

@@ -16,17 +16,17 @@ from safetensors.torch import load_file
 
 from flfw.adversary.observation import Reconstruction
 from flfw.audit.attack_server import Inline
-from flfw.audit.jobs import EASY, Exchange, Job, Ticket, failed, solved, ticket_of
+from flfw.audit.jobs import EASY, AttackJob, Exchange, ProbeSet, failed, solved, target_probe_set
 from flfw.audit.queue import Queue
 from flfw.curves import Point
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.storage.sealed import read_checked
 
 EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None))
 
 
-def job(attack: str = "ig", ticket: Ticket = EASY, retries: int = 1, **changes: Any) -> Job:
+def job(attack: str = "ig", ticket: ProbeSet = EASY, retries: int = 1, **changes: Any) -> AttackJob:
     details = {
         "attack": attack,
         "ticket": ticket,
@@ -38,7 +38,7 @@ def job(attack: str = "ig", ticket: Ticket = EASY, retries: int = 1, **changes: 
         "mean": (0.5,),
         "std": (0.25,),
     }
-    return Job(**{**details, **changes})
+    return AttackJob(**{**details, **changes})
 
 
 def guesses(value: float = 0.5) -> list[Reconstruction | None]:
@@ -54,8 +54,8 @@ def queue(tmp_path: Path) -> Queue:
 
 
 def test_a_job_survives_json() -> None:
-    asked = job("my.lab:Attack", ticket_of(Point("batch", 4, 1), 3), device="cuda", memory=0.5)
-    again = Job.from_json(asked.to_json())
+    asked = job("my.lab:Attack", target_probe_set(Point("batch", 4, 1), 3), device="cuda", memory=0.5)
+    again = AttackJob.from_json(asked.to_json())
     assert again == asked and again.to_json() == asked.to_json()
     assert again.exchanges[0].labels == (7,) and again.exchanges[1].labels is None
     assert Experiment.from_run_config(again.run_config) == Experiment()
@@ -63,7 +63,7 @@ def test_a_job_survives_json() -> None:
 
 
 def test_tickets_are_announced_once_each(queue: Queue) -> None:
-    first, second = ticket_of(Point("", 1, 1), 0), ticket_of(Point("", 1, 1), 10)
+    first, second = target_probe_set(Point("", 1, 1), 0), target_probe_set(Point("", 1, 1), 10)
     for ticket in (second, EASY, first, second):
         queue.announce(ticket)
     assert queue.tickets() == [EASY, first, second]
@@ -280,18 +280,18 @@ def test_a_job_whose_numbers_cannot_be_is_refused(changes: dict[str, Any], line:
     """Its writer may have made the seal fit."""
     content = json.loads(job().to_json())
     assert changes.keys() <= content.keys()
-    with pytest.raises(BadInput, match=line):
-        Job.from_json(json.dumps({**content, **changes}).encode())
+    with pytest.raises(InputError, match=line):
+        AttackJob.from_json(json.dumps({**content, **changes}).encode())
 
 
 def test_a_changed_job_or_ticket_is_refused_by_name(queue: Queue) -> None:
     queue.announce(EASY)
     queue.put(job())
     for _ in flips(queue.folder / f"{job().name}.json"):
-        with pytest.raises(BadInput, match=rf"Expected .*{job().name}\.json as it was written, got another content"):
+        with pytest.raises(InputError, match=rf"Expected .*{job().name}\.json as it was written, got another content"):
             queue.next()
     for _ in flips(queue.folder / f"{EASY.name}.ticket"):
-        with pytest.raises(BadInput, match=r"\.ticket as it was written"):
+        with pytest.raises(InputError, match=r"\.ticket as it was written"):
             queue.tickets()
     assert queue.next() == job() and queue.tickets() == [EASY]
 
@@ -374,19 +374,19 @@ class DamagingQueue:
     def __init__(self, queue: Queue) -> None:
         self._queue, self.written = queue, 0
 
-    def start(self, asked: Job, process: int) -> None:
+    def start(self, asked: AttackJob, process: int) -> None:
         self._queue.start(asked, process)
 
-    def solution(self, asked: Job) -> None:
+    def solution(self, asked: AttackJob) -> None:
         return None
 
-    def fail(self, asked: Job, why: str) -> None:
+    def fail(self, asked: AttackJob, why: str) -> None:
         self.written += 1
 
 
 def test_a_result_that_can_never_be_read_ends_an_audit_in_this_process(queue: Queue) -> None:
     damaging: Any = DamagingQueue(queue)
     queue.put(job())
-    with pytest.raises(RunFailed, match=r"The result of .* was written 2 times and cannot be read"):
+    with pytest.raises(RunError, match=r"The result of .* was written 2 times and cannot be read"):
         Inline(damaging, lambda _: []).wait(job())
     assert damaging.written == 2

@@ -8,9 +8,9 @@ import pytest
 
 from flfw.attacks.rog import ROG, ROGSettings
 from flfw.audit.entries import AuditedTarget, entry
-from flfw.audit.jobs import Solution
+from flfw.audit.jobs import JobResult
 from flfw.audit.measures.reach import out_of_reach
-from flfw.audit.verdicts.evidence import Ladder, Rung
+from flfw.audit.verdicts.evidence import ControlResult, ControlResults
 
 FLOORS = ("grey", "nearest_public", "unguided")
 
@@ -46,8 +46,8 @@ def test_the_sentence_stands_beside_a_verdict_that_it_does_not_change(bounded: b
     scores: dict[str, Any] = dict.fromkeys(("ssim", "gain", "rank", "db", "exact_features", "rmsd", "iterations"))
     scores |= {"recovered": False, "failed": False, "victim": 0, "by_chance": False, "floor_features": None}
     scores |= {"succeeded": False, "client": 0, "image": 0, "lpips": None}
-    ladder = Ladder(Rung("control", 150.0, True), Rung("easy", 40.0, True))
-    solution = Solution("", (None,))
+    ladder = ControlResults(ControlResult("control", 150.0, True), ControlResult("easy", 40.0, True))
+    solution = JobResult("", (None,))
     both = [
         entry(description, solution, [row(ceiling, 14.0, **scores)], 1, ladder, 0, AuditedTarget(bounded=bounded))
         for ceiling in (15.0, 25.0)

@@ -13,7 +13,7 @@ from skimage.metrics import peak_signal_noise_ratio, structural_similarity
 
 from flfw import data
 from flfw.audit.measures.metrics import psnr, rmsd, ssim
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import (
     assign,
     assignment_null,
@@ -32,8 +32,8 @@ def noise(*shape: int, seed: int = 0) -> np.ndarray:
     return numpy_generator(0, "noise", seed).random(shape, dtype=np.float32)
 
 
-def public(samples: np.ndarray) -> Public:
-    return Public.from_arrays(samples, np.zeros(len(samples), dtype=np.int64))
+def public(samples: np.ndarray) -> PublicData:
+    return PublicData.from_arrays(samples, np.zeros(len(samples), dtype=np.int64))
 
 
 def digit(index: int = 0) -> np.ndarray:

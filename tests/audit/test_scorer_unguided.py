@@ -10,7 +10,7 @@ import torch
 
 from flfw.adversary.observation import Reconstruction, Truth
 from flfw.audit.jobs import solved
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.queue import Queue
 from flfw.audit.scorer import Scorer, ScoreRow
 from tests.audit.test_queue import EXCHANGES, job
@@ -21,7 +21,7 @@ FAR, NEAR = TRUTH * 0.5 + 0.25, TRUTH * 0.9 + 0.05  # off by 0.25 and by 0.05 ev
 
 def scored(folder: Path, guess: Reconstruction) -> ScoreRow:
     Truth(TRUTH, torch.tensor([7]), torch.tensor([0])).write(folder / "truth", "one")
-    public = Public.from_arrays(np.full((3, 1, 2, 2), 0.5, np.float32), np.array([7, 7, 7]))
+    public = PublicData.from_arrays(np.full((3, 1, 2, 2), 0.5, np.float32), np.array([7, 7, 7]))
     scorer = Scorer(public, folder / "truth", folder, 0, None)
     (row,) = scorer.rows(job(), EXCHANGES[0], {}, ("one",), guess)
     return row

@@ -12,8 +12,8 @@ import torch
 
 from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Reconstruction, Truth
-from flfw.audit.climb import Climb
-from flfw.audit.jobs import Exchange, Solution
+from flfw.audit.climb import ControlRunner
+from flfw.audit.jobs import Exchange, JobResult
 from flfw.audit.verdicts.evidence import Searched
 from flfw.inversion.fit import Fit
 from tests.audit.test_queue import job
@@ -25,13 +25,13 @@ def searched(monkeypatch: pytest.MonkeyPatch, values: list[tuple[float, float, f
     """Return the summary of messages with these objectives at the truth, at the result and at a random guess."""
     exchanges = tuple(Exchange(f"{slot}", 0, slot, None) for slot in range(len(values)))
     seen = [SimpleNamespace(client=0, slot=slot, round=0) for slot in range(len(values))]
-    monkeypatch.setattr(Climb, "_open", lambda self, asked: [(one, None, TRUTH) for one in seen])
+    monkeypatch.setattr(ControlRunner, "_open", lambda self, asked: [(one, None, TRUTH) for one in seen])
     objective = lambda seen, known, guesses, rng: [Fit(value, value) for value in values[seen.slot]]  # noqa: E731
     resolved: Any = SimpleNamespace(experiment=SimpleNamespace(seed=0))
-    climb = Climb(resolved, cast(Any, None), cast(Any, None), Path(), cast(Any, None))
+    climb = ControlRunner(resolved, cast(Any, None), cast(Any, None), Path(), cast(Any, None))
     results = tuple(Reconstruction(TRUTH.samples) for _ in values)
     attack = cast(Attack, SimpleNamespace(objective=objective))
-    return climb.searched(job(exchanges=exchanges), attack, [0], Solution("", results))
+    return climb.searched(job(exchanges=exchanges), attack, [0], JobResult("", results))
 
 
 @pytest.mark.parametrize("failed", [nan, inf])

@@ -22,7 +22,7 @@ from flfw.audit.measures.statistics import (
     significant,
     worst,
 )
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 
@@ -98,7 +98,7 @@ def test_seeds_of_one_image_each_are_resampled_as_seeds() -> None:
     ],
 )
 def test_what_has_no_mean_is_refused(values: list[float], groups: list[int] | None, complaint: str) -> None:
-    with pytest.raises(BadInput, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         interval(np.array(values), None if groups is None else np.array(groups), rng())
 
 
@@ -172,7 +172,7 @@ def test_messages_of_another_number_are_refused() -> None:
         lambda: interval(np.zeros(3), None, rng(), messages=np.zeros(2)),
         lambda: paired(np.zeros(3), np.zeros(3), None, rng(), np.zeros(2)),
     ):
-        with pytest.raises(BadInput, match="Expected 3 messages, one a value, got messages=2"):
+        with pytest.raises(InputError, match="Expected 3 messages, one a value, got messages=2"):
             call()
 
 
@@ -244,20 +244,20 @@ def test_of_many_settings_one_must_stand_out_more() -> None:
     ],
 )
 def test_numbers_that_mean_nothing_are_refused(call: Callable[[], object], complaint: str) -> None:
-    with pytest.raises(BadInput, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         call()
 
 
 @pytest.mark.parametrize(("successes", "total"), [(0, 0), (-1, 4), (5, 4)])
 def test_shares_of_nothing_are_refused(successes: int, total: int) -> None:
-    with pytest.raises(BadInput, match=r"Expected (0 <= successes <= total=4|total >= 1), got"):
+    with pytest.raises(InputError, match=r"Expected (0 <= successes <= total=4|total >= 1), got"):
         share_interval(successes, total)
 
 
 def test_shares_above_and_the_worst_by_hand() -> None:
     assert share_above(np.array([1.0, 2.0, 3.0, 4.0]), 2.0) == 0.5
     assert worst(np.array([3.0, 9.0, 9.0, 1.0])) == 1
-    with pytest.raises(BadInput):
+    with pytest.raises(InputError):
         worst(np.array([]))
 
 
@@ -327,9 +327,9 @@ def test_the_interval_of_a_difference_knows_the_seeds() -> None:
 
 
 def test_pairs_that_do_not_match_are_refused() -> None:
-    with pytest.raises(BadInput, match="Expected 2 values of b, as many as of a, got b=1"):
+    with pytest.raises(InputError, match="Expected 2 values of b, as many as of a, got b=1"):
         paired(np.zeros(2), np.zeros(1), None, rng())
-    with pytest.raises(BadInput, match="a failed image counts as its floor"):
+    with pytest.raises(InputError, match="a failed image counts as its floor"):
         paired(np.zeros(2), np.array([0.0, np.nan]), None, rng())
 
 

@@ -17,16 +17,16 @@ from flfw.adversary.malicious_server import MaliciousServer
 from flfw.api import summary
 from flfw.audit.measures.noticed import noticed
 from flfw.audit.verdicts.conclude import MALICIOUS, of_malicious_server
-from flfw.audit.verdicts.evidence import Conclusion
-from flfw.errors import BadInput
+from flfw.audit.verdicts.evidence import Verdict
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.matrix import matrices
 from flfw.matrix.question import Matrix
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.streaming import GridAround
+from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Net, Tensors
-from flfw.nets.tampered import ImposedModule, Tampering, imposed_names, in_front
+from flfw.nets.tampered import ImposedModule, ModelModification, imposed_names, in_front
 from flfw.recording.reader import Recordings
 from flfw.report import ranking
 from flfw.resolve import resolve
@@ -123,7 +123,7 @@ def test_an_honest_run_is_what_it_was(tmp_path: Path) -> None:
     assert result["provenance"]["tampered_by"] is None and not any("check_broadcast" in n for n in result["notes"])
     assert "It follows the rules" in (out / "report.html").read_text()
     again = tiny(tmp_path / "again", attack=("imprint",), audit_rounds="0")
-    with pytest.raises(BadInput, match="tampered-by=imprint with --attack imprint"):
+    with pytest.raises(InputError, match="tampered-by=imprint with --attack imprint"):
         whole.audit_again(out, tiny(out, audit_rounds="0"), again)
 
 
@@ -133,7 +133,7 @@ HONEST = ("leaks", "identifies", "attack broken", "inconclusive", "static only",
 
 
 def test_no_verdict_on_a_changed_network_is_one_on_the_protocol() -> None:
-    turned = {word: of_malicious_server(Conclusion(word, "cause", "Reason."), "imprint") for word in HONEST}
+    turned = {word: of_malicious_server(Verdict(word, "cause", "Reason."), "imprint") for word in HONEST}
     assert {word: conclusion.verdict for word, conclusion in turned.items()} == {
         "leaks": MALICIOUS,
         "identifies": MALICIOUS,
@@ -164,14 +164,14 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("changes", "line"), REFUSED)
 def test_a_run_that_makes_no_sense_is_refused(tmp_path: Path, changes: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         whole.run(tiny(tmp_path / "run", **{**SETTINGS, **changes}))
     assert line in str(caught.value) and "\n" not in str(caught.value)
     assert not (tmp_path / "run").exists()
 
 
 def test_a_matrix_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="Expected --matrix without --tampered-by, "):
+    with pytest.raises(InputError, match="Expected --matrix without --tampered-by, "):
         matrices.run(Matrix(methods=("fedavg",)), tiny(tmp_path / "matrix", **SETTINGS))
 
 
@@ -198,7 +198,7 @@ class _Factor(ImposedModule):
         return self.factor * x
 
 
-class _Doubles(Tampering):
+class _Doubles(ModelModification):
     def __init__(self) -> None:
         self.crafting = 0
 
@@ -210,7 +210,7 @@ class _Doubles(Tampering):
         return {name: value * len(public) for name, value in tensors.items() if name.endswith("factor")}
 
 
-class _Kept(GridAround):
+class _Kept(GridWrapper):
     """Keeps the messages that would be sent."""
 
     def __init__(self) -> None:

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 
 from flfw.audit.measures import metrics, recovery
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.rouge import decoded, rouge, rouges
 
 TEXT = np.frombuffer(b"the cat sat", np.uint8)
 
 
-def public(*texts: bytes, labels: tuple[int, ...] = ()) -> Public:
+def public(*texts: bytes, labels: tuple[int, ...] = ()) -> PublicData:
     samples = np.stack([np.frombuffer(text, np.uint8) for text in texts])
-    return Public.from_arrays(samples / np.float32(255), np.array(labels or (0,) * len(texts)), text=True)
+    return PublicData.from_arrays(samples / np.float32(255), np.array(labels or (0,) * len(texts)), text=True)
 
 
 def test_a_wrong_token_counts_alike_whichever_it_is() -> None:

@@ -12,7 +12,7 @@ from torch import nn
 
 from flfw.audit.verdicts import conclude
 from flfw.audit.verdicts.conclude import of_gradients_alone
-from flfw.audit.verdicts.evidence import Conclusion
+from flfw.audit.verdicts.evidence import Verdict
 from flfw.nets.net import Net
 from flfw.runs import run as whole
 from tests.support.foreign_apps import Convolutional, ask, client_app, dense, recorded
@@ -29,9 +29,9 @@ def normed(shape: tuple[int, ...], classes: int) -> Net:
 
 def test_only_a_verdict_that_nothing_leaks_changes() -> None:
     for word in ("leaks", "identifies", "attack broken", "inconclusive", "static only"):
-        made = Conclusion(word, "cause", "Reason.")
+        made = Verdict(word, "cause", "Reason.")
         assert of_gradients_alone(made, "statistics") == made
-    nothing = Conclusion("no leak found", "nothing", "Reason.")
+    nothing = Verdict("no leak found", "nothing", "Reason.")
     assert of_gradients_alone(nothing, "") == nothing
     turned = of_gradients_alone(nothing, "statistics")
     assert (turned.verdict, turned.cause) == ("inconclusive", "unread")
@@ -42,8 +42,8 @@ def test_only_a_verdict_that_nothing_leaks_changes() -> None:
 def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, net: str, method: str, cause: str
 ) -> None:
-    def nothing(*_: Any) -> Conclusion:
-        return Conclusion("no leak found", "nothing", "Nothing came out.")
+    def nothing(*_: Any) -> Verdict:
+        return Verdict("no leak found", "nothing", "Nothing came out.")
 
     monkeypatch.setattr(conclude, "verdict", nothing)
     given = {"net": net, "method": method, "dataset": "digits", "defence": "dp_gaussian", "attack": ("analytic",)}
@@ -57,7 +57,7 @@ def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
 def test_nor_does_an_audit_of_a_recorded_app(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[], nn.Module], cause: str
 ) -> None:
-    monkeypatch.setattr(conclude, "verdict", lambda *_: Conclusion("no leak found", "nothing", "Nothing came out."))
+    monkeypatch.setattr(conclude, "verdict", lambda *_: Verdict("no leak found", "nothing", "Nothing came out."))
     folder = recorded(tmp_path / "recordings", client_app(build, 1), build)
     audited = ask(folder, tmp_path / "audit", net=build)["audit"]
     assert {entry["cause"] for entry in audited} == {cause}

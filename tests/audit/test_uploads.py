@@ -16,7 +16,7 @@ import sim
 from flfw.adversary.observation import Truth
 from flfw.audit.attack_worker import solve
 from flfw.audit.auditor import Auditor
-from flfw.audit.jobs import Job
+from flfw.audit.jobs import AttackJob
 from flfw.audit.uploads import is_audited, ticket_of_uploads, truth_of_upload, upload_key
 from flfw.experiment import Experiment
 from flfw.resolve import resolve, without_auto
@@ -143,7 +143,7 @@ def test_a_search_for_too_many_examples_is_refused_with_the_reason(audited: tupl
     assert stopped == "not possible: Expected a search for at most 512 examples at once, got examples=600."
 
 
-def _searches_uploads(job: Job) -> bool:
+def _searches_uploads(job: AttackJob) -> bool:
     return job.ticket.source == "update" and job.attack == "ig"
 
 

@@ -24,15 +24,15 @@ from flfw.adversary.observation import Knowledge, Observation, Reconstruction, V
 from flfw.attacks.analytic import Analytic
 from flfw.audit import probe
 from flfw.audit.auditor import Auditor
-from flfw.audit.jobs import Job
+from flfw.audit.jobs import AttackJob
 from flfw.client.site import Site
 from flfw.defence import Defence
 from flfw.engines import federation
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import VANTAGES, Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.nets import Tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.recording import client_examples as examples
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import keep_last, purge
@@ -151,7 +151,7 @@ def test_one_example_read_on_the_client_leaks(watched: Watched) -> None:
 @pytest.mark.slow
 def test_it_is_the_first_example_of_the_targets_probe_and_its_gradient(watched: Watched) -> None:
     digits = data.load("digits", None, None)
-    inputs = Inputs.from_constants(digits.shape, digits.mean, digits.std)
+    inputs = InputSpec.from_constants(digits.shape, digits.mean, digits.std)
     observed = Recordings(watched.folder / "observations")
     for server_round in (0, 1):
         seen = examples_of(watched.folder, server_round)
@@ -299,7 +299,7 @@ def test_a_client_lets_nobody_read_what_its_audit_does_not(
 def test_a_site_without_a_folder_answers_no_such_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = without_auto(asked(tmp_path / "run", vantage=(EXAMPLE,), audit_rounds="0"))
     monkeypatch.setenv("FLFW_TRUTH", str(tmp_path / "truth"))
-    with pytest.raises(RunFailed, match=r"lets nobody read its local training: its site names no examples folder$"):
+    with pytest.raises(RunError, match=r"lets nobody read its local training: its site names no examples folder$"):
         federation.federate(InProcessGrid(apps.client, 2, experiment.to_run_config()), resolve(experiment))
     assert not list((tmp_path / "truth").glob("*example*"))
 
@@ -312,7 +312,7 @@ def test_a_client_that_sends_it_all_the_same_fails(tmp_path: Path, monkeypatch: 
         return {"classifier.bias": torch.zeros(10)} if "vantage" in config else sent
 
     monkeypatch.setattr(probe, "answer", chatty)
-    with pytest.raises(RunFailed, match=r"^client 0 failed in a probe at round 0: sent arrays, which were to"):
+    with pytest.raises(RunError, match=r"^client 0 failed in a probe at round 0: sent arrays, which were to"):
         whole.run(asked(tmp_path / "run", audit_rounds="0"))
     assert not any("vantage" in i["config"] for i in Recordings(tmp_path / "run" / "observations").lines)
 
@@ -394,12 +394,12 @@ def test_a_run_that_was_cut_short_writes_the_round_anew(tmp_path: Path, monkeypa
 
     def dies(kept: Checkpoints, snapshot: Any, details: dict[str, Any]) -> None:
         if snapshot.round == 1:
-            raise RunFailed("killed")
+            raise RunError("killed")
         save(kept, snapshot, details)
 
     with monkeypatch.context() as patch:
         patch.setattr(Checkpoints, "save", dies)
-        with pytest.raises(RunFailed, match="killed"):
+        with pytest.raises(RunError, match="killed"):
             whole.run(asked(tmp_path / "run", vantage=(EXAMPLE,)))
     assert len(examples_of(tmp_path / "run", 1)) == 3
     written(tmp_path / "run" / "examples", 1, 2, 9.0, client=1)
@@ -447,7 +447,7 @@ def test_poison_covers_other_clients_examples(watched: Watched, tmp_path: Path) 
     assert len(on_clients) == 2 and {job.recordings.name for job in jobs} == {"observations", "examples"}
     heal = poisoner(watched.folder, copy)
 
-    def usable(name: str, job: Job) -> int:
+    def usable(name: str, job: AttackJob) -> int:
         ids = [exchange.id for exchange in job.exchanges]
         return sum(seen is not None for seen in Recordings(copy / name).observations(ids))
 
@@ -483,5 +483,5 @@ def test_the_estimate_counts_its_probes_and_its_files(tmp_path: Path) -> None:
 
 
 def test_bad_input_is_the_error_of_a_vantage_nobody_knows() -> None:
-    with pytest.raises(BadInput, match=r"^Expected vantage among .*, got vantage=wire\.$"):
+    with pytest.raises(InputError, match=r"^Expected vantage among .*, got vantage=wire\.$"):
         Experiment(vantage=("wire",))

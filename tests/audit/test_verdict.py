@@ -18,7 +18,7 @@ from flfw.audit import judge
 from flfw.audit.auditor import auditing
 from flfw.audit.entries import AuditedTarget
 from flfw.audit.entries import entry as summed
-from flfw.audit.jobs import Solution
+from flfw.audit.jobs import JobResult
 from flfw.audit.measures.identification import Identified
 from flfw.audit.scorer import FLOORS, ScoreRow
 from flfw.audit.verdicts.evidence import (
@@ -26,13 +26,13 @@ from flfw.audit.verdicts.evidence import (
     EASY_SHARE,
     FAILED_SHARE,
     MESSAGES,
-    Conclusion,
+    ControlResult,
+    ControlResults,
     Evidence,
-    Ladder,
-    Rung,
     Searched,
+    Verdict,
 )
-from flfw.audit.verdicts.verdict import verdict
+from flfw.audit.verdicts.verdict import verdict_on_messages
 from flfw.experiment import Experiment
 from flfw.formats.result_entries import breakdowns
 from flfw.nets import Tensors
@@ -46,15 +46,15 @@ from tests.support.silent_defences import Blanks, SendsNothing
 from tests.support.small_runs import tiny
 
 
-def passed(rung: str) -> Rung:
-    return Rung(rung, 31.25, True)
+def passed(rung: str) -> ControlResult:
+    return ControlResult(rung, 31.25, True)
 
 
-def failed(rung: str) -> Rung:
-    return Rung(rung, 12.75, False, reason="its numbers.")
+def failed(rung: str) -> ControlResult:
+    return ControlResult(rung, 12.75, False, reason="its numbers.")
 
 
-GOOD = Ladder(*(passed(rung) for rung in ("control", "easy", "consistency", "matched", "told")))
+GOOD = ControlResults(*(passed(rung) for rung in ("control", "easy", "consistency", "matched", "told")))
 NOTHING_FOUND = Evidence(recovered=0, attacked=8, messages=8, failed=0.0, adaptive=True, private=False, defended=True)
 FOUR = np.array([0.2, 0.8])  # one compared example
 CHANCE, BEYOND = (Identified(1, 1, FOUR, p) for p in (0.02, 0.004))
@@ -90,7 +90,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
         "consistency",
     ),
     "the description was not checked": (
-        {"consistency": Rung("consistency", None, None, stopped="no truth")},
+        {"consistency": ControlResult("consistency", None, None, stopped="no truth")},
         "inconclusive",
         "consistency",
     ),
@@ -104,7 +104,7 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "undefended, the head is private": ({"defended": False, "private": True}, "inconclusive", "undefended"),
     "the one who knows less is better": ({"outdone": "2.0 dB on average"}, "inconclusive", "outdone"),
     "told fails": ({"told": failed("told")}, "inconclusive", "told"),
-    "told was not climbed": ({"told": Rung("told", None, None)}, "inconclusive", "told"),
+    "told was not climbed": ({"told": ControlResult("told", None, None)}, "inconclusive", "told"),
     "matched fails": ({"matched": failed("matched")}, "inconclusive", "matched"),
     "most searches end short": ({"searched": SHORT}, "inconclusive", "search"),
     "half of the searches end short": ({"searched": REACHED}, "no leak found", "nothing"),
@@ -122,10 +122,10 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 }
 
 
-def concluded(**changes: Any) -> Conclusion:
+def concluded(**changes: Any) -> Verdict:
     rungs = {name: value for name, value in changes.items() if hasattr(GOOD, name)}
     facts = {name: value for name, value in changes.items() if name not in rungs}
-    return verdict(replace(GOOD, **rungs), replace(NOTHING_FOUND, **facts))
+    return verdict_on_messages(replace(GOOD, **rungs), replace(NOTHING_FOUND, **facts))
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -148,7 +148,7 @@ def test_a_search_that_ends_short_shows_two_different_numbers(truth: float, resu
 
 
 def test_an_undefended_target_never_gets_no_leak_found() -> None:
-    rungs = ({}, {"told": failed("told")}, {"consistency": Rung("consistency", None, None)})
+    rungs = ({}, {"told": failed("told")}, {"consistency": ControlResult("consistency", None, None)})
     for rung, adaptive, private, short in product(rungs, (True, False), (True, False), (SHORT, None)):
         facts = {"adaptive": adaptive, "private": private, "searched": short}
         assert concluded(**rung, **facts, defended=False).verdict != "no leak found"
@@ -364,7 +364,7 @@ def test_an_attack_that_broke_is_named_once_wherever_it_did() -> None:
 
 
 def test_an_easy_rung_that_broke_is_not_called_too_weak() -> None:
-    easy = Rung("easy", 0.0, False, stopped="crashed: it")
+    easy = ControlResult("easy", 0.0, False, stopped="crashed: it")
     word, _, reason = concluded(easy=easy)
     assert word == "inconclusive" and "crashed: it" in reason and "stronger attack" not in reason
 
@@ -383,7 +383,7 @@ def told(rows: list[ScoreRow], untold: list[ScoreRow]) -> dict[str, Any]:
     known |= {"labels_found": None, "floor_features": None}
     return summed(
         details,
-        Solution("job", ()),
+        JobResult("job", ()),
         [known | one for one in rows],
         len(rows),
         GOOD,
@@ -425,13 +425,13 @@ def test_an_attack_that_recovers_fewer_for_knowing_more_proves_nothing() -> None
 
 
 def test_an_easy_rung_of_few_recordings_is_not_passed() -> None:
-    rows, solution = [{"recovered": True, "db": 90.0}], Solution("job", (None,))
+    rows, solution = [{"recovered": True, "db": 90.0}], JobResult("job", (None,))
     assert not judge.easy(rows, 8, solution).passed
     assert judge.easy(rows, 2, solution).passed
 
 
 @pytest.mark.parametrize(("psnr", "words"), [(90.0, "90.0 dB"), (None, "passed")])
 def test_only_images_have_decibels_on_the_terminal(psnr: float | None, words: str) -> None:
-    rows, solution = [{"recovered": True, "db": 90.0, "psnr": psnr}], Solution("job", (None,))
+    rows, solution = [{"recovered": True, "db": 90.0, "psnr": psnr}], JobResult("job", (None,))
     assert judge.easy_words(rows, judge.easy(rows, 1, solution)) == words
     assert judge.easy_words([], judge.easy([], 1, solution)) == "no example gave a result"

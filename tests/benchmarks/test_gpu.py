@@ -19,7 +19,7 @@ from benchmarks.direct_rounds import DirectRounds
 from benchmarks.gpu_parts import Amount, apart, too_far
 from flfw import nets
 from flfw.api import run
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.rng import initialising
 from tests.support.mnist_files import write_mnist
@@ -165,7 +165,7 @@ def test_a_part_without_figures_says_why_and_the_time_of_a_part_is_limited() -> 
 
     lacking = ModuleNotFoundError("No module named 'ray'", name="ray")
     assert gpu.measured(lambda: raising(lacking), 9) == {"missing": "the package ray is not installed"}
-    assert gpu.measured(lambda: raising(BadInput("no data")), 9) == {"missing": "no data"}
+    assert gpu.measured(lambda: raising(InputError("no data")), 9) == {"missing": "no data"}
     assert gpu.measured(lambda: raising(RuntimeError("out of\nmemory")), 9) == {"failed": "RuntimeError: out of memory"}
     assert gpu.measured(stubborn, 0.05) == {"missing": "not finished after 0 s"}
     assert gpu.measured(lambda: {"ms": 1.23456}, 9) == {"ms": 1.235}
@@ -283,7 +283,7 @@ def test_nothing_is_timed_unless_the_plain_loop_takes_the_same_step(
     plain = quickstart.plain_round
     assert gpu_parts._same_step(torch.device("cpu"), quickstart.task(2)) < 1e-5
     monkeypatch.setattr(quickstart, "plain_round", lambda one, work, _, device: plain(one, work, 25, device))
-    with pytest.raises(RunFailed, match="Expected a step as the plain loop's within"):
+    with pytest.raises(RunError, match="Expected a step as the plain loop's within"):
         gpu_parts.client_rounds(on_processor(tmp_path))
 
 
@@ -316,17 +316,17 @@ def test_residual_is_the_networks_own_resnet() -> None:
 def test_a_pack_is_limited_and_works_with_torch_and_numpy_alone(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match="FashionMNIST"):
+    with pytest.raises(InputError, match="FashionMNIST"):
         gpu_pack.pack(tmp_path / "pack")
     monkeypatch.setenv("FLFW_DATA", str(write_mnist(tmp_path / "data", folder="FashionMNIST")))
-    with pytest.raises(BadInput, match=r"Expected at most 1 MB of code and data, got bytes=\d{7}"):
+    with pytest.raises(InputError, match=r"Expected at most 1 MB of code and data, got bytes=\d{7}"):
         gpu_pack.pack(tmp_path / "pack", max_bytes=1_000_000)
     assert not (tmp_path / "pack").exists()
     size = gpu_pack.pack(tmp_path / "pack")
     files = [path for path in (tmp_path / "pack").rglob("*") if not path.is_dir()]
     assert size == sum(path.stat().st_size for path in files) < 20_000_000
     assert not any(path.is_symlink() or path.suffix in (".pyc", ".pkl") for path in files)
-    with pytest.raises(BadInput, match="that does not exist yet"):
+    with pytest.raises(InputError, match="that does not exist yet"):
         gpu_pack.pack(tmp_path / "pack")
 
     (site := tmp_path / "site").mkdir()

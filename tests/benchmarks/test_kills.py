@@ -16,7 +16,7 @@ from benchmarks import kills
 from benchmarks.kills import Runs
 from benchmarks.process_family import command_line, descendants, marked
 from flfw.deploy.__main__ import main as deploy
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 
 CHILD = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'input()'])"
 
@@ -95,7 +95,7 @@ def test_a_run_that_fails_before_the_kill_is_no_run_that_was_over(
 def test_nothing_is_killed_where_the_federation_is_not_at_work(tmp_path: Path) -> None:
     """The descendants of no process are all of this machine."""
     deploy(["init", str(tmp_path / "fed")])
-    runs = Runs(kills.VICTIMS["server_app"], tmp_path / "runs", Layout.read(tmp_path / "fed"))
+    runs = Runs(kills.VICTIMS["server_app"], tmp_path / "runs", FederationLayout.read(tmp_path / "fed"))
     assert runs._find(0) is None
 
 

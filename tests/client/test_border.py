@@ -20,7 +20,7 @@ from flfw.client.store import ClientStore
 from flfw.defence import Defence
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.sharing import Border, Sharing, SharingViolation, matches
+from flfw.messages.sharing import MessageValidator, Sharing, SharingViolationError, matches
 from flfw.messages.wire import pack, unpack
 from flfw.nets import NetCard
 from flfw.resolve import resolve
@@ -34,7 +34,7 @@ SMALL = {"hyperfl": ("hidden=8", "embedding=4")}  # of 60 MB otherwise
 # Every client half as it is by default, and where its settings have it go another way out.
 WAYS: list[tuple[str, tuple[str, ...]]] = [(method, SMALL.get(method, ())) for method in METHODS]
 for name in METHODS:
-    fields = plugins.find(plugins.METHOD, name, FederatedStrategy).Settings.__dataclass_fields__
+    fields = plugins.load_class(plugins.METHOD, name, FederatedStrategy).Settings.__dataclass_fields__
     WAYS += [(name, ("unit=client",))] if "unit" in fields else []
     WAYS += [(name, ("theta_d=0.5",))] if "theta_d" in fields else []
     WAYS += [(name, (*SMALL.get(name, ()), "upload=factors"))] if "upload" in fields else []
@@ -81,7 +81,7 @@ def ask(experiment: Experiment, kind: str, arrays: Mapping[str, np.ndarray], fol
     }
     (reply,) = grid.send_and_receive([Message(RecordDict(content), 2, kind)])
     if reply.has_error():
-        raise SharingViolation(reply.error.reason)
+        raise SharingViolationError(reply.error.reason)
     return unpack(reply.content.array_records["arrays"])
 
 
@@ -96,7 +96,7 @@ def knock(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> An
 
 
 def refused(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> str:
-    with pytest.raises(SharingViolation) as caught:
+    with pytest.raises(SharingViolationError) as caught:
         knock(experiment, door, arrays, folder)
     assert not list(folder.rglob("*.safetensors"))  # neither state nor truth: nothing was done
     return str(caught.value)
@@ -161,12 +161,12 @@ def test_no_door_lets_in_what_is_missing_too_much_of_another_form_or_not_finite(
 def test_numbers_whose_squares_overflow_are_numbers(value: float) -> None:
     tensor = np.full((2, 3), np.finfo(np.float32).max, np.float32)
     tensor[1, 1] = value
-    at = Border(3, "mine", Sharing(("c",), ()), {"c": ("float32", (2, 3))})
+    at = MessageValidator(3, "mine", Sharing(("c",), ()), {"c": ("float32", (2, 3))})
     if np.isfinite(value):
-        at.enter({"c": tensor})  # a warning of an overflow would fail this test
+        at.check_received({"c": tensor})  # a warning of an overflow would fail this test
         return
-    with pytest.raises(SharingViolation, match="sent c with NaN or infinite values"):
-        at.enter({"c": tensor})
+    with pytest.raises(SharingViolationError, match="sent c with NaN or infinite values"):
+        at.check_received({"c": tensor})
 
 
 def test_a_server_that_sends_nan_leaves_the_private_state_as_it_was(tiny: Experiment, tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def test_a_server_that_sends_nan_leaves_the_private_state_as_it_was(tiny: Experi
     made = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
     assert len(made) == 1
     for asked, version in ((2, 1), (3, 2), (3, 1)):
-        with pytest.raises(SharingViolation):
+        with pytest.raises(SharingViolationError):
             ask(experiment, "train", spoilt, tmp_path, round=asked, version=version)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")} == made
     ask(experiment, "train", honest, tmp_path, round=4, version=1)
@@ -191,11 +191,11 @@ def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experime
         net = build("linear") if rung == "control" else build()
     arrays, details = {n: v.numpy() for n, v in net.state_dict().items()}, {"rung": rung, "point": rung}
     assert set(ask(experiment, "train.probe", arrays, tmp_path, **details)) == set(arrays)
-    with pytest.raises(SharingViolation) as caught:
+    with pytest.raises(SharingViolationError) as caught:
         ask(experiment, "train.probe", {**arrays, "head": np.zeros(1)}, tmp_path, **details)
     assert str(caught.value) == f"client 1 was sent head, but the model of the audit's {rung} rung has no such tensor"
     for kind in ("train", "evaluate"):  # which are on no rung, whatever they say
-        with pytest.raises(SharingViolation, match="downloads only extractor"):
+        with pytest.raises(SharingViolationError, match="downloads only extractor"):
             ask(experiment, kind, arrays, tmp_path, **details)
 
 
@@ -205,7 +205,7 @@ def test_private_state_is_gone_on_from_and_not_dropped(
 ) -> None:
     experiment, folder = dataclasses.replace(by(tiny, method, chosen), rounds=3), tmp_path / "state"
     honest = initial_tensors(experiment)
-    private = make_client(experiment, 1, tmp_path).private()
+    private = make_client(experiment, 1, tmp_path).private_state()
     store = ClientStore(folder, "test", 1)
     if not private:
         ask(experiment, "evaluate", honest, tmp_path)
@@ -215,7 +215,7 @@ def test_private_state_is_gone_on_from_and_not_dropped(
     assert ask(experiment, "evaluate", honest, tmp_path, version=0, round=2) == {}  # a server killed in round 1
     store.save(2, fresh, after=1)
     for kind in ("train", "train.probe", "evaluate"):
-        with pytest.raises(SharingViolation) as caught:
+        with pytest.raises(SharingViolationError) as caught:
             ask(experiment, kind, honest, tmp_path, version=0, round=3)
         assert str(caught.value).startswith(
             "client 1 was told to go on from its start, but its last step, of round 2, "
@@ -233,7 +233,7 @@ def test_no_round_is_answered_that_the_run_does_not_have(
     arrays = initial_tensors(experiment)
     ask(experiment, kind, arrays, tmp_path, round=last)
     for beyond in (last + 1, 10**6):
-        with pytest.raises(SharingViolation, match=f"was asked for round {beyond} of a run that has {last}"):
+        with pytest.raises(SharingViolationError, match=f"was asked for round {beyond} of a run that has {last}"):
             ask(experiment, kind, arrays, tmp_path, round=beyond)
 
 
@@ -262,11 +262,11 @@ def test_nothing_leaves_that_is_not_uploaded(
     uploaded = [name for name in client.model.state_dict() if matches(name, client.sharing.uploads)]
     culprit = "patient" if "classifier.weight" in uploaded else "classifier.weight"
     for door in ("train", "train.probe", "fit") if cls.uploads else ("train", "fit"):
-        with pytest.raises(SharingViolation) as caught:
+        with pytest.raises(SharingViolationError) as caught:
             knock(experiment, door, honest, tmp_path / door)
         assert str(caught.value).startswith(f"client 1 would send {culprit}, but ")
     if cls.uploads:
-        with pytest.raises(SharingViolation, match="client 1 would send "):
+        with pytest.raises(SharingViolationError, match="client 1 would send "):
             ask(experiment, "train.probe", honest, tmp_path / "steps", steps=2)
 
 
@@ -289,17 +289,17 @@ def test_an_honest_client_comes_through(tiny: Experiment, tmp_path: Path, method
 # --- the border by itself -----------------------------------------------------------------------------------------
 
 
-def border(downloads: tuple[str, ...], uploads: tuple[str, ...], **more: Any) -> Border:
+def border(downloads: tuple[str, ...], uploads: tuple[str, ...], **more: Any) -> MessageValidator:
     forms = dict.fromkeys(("hypernet.a", "hypernet.b", "embedding", "c"), ("float32", (2, 3)))
-    return Border(3, "mine", Sharing(downloads, uploads), forms, **more)
+    return MessageValidator(3, "mine", Sharing(downloads, uploads), forms, **more)
 
 
-def leaving(*names: str) -> Callable[[Border], None]:
-    return lambda at: at.leave(dict.fromkeys(names, torch.zeros(2, 3)))
+def leaving(*names: str) -> Callable[[MessageValidator], None]:
+    return lambda at: at.check_sent(dict.fromkeys(names, torch.zeros(2, 3)))
 
 
-def entering(*names: str) -> Callable[[Border], None]:
-    return lambda at: at.enter(dict.fromkeys(names, np.zeros((2, 3), np.float32)))
+def entering(*names: str) -> Callable[[MessageValidator], None]:
+    return lambda at: at.check_received(dict.fromkeys(names, np.zeros((2, 3), np.float32)))
 
 
 @pytest.mark.parametrize(
@@ -312,9 +312,9 @@ def entering(*names: str) -> Callable[[Border], None]:
     ],
 )
 def test_a_refusal_names_the_client_the_tensor_and_what_may_cross(
-    cross: Callable[[Border], None], message: str
+    cross: Callable[[MessageValidator], None], message: str
 ) -> None:
-    with pytest.raises(SharingViolation) as caught:
+    with pytest.raises(SharingViolationError) as caught:
         cross(border(("hypernet.*", "embedding"), ("hypernet.*",)))
     assert str(caught.value) == message
 
@@ -324,7 +324,7 @@ def test_a_refusal_names_the_client_the_tensor_and_what_may_cross(
     [((), "nothing"), (("a.*", "b"), "a.*, b"), (tuple("abdefg"), "a, b, d, e and 2 more")],
 )
 def test_a_refusal_lists_what_may_cross(patterns: tuple[str, ...], allowed: str) -> None:
-    with pytest.raises(SharingViolation) as caught:
+    with pytest.raises(SharingViolationError) as caught:
         leaving("c")(border((), patterns))
     assert str(caught.value) == f"client 3 would send c, but mine uploads only {allowed}"
 

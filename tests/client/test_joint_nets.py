@@ -11,10 +11,10 @@ import torch
 from flfw.client.phases import side_by_side
 from flfw.client.stacked_descent import GradientClient
 from flfw.clients.sgd import SGDClient
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.wire import pack, views
 from flfw.resolve import resolve
-from flfw.runs.joining import settled
+from flfw.runs.joining import resolve_batched_clients
 from flfw.training.optimisers import SGD, Optimiser
 from tests.support.joint_clients import apart, asked, clients
 from tests.support.rounds import exactly, fresh
@@ -45,15 +45,15 @@ MIXING = "which computes an example's scores from the others of its batch as wel
 )
 def test_a_network_whose_joint_steps_would_be_wrong_or_fail_is_refused(net: str, reason: str, method: str) -> None:
     experiment = asked(cohort="3", net=f"{NETS}:{net}", method=method)
-    with pytest.raises(BadInput, match=f"^Expected --cohort 1 with net={NETS}:{net}, {reason}.*, got cohort=3.$"):
-        settled(resolve(experiment))
-    resolved, (note,) = settled(resolve(asked(cohort="auto", net=f"{NETS}:{net}", method=method)))
+    with pytest.raises(InputError, match=f"^Expected --cohort 1 with net={NETS}:{net}, {reason}.*, got cohort=3.$"):
+        resolve_batched_clients(resolve(experiment))
+    resolved, (note,) = resolve_batched_clients(resolve(asked(cohort="auto", net=f"{NETS}:{net}", method=method)))
     assert resolved.experiment.cohort == "1" and note.startswith(f"cohort=auto became 1: net={NETS}:{net}, which")
 
 
 @pytest.mark.parametrize("net", ["lengthwise", "half"])
 def test_others_are_joined(net: str) -> None:
-    assert settled(resolve(asked(cohort="3", net=f"{NETS}:{net}")))[0].experiment.cohort == "3"
+    assert resolve_batched_clients(resolve(asked(cohort="3", net=f"{NETS}:{net}")))[0].experiment.cohort == "3"
 
 
 @pytest.mark.nightly
@@ -104,5 +104,8 @@ class Doubling(GradientClient):
 
 def test_clients_that_change_their_gradients_stay_apart() -> None:
     resolved = resolve(asked())
-    assert not SGDClient.apart(resolved.model, resolved.settings)
-    assert Doubling.apart(resolved.model, resolved.settings) == "whose clients take local steps in a way of their own"
+    assert not SGDClient.not_batchable_reason(resolved.model, resolved.settings)
+    assert (
+        Doubling.not_batchable_reason(resolved.model, resolved.settings)
+        == "whose clients take local steps in a way of their own"
+    )

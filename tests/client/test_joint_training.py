@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.client.phases import JointStepsFailed, LocalPhase, side_by_side
+from flfw.client.phases import JointStepsFailed, TrainingPhase, side_by_side
 from flfw.client.stacked_descent import StackedDescent
 from flfw.clients.hyperfl import JointHypernetworks, joint_hypernetworks
 from flfw.clients.sgd import SGDClient
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.wire import pack, views
 from flfw.resolve import resolve
 from flfw.runs.joining import apart as kept_apart
-from flfw.runs.joining import settled
+from flfw.runs.joining import resolve_batched_clients
 from tests.support import tiny_backbone
 from tests.support.joint_clients import apart, asked, clients, trained
 from tests.support.rounds import exactly, fresh
@@ -128,8 +128,8 @@ def test_where_joint_steps_fail_nobody_is_accused(tmp_path: Path) -> None:
 def test_clients_in_different_phases_are_not_joined(tmp_path: Path) -> None:
     workers = clients(asked(), tmp_path)
 
-    def work(purpose: str) -> Iterator[LocalPhase]:
-        yield LocalPhase(lambda: 0.0, StackedDescent, 1, purpose)
+    def work(purpose: str) -> Iterator[TrainingPhase]:
+        yield TrainingPhase(lambda: 0.0, StackedDescent, 1, purpose)
 
     works: Sequence[Any] = [work(f"purpose {place}") for place in range(len(workers))]
     with pytest.raises(JointStepsFailed, match="clients in different phases"):
@@ -161,18 +161,18 @@ def test_clients_in_different_phases_are_not_joined(tmp_path: Path) -> None:
     ids=str,
 )
 def test_who_does_not_opt_in_is_refused_above_1_and_auto_says_so(changes: dict[str, Any], reason: str) -> None:
-    with pytest.raises(BadInput, match=f"^Expected --cohort 1 with .*{reason}.*, got cohort=3.$"):
-        settled(resolve(asked(cohort="3", **changes)))
-    resolved, (note,) = settled(resolve(asked(cohort="auto", **changes)))
+    with pytest.raises(InputError, match=f"^Expected --cohort 1 with .*{reason}.*, got cohort=3.$"):
+        resolve_batched_clients(resolve(asked(cohort="3", **changes)))
+    resolved, (note,) = resolve_batched_clients(resolve(asked(cohort="auto", **changes)))
     assert resolved.experiment.cohort == "1" and note.startswith("cohort=auto became 1: ")
-    assert not settled(resolve(asked(**changes)))[1]
+    assert not resolve_batched_clients(resolve(asked(**changes)))[1]
 
 
 def test_auto_joins_dense_networks_on_a_cpu_and_no_convolutions() -> None:
-    resolved, notes = settled(resolve(asked(cohort="auto")))
+    resolved, notes = resolve_batched_clients(resolve(asked(cohort="auto")))
     assert (resolved.experiment.cohort, notes) == ("4", [])
     for method in ("fedavg", "hyperfl"):
-        resolved, notes = settled(resolve(asked(cohort="auto", method=method, net="cnn1")))
+        resolved, notes = resolve_batched_clients(resolve(asked(cohort="auto", method=method, net="cnn1")))
         assert resolved.experiment.cohort == "1"
         assert notes == ["cohort=auto became 1: a method and a network whose joint steps take as long on a CPU."]
     assert not kept_apart(resolve(asked(net="cnn1")))

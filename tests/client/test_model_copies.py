@@ -18,7 +18,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 from flfw import apps
 from flfw.client import FederatedClient
 from flfw.client.model_copies import ModelCopies, Uncopied, copied
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
@@ -61,7 +61,7 @@ def memory_of(model: nn.Module) -> set[int]:
     return {value.untyped_storage().data_ptr() for _, value in tensors_of(model) if value.numel()}
 
 
-def at_run(at: Workplace, run: str = "run") -> Workplace:
+def at_run(at: ClientContext, run: str = "run") -> ClientContext:
     return dataclasses.replace(at, run=run)
 
 
@@ -193,7 +193,7 @@ class Vandal(FederatedClient):
     def accuracy(self, part: str = "test") -> float:
         return 0.0
 
-    def private(self) -> Tensors:
+    def private_state(self) -> Tensors:
         return {}
 
     def leaving(self) -> Tensors:

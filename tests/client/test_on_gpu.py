@@ -49,7 +49,7 @@ def two_rounds(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor],
     sent, metrics = first.fit_named(received, 0)
     moved = {type(value.detach()) for value in first.model.parameters()}
     assert moved == {Pretended if experiment.gpus_per_client else Tensor}
-    later = client(experiment, folder, 2).evaluate_named(received, 1 if first.private() else 0)
+    later = client(experiment, folder, 2).evaluate_named(received, 1 if first.private_state() else 0)
     return sent, {**metrics, **{f"later {name}": value for name, value in later.items()}, "seconds": 0}
 
 
@@ -58,7 +58,7 @@ def probed(experiment: Experiment, folder: Path) -> dict[str, Tensor]:
     received, answers = initial_tensors(experiment), {}
     for steps in (1, 3):
         asked = client(experiment, folder, probe=(1,))
-        asked.install(received, 0)
+        asked.load_received(received, 0)
         x, y = asked.stored(asked.indices("train")[:4])
         reply = asked.gradient(x, y) if steps == 1 else asked.stepped(x, y, steps)
         answers |= {f"{steps} steps: {name}": value for name, value in reply.items()}

@@ -20,9 +20,9 @@ import sim
 from flfw import apps, data, nets
 from flfw.data.pictures import images
 from flfw.data.splits import partition
-from flfw.dp.ledger import Ledger
-from flfw.dp.settlement import settle
-from flfw.errors import BadInput, RunFailed
+from flfw.dp.ledger import RunAccountant
+from flfw.dp.settlement import calibrate_noise
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import unpack
@@ -109,7 +109,7 @@ def test_the_networks_fit_what_the_name_says(net: str) -> None:
     "word", ["", "28x28:10", "2x28x28:10", "1x28x28", "1x28x28:1", "1x0x28:10", "1x28x28:10:2", "0:2", "5:1", "photos"]
 )
 def test_other_names_are_refused(word: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         data.describe(f"site:{word}")
     message = (
         "Expected site:CxHxW:CLASSES, of images with C = 1 or 3 channels, or site:D:CLASSES, of rows of D numbers, "
@@ -121,7 +121,7 @@ def test_other_names_are_refused(word: str) -> None:
 def test_it_is_said_where_data_sets_are() -> None:
     places = r"folder:PATH, csv:FILE@TARGET, parquet:FILE@TARGET, text:FILE, hf:NAME, site:CxHxW:CLASSES or "
     places += r"package.module:CARD"
-    with pytest.raises(BadInput, match=rf"{places}; got dataset=sites:x; did you mean site\?"):
+    with pytest.raises(InputError, match=rf"{places}; got dataset=sites:x; did you mean site\?"):
         data.describe("sites:x")
 
 
@@ -131,7 +131,7 @@ def test_it_is_said_where_data_sets_are() -> None:
 )
 def test_sensitive_samples_are_checked_without_the_data(tmp_path: Path, rule: str, complaint: str) -> None:
     settings = (f"dcs2.sensitive={rule}",)
-    with pytest.raises(BadInput, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         run_check(asked(tmp_path, defence="dcs2", set=settings))
     run_check(asked(tmp_path, defence="dcs2", set=("dcs2.sensitive=1",)))
 
@@ -169,7 +169,7 @@ def test_images_become_rgb_and_of_the_networks_side(tmp_path: Path) -> None:
 def test_colour_stays_refused_among_grey_images_of_a_folder(tmp_path: Path) -> None:
     written(tmp_path / "own", COLOUR)
     (path, *_) = sorted((tmp_path / "own" / "cat").iterdir())
-    with pytest.raises(BadInput, match="it is in colour"):
+    with pytest.raises(InputError, match="it is in colour"):
         images.decode([path], 4, channels=1)
     assert images.decode([path], (2, 5), channels=1, lossy=True).shape == (1, 1, 2, 5)
     assert images.decode([], (2, 5), channels=1).shape == (0, 1, 2, 5)
@@ -214,14 +214,16 @@ def test_data_of_another_kind_are_refused_in_one_line(
 ) -> None:
     root = written(tmp_path / "own", classes=classes)
     for refusing in (data.here, data.load):
-        with pytest.raises(BadInput, match=message) as caught:
+        with pytest.raises(InputError, match=message) as caught:
             refusing(name, root)
         assert "\n" not in str(caught.value)
 
 
 def test_a_data_root_that_is_not_there_is_named(tmp_path: Path) -> None:
     for root, named in ((tmp_path / "gone", "gone"), (None, "nowhere")):
-        with pytest.raises(BadInput, match=rf"of this site's own in \S+/{named}, got no folder there; set the site's"):
+        with pytest.raises(
+            InputError, match=rf"of this site's own in \S+/{named}, got no folder there; set the site's"
+        ):
             data.load(NAME, root)
 
 
@@ -263,7 +265,7 @@ def test_rows_of_two_tables_stay_apart(tmp_path: Path) -> None:
 )
 def test_other_rows_are_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "rows.csv").write_text(text)
-    with pytest.raises(BadInput, match=message) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         data.load("site:2:3", tmp_path)
     assert "\n" not in str(caught.value)
 
@@ -273,12 +275,12 @@ def test_other_rows_are_refused(tmp_path: Path, text: str, message: str) -> None
 
 def test_whole_is_everything_of_one_client_and_refused_for_more() -> None:
     digits = data.load("digits")
-    chosen = partition.split(digits, partition.Whole(), clients=1, seed=0)
+    chosen = partition.split(digits, partition.DatasetPerClient(), clients=1, seed=0)
     assert sorted(chosen.train[0]) == list(range(len(digits.train_y)))
     assert sorted([*chosen.validation[0], *chosen.test[0]]) == list(range(len(digits.test_y)))
     assert len(chosen.validation[0]) - len(chosen.test[0]) in (0, 1)
-    with pytest.raises(BadInput) as caught:
-        partition.split(digits, partition.Whole(), clients=2, seed=0)
+    with pytest.raises(InputError) as caught:
+        partition.split(digits, partition.DatasetPerClient(), clients=2, seed=0)
     message = (
         "Expected clients=1 with split=whole, as all of digits is one client's; choose another --split, got clients=2."
     )
@@ -360,7 +362,7 @@ def test_a_noisy_method_runs_on_the_sites_own_data_and_claims_nothing_itself(tmp
 
 def test_a_site_with_other_classes_is_refused_by_name(tmp_path: Path) -> None:
     roots = [written(tmp_path / "a"), written(tmp_path / "b", classes=("cat", "dog", "emu"))]
-    with pytest.raises(RunFailed) as caught:
+    with pytest.raises(RunError) as caught:
         trained(asked(tmp_path), roots)
     message = (
         f"client 1 failed in enrolment: Expected 2 classes, a folder of images each, got 3 in {roots[1]}; set the "
@@ -370,7 +372,7 @@ def test_a_site_with_other_classes_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_site_whose_classes_bear_other_names_is_refused(tmp_path: Path) -> None:
     roots = [written(tmp_path / "a"), written(tmp_path / "b", classes=("dog", "emu")), written(tmp_path / "c")]
-    with pytest.raises(RunFailed) as caught:
+    with pytest.raises(RunError) as caught:
         trained(asked(tmp_path, clients=3), roots)
     message = "names its classes otherwise than client 0; give their folders the same names at every site"
     assert str(caught.value) == f"client 1 failed in enrolment: {message}"
@@ -397,7 +399,7 @@ def test_a_site_whose_classes_bear_other_names_is_refused(tmp_path: Path) -> Non
 def test_what_the_server_cannot_do_without_data_is_refused(
     tmp_path: Path, changes: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(BadInput, match=rf"^Expected {message}") as caught:
+    with pytest.raises(InputError, match=rf"^Expected {message}") as caught:
         run.check(asked(tmp_path, **changes))
     assert "\n" not in str(caught.value) and not (tmp_path / "run").exists()
 
@@ -414,7 +416,7 @@ def test_without_the_numbers_of_examples_nothing_is_claimed_and_it_is_said(tmp_p
     assert [note for note in notes if "epsilon" in note] == [
         COUNTED_THERE + "for itself (python -m flfw.deploy status)."
     ]
-    assert Ledger(resolved, partition.nobodys(2)).claims() == []
+    assert RunAccountant(resolved, partition.nobodys(2)).claims() == []
 
 
 @pytest.mark.parametrize("method", DP)
@@ -437,7 +439,7 @@ def test_without_the_numbers_of_examples_nothing_is_claimed_and_it_is_said(tmp_p
 def test_what_takes_the_numbers_of_examples_is_refused(
     tmp_path: Path, method: str, changes: dict[str, object], message: str
 ) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         run.check(asked(tmp_path, method=method, **changes))
     assert str(caught.value) == message
 
@@ -446,7 +448,7 @@ def test_an_epsilon_is_claimed_where_the_numbers_are_known(tmp_path: Path) -> No
     experiment = asked(tmp_path, method="fed_cdp", split="whole")
     known = Task.load(experiment, written(tmp_path / "own")).split
     resolved = resolve(experiment)
-    settled = settle(resolved, known)[0]
+    settled = calibrate_noise(resolved, known)[0]
     assert settled.experiment.set == (*experiment.set, "noise_source=secure") and settled.experiment.rounds == 1
 
 

@@ -11,11 +11,11 @@ import pytest
 
 from flfw import data
 from flfw.data.columns import main as columns
-from flfw.data.files.columns import Column, Columns, NumberTarget
+from flfw.data.files.columns import Column, NumberTarget, TableSchema
 from flfw.data.tables import plan_file
 from flfw.data.tables.site_tables import name_of
 from flfw.dp.budget import EpsilonBudget
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.rehearse.__main__ import main as rehearse
 from flfw.resolve import resolve
@@ -23,8 +23,8 @@ from tests.client.test_site_data import trained
 
 WARD = Column("ward", "categorical", categories=("A", "B"), other=True)
 AGE = Column("age", "numeric", 0, 100, missing=True, fill=0.5)
-SICK = Columns((WARD, AGE), "sick", "classification", ("no", "yes"), public=True)
-COST = Columns((WARD, AGE), "cost", "regression", number=NumberTarget("cost", 100, 50, (100.0,)), public=True)
+SICK = TableSchema((WARD, AGE), "sick", "classification", ("no", "yes"), public=True)
+COST = TableSchema((WARD, AGE), "cost", "regression", number=NumberTarget("cost", 100, 50, (100.0,)), public=True)
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLFW_DATA", str(tmp_path / "nowhere"))
 
 
-def site(folder: Path, plan: Columns, rows: str, name: str = "rows.csv") -> Path:
+def site(folder: Path, plan: TableSchema, rows: str, name: str = "rows.csv") -> Path:
     folder.mkdir(exist_ok=True)
     (folder / "columns.toml").write_text(plan_file.text(plan))
     (folder / name).write_text(rows)
@@ -68,17 +68,17 @@ def test_a_site_whose_table_differs_is_refused_in_a_line_that_names_the_columns(
         ("sick,age,ward\nyes,20,A\nmaybe,1,A", "'maybe'"),
         ("sick,age,ward\nyes,old,A\nno,1,A", "'old'"),
     ):
-        with pytest.raises(BadInput, match=words) as caught:
+        with pytest.raises(InputError, match=words) as caught:
             data.load(name, site(tmp_path / "s", SICK, text))
         assert "\n" not in str(caught.value)
-    with pytest.raises(BadInput, match="get the federation's own"):
+    with pytest.raises(InputError, match="get the federation's own"):
         data.load(name, site(tmp_path / "s", COST, rows("cost")))
-    with pytest.raises(BadInput, match=r"rows\.csv"):
+    with pytest.raises(InputError, match=r"rows\.csv"):
         data.load(name, site(tmp_path / "none", SICK, "", "other.csv"))
 
 
 @pytest.mark.parametrize(("plan", "key"), [(SICK, "acc_local"), (COST, "mae_local")])
-def test_a_run_needs_rows_at_the_sites_alone(tmp_path: Path, plan: Columns, key: str) -> None:
+def test_a_run_needs_rows_at_the_sites_alone(tmp_path: Path, plan: TableSchema, key: str) -> None:
     (tmp_path / "plan.toml").write_text(plan_file.text(plan))
     target = plan.target
     roots = [site(tmp_path / f"s{n}", plan, rows(target, 12 + n, ward)) for n, ward in enumerate(("ABC", "BD"))]
@@ -93,7 +93,7 @@ def test_a_run_needs_rows_at_the_sites_alone(tmp_path: Path, plan: Columns, key:
     assert all(("acc_local" in row) is (key == "acc_local") for row in final)
 
 
-def with_budget(folder: Path, plan: Columns, text: str, budget: EpsilonBudget) -> list[str]:
+def with_budget(folder: Path, plan: TableSchema, text: str, budget: EpsilonBudget) -> list[str]:
     """The lines of the ledger of one site with a table, after a round of DP-FedAvg."""
     folder.mkdir()
     (folder / "plan.toml").write_text(plan_file.text(plan))
@@ -111,12 +111,12 @@ def with_budget(folder: Path, plan: Columns, text: str, budget: EpsilonBudget) -
 
 @pytest.mark.parametrize(("plan", "target"), [(SICK, "sick"), (COST, "cost")])
 def test_a_budget_counts_nothing_by_a_plan_that_may_be_of_these_very_rows(
-    tmp_path: Path, plan: Columns, target: str
+    tmp_path: Path, plan: TableSchema, target: str
 ) -> None:
     """Of a csv: table with such a plan nothing is claimed; a site with a budget answered all the same."""
     budget = EpsilonBudget(100.0)
     assert len(with_budget(tmp_path / "public", plan, rows(target), budget)) == 1
-    with pytest.raises(RunFailed, match="this site's budget: the plan of the table's columns does not say that it was"):
+    with pytest.raises(RunError, match="this site's budget: the plan of the table's columns does not say that it was"):
         with_budget(tmp_path / "private", replace(plan, public=False), rows(target), budget)
     assert not (tmp_path / "private" / "lines.jsonl").exists()
 
@@ -129,9 +129,7 @@ def test_a_budget_for_a_patient_covers_as_many_examples_as_one_has_at_the_site(t
         EpsilonBudget(100.0, unit="patient", patient_examples=3),
     )  # of each of eight patients
     assert len(with_budget(tmp_path / "three", plan, text, three)) == 1
-    with pytest.raises(
-        RunFailed, match=r"patient_examples >= 3 in this site's policy, as many as one patient has here"
-    ):
+    with pytest.raises(RunError, match=r"patient_examples >= 3 in this site's policy, as many as one patient has here"):
         with_budget(tmp_path / "two", plan, text, replace(three, patient_examples=2))
     assert not (tmp_path / "two" / "lines.jsonl").exists()
 

@@ -12,8 +12,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from flfw.client.store import ClientStore, StateMissing
-from flfw.messages.sharing import SharingViolation
+from flfw.client.store import ClientStore, StateMissingError
+from flfw.messages.sharing import SharingViolationError
 
 
 def holding(value: float) -> dict[str, torch.Tensor]:
@@ -86,7 +86,7 @@ def test_a_version_that_is_not_there_is_an_error_that_names_the_folder(tmp_path,
     store = ClientStore(tmp_path, "run", 3)
     for kept in (1, 2, 3):
         store.save(kept, holding(kept), after=kept - 1)
-    with pytest.raises(StateMissing) as caught:
+    with pytest.raises(StateMissingError) as caught:
         store.load(version)
     folder = tmp_path / "run" / "03" / "client-0003"
     assert str(caught.value) == f"Expected private state of round {version} in {folder}, found none; restore it."
@@ -100,7 +100,7 @@ def test_damaged_state_is_an_error(tmp_path, damage) -> None:
     store.save(1, holding(1.0), after=0)
     (path,) = (tmp_path / "run" / "03" / "client-0003").iterdir()
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(StateMissing, match=r"it is damaged; restore it\.$"):
+    with pytest.raises(StateMissingError, match=r"it is damaged; restore it\.$"):
         store.load(1)
 
 
@@ -112,7 +112,7 @@ def test_state_that_was_put_there_from_elsewhere_is_an_error(tmp_path, experimen
     chosen.mkdir(parents=True, exist_ok=True)
     shutil.move(foreign, chosen / foreign.name.replace(f"round-0000{version}", "round-00001"))
     with pytest.raises(
-        StateMissing, match=r"Expected private state of \{'experiment': 'run', 'client': '3', 'round': '1'"
+        StateMissingError, match=r"Expected private state of \{'experiment': 'run', 'client': '3', 'round': '1'"
     ):
         ClientStore(tmp_path, "run", 3).load(1)
 
@@ -126,7 +126,7 @@ def test_the_experiments_name_cannot_lead_out_of_the_folder(tmp_path) -> None:
 def test_the_state_of_another_experiment_or_client_is_not_read(tmp_path, experiment, partition) -> None:
     ClientStore(tmp_path, "run", 3).save(1, holding(1.0), after=0)
     other = ClientStore(tmp_path, experiment, partition)
-    with pytest.raises(StateMissing):
+    with pytest.raises(StateMissingError):
         other.load(1)
     other.save(1, holding(2.0), after=0)
     assert ClientStore(tmp_path, "run", 3).load(1)["embedding"][0] == 1
@@ -142,7 +142,7 @@ def test_rounds_are_numbers_also_where_they_have_more_digits_than_the_names_of_f
     for version in (100_000, 100_001):
         store.allow(version)
         assert store.load(version)["embedding"][0] == version
-    with pytest.raises(SharingViolation, match=r"its last step, of round 100001, was made from its state of"):
+    with pytest.raises(SharingViolationError, match=r"its last step, of round 100001, was made from its state of"):
         store.allow(0)
 
 
@@ -172,7 +172,7 @@ def test_a_save_that_fails_leaves_the_earlier_versions(tmp_path) -> None:
     store.save(2, holding(2.0), after=1)
     with pytest.raises(RuntimeError, match="share memory"):
         store.save(3, {"a": one, "b": one}, after=2)
-    with pytest.raises(StateMissing):
+    with pytest.raises(StateMissingError):
         store.load(3)
     assert [store.load(version)["embedding"][0].item() for version in (1, 2)] == [1, 2]
 
@@ -182,7 +182,7 @@ def test_what_a_killed_save_left_is_neither_read_nor_in_the_way(tmp_path) -> Non
     store.save(1, holding(1.0), after=0)
     part = tmp_path / "run" / "03" / "client-0003" / f".round-00002-{'0' * 64}.safetensors.17.part"
     part.write_bytes(b"half a file")
-    with pytest.raises(StateMissing):
+    with pytest.raises(StateMissingError):
         store.load(2)
     store.save(2, holding(2.0), after=1)
     assert store.load(2)["embedding"][0] == 2
@@ -201,11 +201,11 @@ def test_state_of_another_shape_is_refused(tmp_path, shape: tuple[int, ...]) -> 
     store.save(1, holding(1), after=0)
     assert store.load(1, holding(0))["embedding"].tolist() == [1.0, 1.0, 1.0]
     with pytest.raises(
-        StateMissing, match=rf"Expected private embedding of shape {re.escape(str(shape))}, got \(3,\); "
+        StateMissingError, match=rf"Expected private embedding of shape {re.escape(str(shape))}, got \(3,\); "
     ):
         store.load(1, {"embedding": torch.zeros(shape)})
     with pytest.raises(
-        StateMissing, match=r"Expected private embedding to be one of this method's, got \(3,\); restore"
+        StateMissingError, match=r"Expected private embedding to be one of this method's, got \(3,\); restore"
     ):
         store.load(1, {"other": torch.zeros(3)})
 
@@ -221,7 +221,7 @@ def allowed(store: ClientStore, most: int) -> list[int]:
             store.allow(version)
             if version:
                 store.load(version)
-        except (SharingViolation, StateMissing):
+        except (SharingViolationError, StateMissingError):
             continue
         result.append(version)
     return result
@@ -244,14 +244,16 @@ def test_the_refusal_names_the_client_and_where_it_goes_on_from(tmp_path) -> Non
     store = ClientStore(tmp_path, "run", 3)
     store.save(1, holding(1.0), after=0)
     store.save(4, holding(4.0), after=1)
-    with pytest.raises(SharingViolation) as caught:
+    with pytest.raises(SharingViolationError) as caught:
         store.allow(0)
     assert str(caught.value) == (
         "client 3 was told to go on from its start, but its last step, of round 4, was made from its state of round 1: "
         "it goes on from one of these two"
     )
     store.save(3, holding(3.0), after=1)  # late: round 4 is newer
-    with pytest.raises(SharingViolation, match="was told to go on from its state of round 3, but its last step, of "):
+    with pytest.raises(
+        SharingViolationError, match="was told to go on from its state of round 3, but its last step, of "
+    ):
         store.allow(3)
     assert allowed(store, 9) == [1, 4]
 

@@ -13,7 +13,7 @@ import pytest
 from flfw import plugins
 from flfw.command.completion import SHELLS, script
 from flfw.command.subcommands import OTHERS, SUBCOMMANDS
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.support.paths import ROOT
 
 
@@ -72,7 +72,7 @@ def test_a_script_has_all_subcommands_and_names(shell: str, scripts: dict[str, P
 
 
 def test_an_unknown_shell_is_refused() -> None:
-    with pytest.raises(BadInput, match="Expected a shell among bash, zsh, fish; got shell=csh"):
+    with pytest.raises(InputError, match="Expected a shell among bash, zsh, fish; got shell=csh"):
         script("csh")
 
 

@@ -18,7 +18,7 @@ import sim
 from flfw.command import early
 from flfw.command.record import parse
 from flfw.engines import machine
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rehearse import __main__ as rehearse
 from tests.support.paths import ROOT
 
@@ -186,7 +186,7 @@ def test_assignments_beside_a_stored_run_are_not_taken_for_those_of_the_default_
     (tmp_path / "checkpoint" / f"experiment-{'0' * 64}.json").write_text("{}")
     early.check(parse(["--resume", str(tmp_path), "--set", "mu=0.5"]))
     early.check(parse(["--from", str(tmp_path), "--set", "mu=0.5", "ig.iterations=3"]))
-    with pytest.raises(BadInput, match=r"Expected a field of hyperfl among .*; got mu"):
+    with pytest.raises(InputError, match=r"Expected a field of hyperfl among .*; got mu"):
         early.check(parse(["--set", "mu=0.5"]))
 
 
@@ -223,7 +223,7 @@ def test_settings_of_a_table_are_no_mistake_and_a_misspelt_prefix_is_answered(tm
     (tmp_path / "t.csv").write_text("a:y\n1:0\n2:1\n")
     (tmp_path / "t.csv.toml").write_text('separator = ":"\n')
     early.check(parse(line.split()[:-1]))
-    with pytest.raises(BadInput, match=r"got parqet\.drop for no plug-in; did you mean parquet\?"):
+    with pytest.raises(InputError, match=r"got parqet\.drop for no plug-in; did you mean parquet\?"):
         early.check(parse([*line.split(), "parqet.drop=a"]))
 
 

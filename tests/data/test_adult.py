@@ -8,7 +8,7 @@ import pytest
 
 from flfw.data import describe, load
 from flfw.data.files import cache
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
@@ -94,11 +94,11 @@ def test_a_column_that_never_changes_is_all_zeros(tmp_path):
 def test_a_malformed_row_is_named_with_file_and_line(tmp_path, old, new, complaint):
     good = f"{CENSUS[0]}, <=50K"
     write_adult(tmp_path, rows=[good, good.replace(old, new)])
-    with pytest.raises(BadInput, match=r"adult\.data:2; remove the file and get it again\.$") as error:
+    with pytest.raises(InputError, match=r"adult\.data:2; remove the file and get it again\.$") as error:
         load("adult", tmp_path)
     assert complaint in str(error.value)
     write_adult(tmp_path, test_rows=[good.replace(old, new) + "."])
-    with pytest.raises(BadInput, match=r"adult\.test:2; remove the file and get it again\.$"):
+    with pytest.raises(InputError, match=r"adult\.test:2; remove the file and get it again\.$"):
         load("adult", tmp_path)
     assert not (cache.user_cache() / "pixels").exists()
 

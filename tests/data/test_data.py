@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from flfw import data, nets
-from flfw.data import Arrays, DatasetCard, describe, fetch, load, names
+from flfw.data import DatasetArrays, DatasetCard, describe, fetch, load, names
 from flfw.data.files import cache
 from flfw.data.readers import pixels
 from flfw.data.readers.cifar import ArrayUnpickler
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 from tests.support.mnist_files import write_idx, write_mnist
 
@@ -47,7 +47,9 @@ def toy(**changes):
     """A card of three training images and one test image of 1 x 4 x 4 that its reader makes up."""
 
     def read(root, side):
-        return Arrays(np.zeros((3, 1, 4, 4), np.uint8), np.arange(3), np.ones((1, 1, 4, 4), np.uint8), np.zeros(1, int))
+        return DatasetArrays(
+            np.zeros((3, 1, 4, 4), np.uint8), np.arange(3), np.ones((1, 1, 4, 4), np.uint8), np.zeros(1, int)
+        )
 
     fields = {"shape": (1, 4, 4), "classes": 3, "files": {"toy.bin": None}, "read": read, "source": "made up"}
     return DatasetCard(**{**fields, "fetch": "a pencil", "mean": (0.5,), "std": (0.5,), **changes})
@@ -65,7 +67,7 @@ def test_names_and_cards():
     assert set(known.split()) <= set(names())
     assert list(names()) == sorted(names())
     with pytest.raises(
-        BadInput, match=r"among adult, cancer, .*, usps, folder:PATH, csv:.*, text:FILE, hf:NAME, site:.*=minst"
+        InputError, match=r"among adult, cancer, .*, usps, folder:PATH, csv:.*, text:FILE, hf:NAME, site:.*=minst"
     ):
         describe("minst")
 
@@ -153,13 +155,13 @@ def test_resize_by_hand():
 
 @pytest.mark.parametrize(("name", "side", "line"), [("cancer", 28, "rows of 30 features"), ("digits", 0, "side=0")])
 def test_impossible_side(name, side, line):
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(InputError, match=line):
         load(name, side=side)
 
 
 def test_missing_files_are_named_with_the_way_out(tmp_path, monkeypatch):
     monkeypatch.setenv("FLFW_DATA", str(tmp_path / "env"))
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         load("mnist", tmp_path / "given")
     line = str(error.value)
     assert line.startswith("Expected a data root with MNIST/raw/train-images-idx3-ubyte, MNIST/raw/train-labels")
@@ -167,16 +169,16 @@ def test_missing_files_are_named_with_the_way_out(tmp_path, monkeypatch):
     assert "get the files with python -m flfw.data.download mnist (source: http://yann.lecun.com" in line
     assert "--data-root" in line
     assert "\n" not in line
-    with pytest.raises(BadInput, match=f"data_root={tmp_path / 'env'} "):
+    with pytest.raises(InputError, match=f"data_root={tmp_path / 'env'} "):
         load("cifar10")
     monkeypatch.delenv("FLFW_DATA")
-    with pytest.raises(BadInput, match=f"data_root={cache.user_cache() / 'data'} "):
+    with pytest.raises(InputError, match=f"data_root={cache.user_cache() / 'data'} "):
         load("cifar10")
 
 
 def test_a_set_that_is_got_by_hand_says_how(tmp_path, monkeypatch):
     monkeypatch.setitem(data.catalogue._CARDS, "toy", toy())
-    with pytest.raises(BadInput, match=r"with toy\.bin, .* get the files with a pencil \(source: made up\)"):
+    with pytest.raises(InputError, match=r"with toy\.bin, .* get the files with a pencil \(source: made up\)"):
         load("toy", tmp_path)
     fetch("toy", tmp_path)  # nothing that could be done
     assert list(tmp_path.iterdir()) == []
@@ -236,7 +238,7 @@ def test_domains_are_kept(tmp_path, register):
             OSError("bad\nblock"),
             r"^Expected readable toy files in .*, got OSError: bad block; get them again: a pencil",
         ),
-        (BadInput("Expected ink, got chalk."), r"^Expected ink, got chalk\.$"),
+        (InputError("Expected ink, got chalk."), r"^Expected ink, got chalk\.$"),
     ],
 )
 def test_whatever_a_reader_stumbles_over_is_one_line(tmp_path, register, raised, line):
@@ -244,14 +246,14 @@ def test_whatever_a_reader_stumbles_over_is_one_line(tmp_path, register, raised,
         raise raised
 
     register(toy(read=stumble))
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(InputError, match=line):
         load("toy", tmp_path)
 
 
 def test_a_part_without_examples_is_refused(tmp_path, register):
     nothing = np.zeros((0, 1, 4, 4), np.uint8), np.zeros(0, int)
-    register(toy(read=lambda root, side: Arrays(*toy().read(root, side)[:2], *nothing)))
-    with pytest.raises(BadInput, match="Expected toy test inputs, got none"):
+    register(toy(read=lambda root, side: DatasetArrays(*toy().read(root, side)[:2], *nothing)))
+    with pytest.raises(InputError, match="Expected toy test inputs, got none"):
         load("toy", tmp_path)
 
 
@@ -278,7 +280,7 @@ def test_small_mnist_is_read_kept_and_read_again_when_it_changes(tmp_path):
 def test_small_fashion_mnist_is_another_folder(tmp_path):
     write_mnist(tmp_path, grey=100, folder="FashionMNIST")
     assert load("fmnist", tmp_path).test_x[:, 0, 5, 5].tolist() == [100, 101]
-    with pytest.raises(BadInput, match="data root with MNIST/raw"):
+    with pytest.raises(InputError, match="data root with MNIST/raw"):
         load("mnist", tmp_path)
 
 
@@ -294,7 +296,7 @@ def test_small_emnist_stands_upright(tmp_path):
     assert (emnist.train_y.tolist(), emnist.test_y.tolist()) == ([0, 61, 10], [36, 9])
     assert (emnist.shape, emnist.classes, emnist.md5_ok) == ((1, 28, 28), 62, None)
     write_idx(folder / "emnist-byclass-test-labels-idx1-ubyte", np.array([36, 62]))
-    with pytest.raises(BadInput, match=r"emnist test inputs .* labels 0-61, got .* among them 62;"):
+    with pytest.raises(InputError, match=r"emnist test inputs .* labels 0-61, got .* among them 62;"):
         load("emnist", tmp_path)
 
 
@@ -322,7 +324,7 @@ def test_emnist_lies_where_torchvision_puts_it(tmp_path):
 def test_damaged_files_are_refused_in_one_line(tmp_path, file, content, line):
     root = write_mnist(tmp_path)
     (root / "MNIST" / "raw" / file).write_bytes(content)
-    with pytest.raises(BadInput, match=line) as error:
+    with pytest.raises(InputError, match=line) as error:
         load("mnist", root)
     assert "\n" not in str(error.value)
     assert not (cache.user_cache() / "pixels").exists()
@@ -357,7 +359,7 @@ def test_a_malicious_pickle_is_refused_before_it_runs(tmp_path, function):
     argument = f"touch {trace}" if function is os.system else f"open({str(trace)!r}, 'w')"
     batch = {"data": Payload(function, argument), "labels": [0]}
     (tmp_path / "cifar-10-batches-py" / "data_batch_3").write_bytes(pickle.dumps(batch))
-    with pytest.raises(BadInput, match=f"asks for {function.__module__}.{function.__name__}"):
+    with pytest.raises(InputError, match=f"asks for {function.__module__}.{function.__name__}"):
         load("cifar10", tmp_path)
     assert not trace.exists()
 
@@ -386,7 +388,7 @@ def test_the_first_of_two_writers_wins(tmp_path):
 def test_a_cache_that_cannot_be_written(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(BadInput, match="set XDG_CACHE_HOME"):
+    with pytest.raises(InputError, match="set XDG_CACHE_HOME"):
         load("digits")
 
 
@@ -524,7 +526,7 @@ def test_moments_are_numpys_whatever_the_block(monkeypatch):
 def test_what_a_folder_lacks_is_not_asked_for_in_circles(tmp_path, register):
     register(toy(files={"set/a": None, "set/b": None}, fetch=lambda root: None))
     (tmp_path / "set").mkdir()
-    with pytest.raises(BadInput, match=r"with set/a, set/b, .* after removing what is incomplete \(\S+/set\)"):
+    with pytest.raises(InputError, match=r"with set/a, set/b, .* after removing what is incomplete \(\S+/set\)"):
         load("toy", tmp_path)
 
 

@@ -14,11 +14,11 @@ from pydicom.encaps import encapsulate
 from pydicom.uid import ExplicitVRLittleEndian, JPEGLosslessSV1, RLELossless
 
 import sim
-from flfw.data import PictureForm, absolute, describe, load
+from flfw.data import ImageFormat, absolute, describe, load
 from flfw.data.files import cache
 from flfw.data.pictures.decoder import look, pixels
 from flfw.data.pictures.dicom import is_dicom
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.support.pictures import noise, save
 
 LEVELS = np.array([[0, 100, 200, 300], [400, 500, 600, 1000]], np.uint16)
@@ -52,7 +52,7 @@ def scan(path: Path, values: np.ndarray = LEVELS, syntax: str = ExplicitVRLittle
 
 
 def shown(path: Path) -> list[list[int]]:
-    return pixels(path, PictureForm(), 1)[0].tolist()
+    return pixels(path, ImageFormat(), 1)[0].tolist()
 
 
 # --- grey levels --------------------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def test_colours_are_kept(tmp_path):
     values = noise(4, 5, 3)
     path = scan(tmp_path / "a.dcm", values)
     assert look(path)[:3] == (False, 4, 5)
-    np.testing.assert_array_equal(pixels(path, PictureForm(), 3), values.transpose(2, 0, 1))
+    np.testing.assert_array_equal(pixels(path, ImageFormat(), 3), values.transpose(2, 0, 1))
 
 
 def test_run_length_encoding_needs_no_other_decoder(tmp_path):
@@ -127,7 +127,7 @@ def test_names_without_an_ending_are_looked_into(tmp_path, name, is_one):
 )
 def test_what_cannot_be_read_is_said_in_words(tmp_path, tags, values, line):
     with pytest.raises(ValueError, match=line):
-        pixels(scan(tmp_path / "a.dcm", values, **tags), PictureForm(), 1)
+        pixels(scan(tmp_path / "a.dcm", values, **tags), ImageFormat(), 1)
 
 
 def test_files_that_are_none_are_damaged_images(tmp_path):
@@ -135,7 +135,7 @@ def test_files_that_are_none_are_damaged_images(tmp_path):
         scan(tmp_path / name)
     (tmp_path / "b" / "2.dcm").write_text("no DICOM")
     (tmp_path / "a" / "0.dcm").write_bytes((tmp_path / "a" / "0.dcm").read_bytes()[:-6])
-    with pytest.raises(BadInput, match=r"2 that cannot be read: \S+a/0.dcm \(.*b/2.dcm \(InvalidDicomError: "):
+    with pytest.raises(InputError, match=r"2 that cannot be read: \S+a/0.dcm \(.*b/2.dcm \(InvalidDicomError: "):
         load(f"folder:{tmp_path}")
 
 
@@ -144,7 +144,7 @@ def test_scans_and_photos_of_any_size_are_one_set(tmp_path):
     scan(tmp_path / "a" / "IM1", LEVELS[:, :2])
     save(tmp_path / "b" / "0.png", noise(9, 9))
     save(tmp_path / "b" / "1.png", noise(9, 9))
-    chosen = load(f"folder:{tmp_path}", form=PictureForm(size=(2, 2)))
+    chosen = load(f"folder:{tmp_path}", form=ImageFormat(size=(2, 2)))
     assert chosen.shape == (1, 2, 2) and chosen.train_x[0].tolist() == [[[26, 51], [128, 153]]]
 
 
@@ -175,7 +175,9 @@ def test_the_identifier_of_the_header_is_the_patient(tmp_path):
 def test_files_without_an_identifier_are_refused_and_no_other_is_shown(tmp_path):
     name = patients_of(tmp_path / "own")
     scan(tmp_path / "own" / "a" / "nobody.dcm")
-    with pytest.raises(BadInput, match=r"a PatientID in \S+own, got 1 files without, the first of them \S+nobody.dcm;"):
+    with pytest.raises(
+        InputError, match=r"a PatientID in \S+own, got 1 files without, the first of them \S+nobody.dcm;"
+    ):
         describe(name)
     (tmp_path / "own" / "a" / "nobody.dcm").unlink()
     (tmp_path / "own" / "train").mkdir()
@@ -183,7 +185,9 @@ def test_files_without_an_identifier_are_refused_and_no_other_is_shown(tmp_path)
     for part, other in (("train", "0"), ("test", "1")):
         for label in "ab":
             scan(tmp_path / "own" / part / label / f"{other}.dcm", PatientID="Smith^1")
-    with pytest.raises(BadInput, match="Expected each patient in one part, got 1, whom their headers name in") as error:
+    with pytest.raises(
+        InputError, match="Expected each patient in one part, got 1, whom their headers name in"
+    ) as error:
         describe(name)
     assert "Smith" not in str(error.value)
 

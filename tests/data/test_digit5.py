@@ -13,7 +13,7 @@ from flfw import data
 from flfw.data import describe, fetch, load, names
 from flfw.data.files import cache
 from flfw.data.readers import pixels
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.support.mnist_files import write_mnist
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
@@ -133,7 +133,7 @@ def test_small_synthetic_digits(tmp_path):
 def test_a_truncated_file_is_named(tmp_path, name, file, dataset):
     whole = (write_five(tmp_path) / file).read_bytes()
     (tmp_path / file).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(BadInput, match=rf"{tmp_path / file}\b") as error:
+    with pytest.raises(InputError, match=rf"{tmp_path / file}\b") as error:
         load(name if dataset == "own" else dataset, tmp_path)
     assert "\n" not in str(error.value)
     assert not (cache.user_cache() / "pixels").exists()
@@ -143,7 +143,7 @@ def test_a_png_that_the_list_names_and_nobody_has(tmp_path):
     write_mnist_m(tmp_path)
     missing = tmp_path / "mnist_m" / "mnist_m_test" / "00000001.png"
     missing.unlink()
-    with pytest.raises(BadInput, match=str(missing)):
+    with pytest.raises(InputError, match=str(missing)):
         load("mnist_m", tmp_path)
 
 
@@ -152,18 +152,18 @@ def test_a_malformed_list_is_named_with_the_line(tmp_path, line):
     write_mnist_m(tmp_path)
     listing = tmp_path / "mnist_m" / "mnist_m_train_labels.txt"
     listing.write_text(f"00000000.png 5\n{line}\n")
-    with pytest.raises(BadInput, match=rf"got '{line}' in {listing}:2; get the set again"):
+    with pytest.raises(InputError, match=rf"got '{line}' in {listing}:2; get the set again"):
         load("mnist_m", tmp_path)
 
 
 def test_there_is_no_digit_ten(tmp_path):
     write_mnist_m(tmp_path, test_labels=(7, 10))
-    with pytest.raises(BadInput, match=r"mnist_m test inputs .* labels 0-9, got .* among them 10;"):
+    with pytest.raises(InputError, match=r"mnist_m test inputs .* labels 0-9, got .* among them 10;"):
         load("mnist_m", tmp_path)
     write_synthetic_digits(tmp_path, labels=(0, 9, 10, 3, 1))
-    with pytest.raises(BadInput, match=r"synthetic_digits train inputs .* labels 0-9, got .* among them 10;"):
+    with pytest.raises(InputError, match=r"synthetic_digits train inputs .* labels 0-9, got .* among them 10;"):
         load("synthetic_digits", tmp_path)
-    with pytest.raises(BadInput, match="synthetic_digits train inputs"):
+    with pytest.raises(InputError, match="synthetic_digits train inputs"):
         load("digit5:synthetic_digits,mnist_m", tmp_path)  # of the two, the first that is read
 
 
@@ -223,7 +223,7 @@ def test_the_card_of_digit5():
     ],
 )
 def test_domains_that_make_no_sense(word, line):
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(InputError, match=line):
         describe(f"digit5:{word}")
 
 
@@ -239,7 +239,7 @@ def test_fetch_gets_the_domains_that_are_missing(tmp_path, monkeypatch):
     write_mnist(tmp_path)
     fetch("digit5:usps,synthetic_digits,svhn,mnist", tmp_path)
     assert asked == [("usps", tmp_path), ("svhn", tmp_path)]
-    with pytest.raises(BadInput, match=r"SynthDigits/synth_train_32x32\.mat, .*by a browser: SynthDigits\.zip"):
+    with pytest.raises(InputError, match=r"SynthDigits/synth_train_32x32\.mat, .*by a browser: SynthDigits\.zip"):
         load("digit5:mnist,synthetic_digits", tmp_path)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flfw.data import describe, load
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 from tests.support.pictures import noise, save, truncate
 
@@ -66,25 +66,25 @@ def test_a_domain_is_halved_alike_whatever_else_is_asked_for(tmp_path):
 @pytest.mark.parametrize("family", ["office_caltech", "domainnet"])
 @pytest.mark.parametrize("word", ["amazn", "webcam,webcam", "clipart,clipart", "real,", ","])
 def test_domains_that_there_are_not(family, word):
-    with pytest.raises(BadInput, match=f"^Expected some of .*, each once, got {family}:{word}.$"):
+    with pytest.raises(InputError, match=f"^Expected some of .*, each once, got {family}:{word}.$"):
         describe(f"{family}:{word}")
 
 
 def test_damaged_office_caltech(tmp_path):
     folder = write_office(tmp_path) / "office_caltech_10"
     broken = truncate(folder / "dslr" / "mug" / "frame_0001.jpg")
-    with pytest.raises(BadInput, match=r"dslr/mug/frame_0001.jpg \(OSError"):
+    with pytest.raises(InputError, match=r"dslr/mug/frame_0001.jpg \(OSError"):
         load("office_caltech", tmp_path)
     assert len(load("office_caltech:amazon,webcam", tmp_path).train_y) == 20
     save(broken, flat(2, 8, 1), format="PNG")
     (folder / "caltech" / "bike").rename(folder / "caltech" / "bicycle")
-    with pytest.raises(BadInput, match=r"got 10 in caltech \(in it or in amazon alone: bicycle, bike\)"):
+    with pytest.raises(InputError, match=r"got 10 in caltech \(in it or in amazon alone: bicycle, bike\)"):
         load("office_caltech", tmp_path)
     for domain in OFFICE:
         save(folder / domain / "ring" / "a.jpg", flat(1, 2, 3))
-    with pytest.raises(BadInput, match=r"got 11 in amazon \(in it or in amazon alone: none\)"):
+    with pytest.raises(InputError, match=r"got 11 in amazon \(in it or in amazon alone: none\)"):
         load("office_caltech", tmp_path)
-    with pytest.raises(BadInput, match=r"office_caltech_10/dslr, office_.*a copy of http://www.stat.ucla.edu"):
+    with pytest.raises(InputError, match=r"office_caltech_10/dslr, office_.*a copy of http://www.stat.ucla.edu"):
         load("office_caltech", tmp_path / "empty")
 
 
@@ -149,14 +149,14 @@ def test_nobody_holds_domainnets_paintings_if_they_are_asked_for():
 def test_damaged_domainnet(tmp_path):
     folder = write_domainnet(tmp_path) / "domainnet"
     (folder / "real" / "owl" / "real_010_000002.jpg").unlink()
-    with pytest.raises(BadInput, match=r"domainnet/real/owl/real_010_000002.jpg \(FileNotFoundError"):
+    with pytest.raises(InputError, match=r"domainnet/real/owl/real_010_000002.jpg \(FileNotFoundError"):
         load("domainnet:clipart,real", tmp_path)
     for line in ("clipart/dog", "real/dog/a.jpg 3", "clipart/a/b/c.jpg 1"):
         (folder / "clipart_test.txt").write_text(f"{line}\n")
-        with pytest.raises(BadInput, match=rf'"clipart/CLASS/IMAGE NUMBER" in \S+clipart_test.txt, got \'{line}\''):
+        with pytest.raises(InputError, match=rf'"clipart/CLASS/IMAGE NUMBER" in \S+clipart_test.txt, got \'{line}\''):
             load("domainnet:clipart", tmp_path)
     with pytest.raises(
-        BadInput, match=r"a data root with domainnet/sketch, domainnet/sketch_train.txt, .*download dom"
+        InputError, match=r"a data root with domainnet/sketch, domainnet/sketch_train.txt, .*download dom"
     ):
         load("domainnet:clipart,sketch", tmp_path)
 

@@ -17,7 +17,7 @@ from flfw import data
 from flfw.data import download as command
 from flfw.data.files.remote import Remote, download, remotes, torchvision_set, unpack
 from flfw.data.readers.embedded import DIGITS
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 CONTENT = bytes(range(256)) * 40
 MD5 = hashlib.md5(CONTENT).hexdigest()
@@ -99,7 +99,7 @@ def files(root):
 def break_off(server, remote, root, after=1000):
     """A first try that ends after so many bytes."""
     server.breaks_after = after
-    with pytest.raises(BadInput):
+    with pytest.raises(InputError):
         download(remote, root)
     server.breaks_after = None
     server.asked.clear()
@@ -118,7 +118,7 @@ def test_a_whole_transfer(server, tmp_path):
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_broken_connection_is_one_line_and_no_file(server, tmp_path, chunked):
     server.breaks_after, server.chunked = 1000, chunked
-    with pytest.raises(BadInput, match=f"Expected to download {server.url}, got .*with a network try again") as error:
+    with pytest.raises(InputError, match=f"Expected to download {server.url}, got .*with a network try again") as error:
         download(Remote(server.url, "file.bin", MD5), tmp_path)
     assert "\n" not in str(error.value)
     assert chunked or "after 1000 of 10240 bytes" in str(error.value)
@@ -159,13 +159,15 @@ def test_a_wrong_sum_is_said_and_the_bytes_are_removed(server, tmp_path, beside)
     server.content = b"wrong"
     if beside:
         (tmp_path / beside).write_bytes(b"wrong")
-    with pytest.raises(BadInput, match=f"with md5 {MD5}, got 5 bytes with {hashlib.md5(b'wrong').hexdigest()}; they w"):
+    with pytest.raises(
+        InputError, match=f"with md5 {MD5}, got 5 bytes with {hashlib.md5(b'wrong').hexdigest()}; they w"
+    ):
         download(Remote(server.url, "file.bin", MD5), tmp_path)
     assert files(tmp_path) == []
 
 
 def test_no_network_is_one_line(nobody, tmp_path):
-    with pytest.raises(BadInput, match=f"Expected to download {nobody}/x, got URLError: .*--data-root") as error:
+    with pytest.raises(InputError, match=f"Expected to download {nobody}/x, got URLError: .*--data-root") as error:
         download(Remote(f"{nobody}/x", "x"), tmp_path)
     assert "\n" not in str(error.value)
     assert files(tmp_path) == []
@@ -173,7 +175,7 @@ def test_no_network_is_one_line(nobody, tmp_path):
 
 def test_a_file_that_is_not_there_is_one_line(server, tmp_path, monkeypatch):
     monkeypatch.setattr(server, "answer", lambda request: request.send_error(404))
-    with pytest.raises(BadInput, match="HTTPError: Not Found"):
+    with pytest.raises(InputError, match="HTTPError: Not Found"):
         download(Remote(server.url, "x"), tmp_path)
     assert files(tmp_path) == []
 
@@ -184,13 +186,13 @@ def test_something_that_speaks_no_http_is_one_line(server, tmp_path, monkeypatch
         request.close_connection = True
 
     monkeypatch.setattr(server, "answer", mumble)
-    with pytest.raises(BadInput, match="BadStatusLine: 220 mail server"):
+    with pytest.raises(InputError, match="BadStatusLine: 220 mail server"):
         download(Remote(server.url, "x"), tmp_path)
 
 
 def test_a_root_that_cannot_be_written_is_one_line(server, tmp_path):
     (tmp_path / "root").touch()
-    with pytest.raises(BadInput, match="name another folder by --data-root"):
+    with pytest.raises(InputError, match="name another folder by --data-root"):
         download(Remote(server.url, "folder/x"), tmp_path / "root")
 
 
@@ -236,7 +238,7 @@ def test_a_truncated_archive_is_refused(tmp_path, kind, share):
     whole = MAKERS[kind](*TWO)
     archive = tmp_path / "packed"
     archive.write_bytes(whole[: int(len(whole) * share)])
-    with pytest.raises(BadInput, match=f"Expected a whole archive, got {archive} .* get it again") as error:
+    with pytest.raises(InputError, match=f"Expected a whole archive, got {archive} .* get it again") as error:
         unpack(archive, tmp_path / "set")
     assert "\n" not in str(error.value)
     assert files(tmp_path) == ["packed"]
@@ -249,7 +251,7 @@ def test_a_damaged_archive_is_refused(tmp_path, kind):
     for place in range(len(damaged) // 2, len(damaged) // 2 + 50):
         damaged[place] ^= 0xFF
     (tmp_path / "packed").write_bytes(damaged)
-    with pytest.raises(BadInput, match="Expected a whole archive"):
+    with pytest.raises(InputError, match="Expected a whole archive"):
         unpack(tmp_path / "packed", tmp_path / "set")
     assert files(tmp_path) == ["packed"]
 
@@ -285,7 +287,7 @@ def test_an_archive_that_would_write_outside_is_refused(tmp_path, content):
     root = tmp_path / "root"
     root.mkdir()
     (root / "packed").write_bytes(content)
-    with pytest.raises(BadInput, match=r"Expected a whole archive, got .*(outside|absolute path)"):
+    with pytest.raises(InputError, match=r"Expected a whole archive, got .*(outside|absolute path)"):
         unpack(root / "packed", root / "set")
     assert files(tmp_path) == ["root", "root/packed"]
 
@@ -310,7 +312,7 @@ def test_remotes_get_and_unpack_what_is_missing(server, tmp_path, capsys):
 
 def test_a_damaged_archive_leaves_no_folder_that_passes_for_the_set(server, tmp_path):
     server.content = zipped(*TWO)[:500]
-    with pytest.raises(BadInput, match="whole archive"):
+    with pytest.raises(InputError, match="whole archive"):
         remotes(Remote(server.url, "set.zip", unpack="set"))(tmp_path)
     assert files(tmp_path) == ["set.zip"]
 
@@ -320,7 +322,7 @@ def test_torchvisions_own_downloads_without_a_network(nobody, tmp_path, monkeypa
     for variable in ("http_proxy", "https_proxy"):
         monkeypatch.setenv(variable, nobody)
     monkeypatch.setenv("no_proxy", "")
-    with pytest.raises(BadInput, match=rf"Expected to download torchvision\.datasets\.{name}, got ") as error:
+    with pytest.raises(InputError, match=rf"Expected to download torchvision\.datasets\.{name}, got ") as error:
         torchvision_set(name, "below")(tmp_path)
     assert "\n" not in str(error.value)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]

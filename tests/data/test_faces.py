@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from flfw.data import describe, load
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 from tests.support.pictures import noise, save, truncate
 
@@ -77,7 +77,7 @@ def test_celeba_is_resized_to_any_side_from_its_files(tmp_path):
 
 
 def test_an_unknown_attribute_lists_the_forty():
-    with pytest.raises(BadInput, match=r"among 5_o_Clock_Shadow, .*, Male, .*, Young; got celeba:male\.$") as error:
+    with pytest.raises(InputError, match=r"among 5_o_Clock_Shadow, .*, Male, .*, Young; got celeba:male\.$") as error:
         describe("celeba:male")
     assert str(error.value).count(", ") == 39
 
@@ -88,20 +88,20 @@ def test_damaged_celeba(tmp_path):
     attributes = folder / "list_attr_celeba.txt"
     whole = attributes.read_text()
     attributes.write_text(whole.replace("-1", " 7"))
-    with pytest.raises(BadInput, match=r"with labels 0-1, got .* among them 4;"):
+    with pytest.raises(InputError, match=r"with labels 0-1, got .* among them 4;"):
         load("celeba", tmp_path)
     attributes.write_text(whole.replace("Male", "Female"))
-    with pytest.raises(BadInput, match=r"readable celeba files in .*'Male' is not in list"):
+    with pytest.raises(InputError, match=r"readable celeba files in .*'Male' is not in list"):
         load("celeba", tmp_path)
     attributes.write_text(whole)
     truncate(folder / "img_align_celeba" / "000003.jpg")
-    with pytest.raises(BadInput, match=r"img_align_celeba/000003.jpg \(OSError: .*truncated"):
+    with pytest.raises(InputError, match=r"img_align_celeba/000003.jpg \(OSError: .*truncated"):
         load("celeba", tmp_path)
     (folder / "img_align_celeba" / "000002.jpg").unlink()
-    with pytest.raises(BadInput, match=r"img_align_celeba/000002.jpg \(FileNotFoundError"):
+    with pytest.raises(InputError, match=r"img_align_celeba/000002.jpg \(FileNotFoundError"):
         load("celeba", tmp_path)
     attributes.unlink()
-    with pytest.raises(BadInput, match=r"celeba/list_attr_celeba.txt, got .*python -m flfw.data.download celeba"):
+    with pytest.raises(InputError, match=r"celeba/list_attr_celeba.txt, got .*python -m flfw.data.download celeba"):
         load("celeba", tmp_path)
 
 
@@ -159,10 +159,12 @@ def test_damaged_lfw(tmp_path):
     write_lfw(tmp_path)
     missing = tmp_path / "lfw-py" / "lfw_funneled" / "Al_Twenty" / "Al_Twenty_0007.jpg"
     missing.unlink()
-    with pytest.raises(BadInput, match=r"Al_Twenty_0007.jpg \(FileNotFoundError"):
+    with pytest.raises(InputError, match=r"Al_Twenty_0007.jpg \(FileNotFoundError"):
         load("lfw", tmp_path)
     write_people(tmp_path, [{f"Person_{n}": 20 for n in range(62)}, {"One_More": 20, "Few": 1}])
-    with pytest.raises(BadInput, match=r"at most 62 people with 20 images in \S+people.txt, got 63 of 64;"):
+    with pytest.raises(InputError, match=r"at most 62 people with 20 images in \S+people.txt, got 63 of 64;"):
         load("lfw", tmp_path)
-    with pytest.raises(BadInput, match=r"lfw-py/people.txt, .*get the files with a copy of people.txt, lfw-names.txt"):
+    with pytest.raises(
+        InputError, match=r"lfw-py/people.txt, .*get the files with a copy of people.txt, lfw-names.txt"
+    ):
         load("lfw", tmp_path / "empty")

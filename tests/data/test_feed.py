@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flfw.data import feed
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.task import Task
 
 RAMP = torch.arange(3 * 6 * 5, dtype=torch.uint8).view(1, 3, 6, 5) + 1  # no pixel is black, none occurs twice
@@ -77,9 +77,9 @@ def test_raw_is_in_the_box() -> None:
 def test_constants() -> None:
     assert feed.constants("half", (1, 28, 28)) == ((0.5,), (0.5,))
     assert feed.constants("imagenet", (3, 32, 32)) == ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
-    with pytest.raises(BadInput, match=r"colour images for normalise=imagenet, got inputs of 1x28x28"):
+    with pytest.raises(InputError, match=r"colour images for normalise=imagenet, got inputs of 1x28x28"):
         feed.constants("imagenet", (1, 28, 28))
-    with pytest.raises(BadInput, match=r"Expected images for normalise=half, got inputs of 30"):
+    with pytest.raises(InputError, match=r"Expected images for normalise=half, got inputs of 30"):
         feed.constants("half", (30,))
 
 

@@ -10,11 +10,11 @@ import pytest
 
 import sim
 from flfw.adversary.observation import Truth
-from flfw.data import PictureForm, describe, load, names
+from flfw.data import ImageFormat, describe, load, names
 from flfw.data.files import cache
 from flfw.data.pictures import layout
 from flfw.data.splits.partition import IID, split
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.support.pictures import noise, save, truncate
 
 
@@ -131,7 +131,7 @@ def test_images_of_many_sizes_are_refused_unless_a_side_is_asked_for(tmp_path):
     save(tmp_path / "b" / "01.png", noise(3, 9, 7))
     for side in (8, 64):  # the first image's own size among them
         assert load(f"folder:{tmp_path}", side=side).shape == (3, side, side)
-    with pytest.raises(BadInput, match=r"got \S+a/00.png of 8x8 and \S+b/01.png of 7x9 pixels; .*--side 64"):
+    with pytest.raises(InputError, match=r"got \S+a/00.png of 8x8 and \S+b/01.png of 7x9 pixels; .*--side 64"):
         load(f"folder:{tmp_path}")  # although it was read before, at that size
 
 
@@ -172,14 +172,14 @@ def test_a_path_may_lead_from_here_or_from_home(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", ["folder", "folder:", "folder:no such place"])
 def test_no_folder(name):
-    with pytest.raises(BadInput, match=r"^Expected folder:PATH of a folder with one folder of images per class"):
+    with pytest.raises(InputError, match=r"^Expected folder:PATH of a folder with one folder of images per class"):
         load(name)
 
 
 def test_the_users_own_sets_are_not_listed_but_said():
     assert "folder" not in names()
     with pytest.raises(
-        BadInput, match=r"hf:NAME, site:\S+ or package.module:CARD; got dataset=flodder:x; did you mean folder\?"
+        InputError, match=r"hf:NAME, site:\S+ or package.module:CARD; got dataset=flodder:x; did you mean folder\?"
     ):
         describe("flodder:x")
 
@@ -202,7 +202,7 @@ def test_other_layouts_are_refused(tmp_path, files, line):
     for file in files:
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).touch()
-    with pytest.raises(BadInput, match=line) as error:
+    with pytest.raises(InputError, match=line) as error:
         describe(f"folder:{tmp_path}")
     assert "\n" not in str(error.value)
 
@@ -210,14 +210,14 @@ def test_other_layouts_are_refused(tmp_path, files, line):
 def test_damaged_images_are_named(tmp_path):
     write(tmp_path, {"a": 2, "b": 2}, (3, 40, 40))
     truncate(tmp_path / "b" / "01.png")
-    with pytest.raises(BadInput, match=r"b/01.png \(OSError.*truncated"):
+    with pytest.raises(InputError, match=r"b/01.png \(OSError.*truncated"):
         load(f"folder:{tmp_path}")
     assert not (cache.user_cache() / "pixels").exists()
     (tmp_path / "a" / "00.png").write_text("no image")
-    with pytest.raises(BadInput, match=r"2 that .*a/00.png \(UnidentifiedImageError.*b/01.png \(OSError.*truncated"):
-        describe(f"folder:{tmp_path}", PictureForm())
-    with pytest.raises(BadInput, match=r"/a/00.png \(UnidentifiedImageError: cannot identify image file\);"):
-        describe(f"folder:{tmp_path}", PictureForm())
+    with pytest.raises(InputError, match=r"2 that .*a/00.png \(UnidentifiedImageError.*b/01.png \(OSError.*truncated"):
+        describe(f"folder:{tmp_path}", ImageFormat())
+    with pytest.raises(InputError, match=r"/a/00.png \(UnidentifiedImageError: cannot identify image file\);"):
+        describe(f"folder:{tmp_path}", ImageFormat())
 
 
 def test_clients_import_no_torchvision_for_it(tmp_path):

@@ -16,8 +16,8 @@ from flfw import data
 from flfw.data.files.population import COMMON, PERSONS, STRIDE
 from flfw.data.generated.images import SkewedImages
 from flfw.data.generated.logistic import LogisticClients, _client
-from flfw.data.splits.partition import IID, Drawn, Natural, split
-from flfw.errors import BadInput
+from flfw.data.splits.partition import IID, Natural, SampledOnDemand, split
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.resolve import without_auto
 from flfw.runs import run
@@ -146,24 +146,24 @@ def test_the_common_test_examples_are_nobodys() -> None:
     ],
 )
 def test_other_words_are_refused(name: str, reason: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         data.describe(name)
     assert reason in str(caught.value)
 
 
 def test_generated_data_are_cut_by_their_clients_alone() -> None:
     made = data.load("synthetic")
-    for scheme in (IID(), Drawn()):
-        with pytest.raises(BadInput, match="Expected split=natural for synthetic"):
+    for scheme in (IID(), SampledOnDemand()):
+        with pytest.raises(InputError, match="Expected split=natural for synthetic"):
             split(made, scheme, 3, seed=0)
-    with pytest.raises(BadInput, match="Expected another --split for digits"):
+    with pytest.raises(InputError, match="Expected another --split for digits"):
         split(data.load("digits"), Natural(), 3, seed=0)
-    with pytest.raises(BadInput, match=f"natural.train <= {STRIDE}"):
+    with pytest.raises(InputError, match=f"natural.train <= {STRIDE}"):
         split(made, Natural(train=STRIDE + 1), 3, seed=0)
     with pytest.raises(MemoryError):
         np.asarray(made.train_y)
     asked = without_auto(Experiment(method="fedavg", dataset="synthetic", canaries=2))
-    with pytest.raises(BadInput, match="Expected canaries=0 for synthetic"):
+    with pytest.raises(InputError, match="Expected canaries=0 for synthetic"):
         Task.load(asked, None)
     with pytest.raises(IndexError):
         _ = made.train_y[np.array([-1])]

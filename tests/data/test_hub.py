@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from flfw.data import describe, load
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -69,7 +69,7 @@ def test_words_are_no_labels(tmp_path: Path) -> None:
 
     columns = {"img": as_images(pictures(5, 4, 4, 3)), "name": list("abcde")}
     name = write(tmp_path / "words", "train", columns, {"img": Image(), "name": Value("string")})
-    with pytest.raises(BadInput, match=r"whole numbers as labels .* got name of type <U1"):
+    with pytest.raises(InputError, match=r"whole numbers as labels .* got name of type <U1"):
         load(f"{name}@name")
 
 
@@ -93,12 +93,12 @@ def test_grey_images_without_a_test_part_hold_out_every_fifth_row(tmp_path: Path
     name = write(
         tmp_path / "grey", "train", columns, {"image": Image(), "coarse": Value("int64"), "fine": Value("int64")}
     )
-    with pytest.raises(BadInput, match=r"one column of labels .* got coarse, fine; name one: hf:.*grey@COLUMN"):
+    with pytest.raises(InputError, match=r"one column of labels .* got coarse, fine; name one: hf:.*grey@COLUMN"):
         load(name)
     result = load(f"{name}@fine")
     assert result.train_y.tolist() == [0, 1, 2, 3, 5, 6, 7, 8] and result.test_y.tolist() == [4, 9]
     assert (result.test_x[:, 0] == x[[4, 9]]).all() and result.classes == 10 and describe(f"{name}@fine").net == "cnn1"
-    with pytest.raises(BadInput, match=r"a column among image, coarse, fine .* got hue"):
+    with pytest.raises(InputError, match=r"a column among image, coarse, fine .* got hue"):
         load(f"{name}@hue")
 
 
@@ -128,7 +128,7 @@ def test_a_folder_that_changed_is_read_anew(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused_with_its_row(tmp_path: Path, columns: dict[str, Any], line: str) -> None:
     write(tmp_path / "odd", "test", {"img": as_images(pictures(1, 4, 4, 3)), "label": [0]}, labelled(["a", "b"]))
     name = write(tmp_path / "odd", "train", columns, labelled(["a", "b"]))
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(InputError, match=line):
         load(name)
 
 
@@ -138,11 +138,11 @@ def test_what_is_no_data_set_of_images_is_refused(tmp_path: Path) -> None:
     name = write(
         tmp_path / "rows", "train", {"age": [1], "label": [0]}, {"age": Value("int64"), "label": Value("int64")}
     )
-    with pytest.raises(BadInput, match=r"one column of images .* got 0 among age, label"):
+    with pytest.raises(InputError, match=r"one column of images .* got 0 among age, label"):
         load(name)
-    with pytest.raises(BadInput, match=r"hf:nobody/nothing \(.*\); check its name, or the network"):
+    with pytest.raises(InputError, match=r"hf:nobody/nothing \(.*\); check its name, or the network"):
         load("hf:nobody/nothing")
-    with pytest.raises(BadInput, match="got no name; for example hf:"):
+    with pytest.raises(InputError, match="got no name; for example hf:"):
         load("hf:")
 
 

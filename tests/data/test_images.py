@@ -8,7 +8,7 @@ from PIL import Image
 
 from flfw.data import describe, load
 from flfw.data.pictures import images
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.support.pictures import noise, save, truncate
 
 CINIC_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
@@ -35,7 +35,7 @@ def test_jpeg_comes_back_nearly(tmp_path):
 def test_grey_becomes_colour_but_colour_never_grey(tmp_path):
     grey, colour = save(tmp_path / "g.png", noise(4, 4)), save(tmp_path / "c.png", noise(3, 4, 4))
     np.testing.assert_array_equal(images.decode([grey], side=None), [[noise(4, 4)] * 3])
-    with pytest.raises(BadInput, match=r"got \S+c.png .*it is in colour, and those before it are grey"):
+    with pytest.raises(InputError, match=r"got \S+c.png .*it is in colour, and those before it are grey"):
         images.decode([grey, colour], side=None, channels=1)
 
 
@@ -71,11 +71,11 @@ def test_the_crop_comes_before_the_resizing(tmp_path):
 
 def test_images_of_many_sizes_need_a_side(tmp_path):
     paths = [save(tmp_path / "a.png", noise(8, 8)), save(tmp_path / "b.png", noise(6, 9))]
-    with pytest.raises(BadInput, match=r"got \S+a.png of 8x8 and \S+b.png of 9x6 pixels; .*--side 64\.$"):
+    with pytest.raises(InputError, match=r"got \S+a.png of 8x8 and \S+b.png of 9x6 pixels; .*--side 64\.$"):
         images.decode(paths, side=None)
     assert images.decode(paths, side=4).shape == (2, 3, 4, 4)
     paths[0] = save(tmp_path / "c.png", noise(64, 64))
-    with pytest.raises(BadInput, match=r"--side 32\.$"):  # 64 is what it has
+    with pytest.raises(InputError, match=r"--side 32\.$"):  # 64 is what it has
         images.decode(paths, side=None)
 
 
@@ -99,7 +99,7 @@ def test_a_damaged_image_is_named_with_the_reason(tmp_path, name, damage, why):
     damage(paths[1])
     truncate(paths[2])
     for listed in (paths, paths[1:]):  # the first of two is named, wherever it is
-        with pytest.raises(BadInput, match=rf"readable image, got {re.escape(str(paths[1]))} \(.*{why}") as error:
+        with pytest.raises(InputError, match=rf"readable image, got {re.escape(str(paths[1]))} \(.*{why}") as error:
             images.decode(listed, side=None)
         assert "\n" not in str(error.value)
 
@@ -167,23 +167,23 @@ def test_a_cinic10_image_that_came_later_is_read(tmp_path):
 def test_damaged_cinic10(tmp_path):
     write_cinic(tmp_path)
     extra = save(tmp_path / "CINIC-10" / "train" / "zebra" / "a.png", noise(3, 32, 32))
-    with pytest.raises(BadInput, match=r"with labels 0-9, got .* labels, among them 10;"):
+    with pytest.raises(InputError, match=r"with labels 0-9, got .* labels, among them 10;"):
         load("cinic10", tmp_path)
     extra.unlink()
     extra.parent.rmdir()
     broken = truncate(tmp_path / "CINIC-10" / "test" / "dog" / "cifar10-test-1.png")
-    with pytest.raises(BadInput, match=re.escape(str(broken))):
+    with pytest.raises(InputError, match=re.escape(str(broken))):
         load("cinic10", tmp_path)
     save(broken, noise(3, 32, 31))
-    with pytest.raises(BadInput, match=r"of 32x32 and \S+dog/cifar10-test-1.png of 31x32"):
+    with pytest.raises(InputError, match=r"of 32x32 and \S+dog/cifar10-test-1.png of 31x32"):
         load("cinic10", tmp_path)
     for file in (tmp_path / "CINIC-10" / "test" / "dog").iterdir():
         file.unlink()
-    with pytest.raises(BadInput, match="no valid file for the classes dog"):
+    with pytest.raises(InputError, match="no valid file for the classes dog"):
         load("cinic10", tmp_path)
     broken.parent.rmdir()
     with pytest.raises(
-        BadInput, match=r"a data root with CINIC-10/test/dog, got .*python -m flfw.data.download cinic10"
+        InputError, match=r"a data root with CINIC-10/test/dog, got .*python -m flfw.data.download cinic10"
     ):
         load("cinic10", tmp_path)
 
@@ -225,14 +225,14 @@ def test_damaged_tiny_imagenet(tmp_path):
     annotations = folder / "val" / "val_annotations.txt"
     whole = annotations.read_text()
     annotations.write_text(whole.replace("n20", "n99"))
-    with pytest.raises(BadInput, match=r"wnids.txt in val_annotations.txt, got n99 for val_2.JPEG"):
+    with pytest.raises(InputError, match=r"wnids.txt in val_annotations.txt, got n99 for val_2.JPEG"):
         load("tiny_imagenet", tmp_path)
     annotations.write_text(whole + "val_9.JPEG\tn10\t0\t0\t63\t63\n")
-    with pytest.raises(BadInput, match=r"got \S+/val/images/val_9.JPEG \(FileNotFoundError"):
+    with pytest.raises(InputError, match=r"got \S+/val/images/val_9.JPEG \(FileNotFoundError"):
         load("tiny_imagenet", tmp_path)
     annotations.write_text(whole)
     (folder / "wnids.txt").write_text("n10\nn20\nn30\nn40\n")
-    with pytest.raises(BadInput, match="no valid file for the classes n40"):
+    with pytest.raises(InputError, match="no valid file for the classes n40"):
         load("tiny_imagenet", tmp_path)
 
 
@@ -248,7 +248,7 @@ def test_both_sets_come_from_their_publishers(tmp_path, monkeypatch):
     monkeypatch.setattr(remote, "_transfer", refuse)
     for name in ("cinic10", "tiny_imagenet"):
         card = describe(name)
-        with pytest.raises(BadInput, match="no network"):
+        with pytest.raises(InputError, match="no network"):
             card.fetch(tmp_path)
     assert asked == [
         ("https://datashare.ed.ac.uk/bitstream/handle/10283/3192/CINIC-10.tar.gz", "CINIC-10.tar.gz.part"),

@@ -16,7 +16,7 @@ from flfw.data.splits.partition import (
     Dirichlet,
     Domains,
     Dominant,
-    Everything,
+    FullCopy,
     Pathological,
     Pools,
     Sampled,
@@ -25,8 +25,8 @@ from flfw.data.splits.partition import (
     schemes,
     split,
 )
-from flfw.errors import BadInput
-from flfw.plugins import settings
+from flfw.errors import InputError
+from flfw.plugins import build_settings
 from tests.support.toys import toy
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
@@ -65,7 +65,7 @@ ALL = (
     Dominant(10, 5),
     Sampled(20, 30),
     Shards(30),
-    Everything(),
+    FullCopy(),
     Pools(20, share=0.6),
     Pools(12, share=0.6, classes=3),
 )
@@ -181,16 +181,16 @@ def test_papers_splits_of_the_real_sets(name, clients):
 
 
 def test_dominant_refusals():
-    with pytest.raises(BadInput, match=r"10 or 62 classes .* classes=7; take --split iid or dirichlet"):
+    with pytest.raises(InputError, match=r"10 or 62 classes .* classes=7; take --split iid or dirichlet"):
         split(toy(classes=7), Dominant(10, 5), clients=2, seed=0)
     # 16 // 10 + 6 and 64 // 3 + 1: 28 of a group's last class.
-    with pytest.raises(BadInput, match=r"at most 20 examples of class \d .* train part of toy .* from train=80"):
+    with pytest.raises(InputError, match=r"at most 20 examples of class \d .* train part of toy .* from train=80"):
         split(toy(), Dominant(80, 5), clients=2, seed=0)
-    with pytest.raises(BadInput, match="test part of toy"):
+    with pytest.raises(InputError, match="test part of toy"):
         split(toy(), Dominant(10, 80), clients=2, seed=0)
-    with pytest.raises(BadInput, match="train=-1"):
+    with pytest.raises(InputError, match="train=-1"):
         Dominant(train=-1)
-    with pytest.raises(BadInput, match=r"toy has none of its own, got Dominant\(train=0.*dominant.train=600"):
+    with pytest.raises(InputError, match=r"toy has none of its own, got Dominant\(train=0.*dominant.train=600"):
         split(toy(), Dominant(), clients=2, seed=0)
 
 
@@ -275,13 +275,13 @@ def test_what_is_kept_depends_on_everything_it_should():
 
 
 def test_empty_clients_are_named():
-    with pytest.raises(BadInput, match=r"training data .* client 1 and \d+ more .*Dirichlet\(alpha=0.01\), seed=0"):
+    with pytest.raises(InputError, match=r"training data .* client 1 and \d+ more .*Dirichlet\(alpha=0.01\), seed=0"):
         split(toy(), Dirichlet(0.01), clients=30, seed=0)
-    with pytest.raises(BadInput, match="at most 100 clients"):
+    with pytest.raises(InputError, match="at most 100 clients"):
         split(toy(), IID(), clients=101, seed=0)
-    with pytest.raises(BadInput, match=r"at most 0 clients, as toy has 0 training examples that are no victims"):
+    with pytest.raises(InputError, match=r"at most 0 clients, as toy has 0 training examples that are no victims"):
         split(toy(victims=200), Dirichlet(1.0), clients=2, seed=0)
-    with pytest.raises(BadInput, match="clients=0"):
+    with pytest.raises(InputError, match="clients=0"):
         split(toy(), IID(), clients=0, seed=0)
     assert not (cache.user_cache() / "splits").exists()
 
@@ -289,7 +289,7 @@ def test_empty_clients_are_named():
 def test_a_client_without_test_data_is_named():
     data = toy(classes=2, train=4, test=2)
     data = replace(data, test_y=np.zeros(4, np.int64))  # nobody can test on class 1
-    with pytest.raises(BadInput, match=r"test data for each of 2 clients, got none for client \d"):
+    with pytest.raises(InputError, match=r"test data for each of 2 clients, got none for client \d"):
         split(data, Dirichlet(0.02), clients=2, seed=seed_that_separates(data))
 
 
@@ -347,16 +347,16 @@ def test_schemes_by_name():
         *("pools", "drawn", "natural", "whole"),
     )
     assert scheme("dirichlet")() == Dirichlet(alpha=0.5)
-    with pytest.raises(BadInput, match=r"among iid, dirichlet, .*, whole, or package.module:Class; got split=shard"):
+    with pytest.raises(InputError, match=r"among iid, dirichlet, .*, whole, or package.module:Class; got split=shard"):
         scheme("shard")
     for alpha in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(BadInput, match=f"alpha={alpha}"):
+        with pytest.raises(InputError, match=f"alpha={alpha}"):
             Dirichlet(alpha)
     asked = ["shards.pool=50", "dominant.disjoint=true", "pools.share=0.5", "domains.held_out=ink"]
-    assert settings(Shards, "shards", asked) == Shards(train=0, shards=2, pool=50)
-    assert settings(Dominant, "dominant", asked) == Dominant(disjoint=True)
-    assert settings(Pools, "pools", asked) == Pools(share=0.5)
-    assert settings(Domains, "domains", asked) == Domains(held_out="ink")
+    assert build_settings(Shards, "shards", asked) == Shards(train=0, shards=2, pool=50)
+    assert build_settings(Dominant, "dominant", asked) == Dominant(disjoint=True)
+    assert build_settings(Pools, "pools", asked) == Pools(share=0.5)
+    assert build_settings(Domains, "domains", asked) == Domains(held_out="ink")
     assert describe("cancer").split in schemes()
 
 
@@ -387,7 +387,7 @@ def test_disjoint_dominant_clients_until_a_class_is_used_up():
     shared = split(toy(), Dominant(10, 5), clients=9, seed=0)
     assert [chosen.tolist() for chosen in fits.train] == [chosen.tolist() for chosen in shared.train[:8]]
     assert not none_twice(*shared.train)
-    with pytest.raises(BadInput, match=r"at most 8 clients, as with dominant.disjoint=true and 10 .* got clients=9"):
+    with pytest.raises(InputError, match=r"at most 8 clients, as with dominant.disjoint=true and 10 .* got clients=9"):
         split(toy(), Dominant(10, 5, disjoint=True), clients=9, seed=0)
     assert not none_twice(*split(toy(test=6), Dominant(10, 5, disjoint=True), clients=8, seed=0).test)
 
@@ -416,7 +416,7 @@ def test_sampled_clients_and_what_is_left_for_the_server():
     assert sorted(np.concatenate(made.validation + made.test).tolist()) == list(range(100))
     assert made.train[0].tolist() != sorted(made.train[0].tolist())
     assert len(split(toy(victims=20), Sampled(50), clients=3, seed=0).distillation) == 30  # all that is left
-    with pytest.raises(BadInput, match=r"at most 3 clients, as each takes 50 of 180 .* got clients=4"):
+    with pytest.raises(InputError, match=r"at most 3 clients, as each takes 50 of 180 .* got clients=4"):
         split(toy(victims=20), Sampled(50), clients=4, seed=0)
 
 
@@ -430,7 +430,7 @@ def test_alternate_halves_are_the_same_at_every_seed_and_dealt_anew():
     assert one.train[0].tolist() != two.train[0].tolist()
     drawn = split(toy(victims=20), Sampled(50), clients=3, seed=0)
     assert sorted(np.concatenate(drawn.test).tolist()) != list(range(1, 100, 2))
-    with pytest.raises(BadInput, match=r"sampled\.halves=drawn or alternate, got halves=odd"):
+    with pytest.raises(InputError, match=r"sampled\.halves=drawn or alternate, got halves=odd"):
         Sampled(halves="odd")
 
 
@@ -472,19 +472,21 @@ def test_clients_of_one_domain_share_it_in_pieces():
     chosen = replace(data, per_client={"domains": (25, 0)})  # at most what a client's piece has
     assert [len(indices) for indices in split(chosen, Domains(), clients=3, seed=0).train] == [25, 20, 25]
     assert [len(indices) for indices in split(chosen, Domains(train=10), clients=3, seed=0).train] == [10] * 3
-    with pytest.raises(BadInput, match=r"at most 30 .* as 60 of domain paint are for 2 clients, got domains.train=31"):
+    with pytest.raises(
+        InputError, match=r"at most 30 .* as 60 of domain paint are for 2 clients, got domains.train=31"
+    ):
         split(data, Domains(train=31), clients=3, seed=0)
-    with pytest.raises(BadInput, match=r"validation data for each of 9 clients, got none for client 1 and 7 more"):
+    with pytest.raises(InputError, match=r"validation data for each of 9 clients, got none for client 1 and 7 more"):
         split(data, Domains(), clients=9, seed=0)  # 6 of paint in 2, 1, 1, 1, 1 and 4 of chalk in 1, 1, 1, 1
 
 
 def test_domains_that_are_not_there():
-    with pytest.raises(BadInput, match=r"data set of several domains, got dataset=toy"):
+    with pytest.raises(InputError, match=r"data set of several domains, got dataset=toy"):
         split(toy(), Domains(), clients=2, seed=0)
-    with pytest.raises(BadInput, match=r"among ink, paint, chalk, or none; got domains.held_out=oil"):
+    with pytest.raises(InputError, match=r"among ink, paint, chalk, or none; got domains.held_out=oil"):
         split(of_domains(), Domains(held_out="oil"), clients=2, seed=0)
     alone = replace(of_domains(), domains=("ink",), train_domain=np.zeros(120, int), test_domain=np.zeros(18, int))
-    with pytest.raises(BadInput, match=r"a domain of toy for the clients, got held_out=ink"):
+    with pytest.raises(InputError, match=r"a domain of toy for the clients, got held_out=ink"):
         split(alone, Domains(held_out="ink"), clients=2, seed=0)
 
 
@@ -535,11 +537,11 @@ def test_shards_of_mnist_as_in_the_paper(clients, times, tests):
 
 def test_everybody_holds_everything():
     cancer = load("cancer")
-    made = split(cancer, Everything(), clients=5, seed=0)
+    made = split(cancer, FullCopy(), clients=5, seed=0)
     assert [chosen.tolist() for chosen in made.train] == [list(range(426))] * 5
     assert [len(chosen) for chosen in made.test] == [29, 29, 29, 28, 28]
     assert none_twice(*made.test)
-    many = split(toy(test=1), Everything(), clients=12, seed=0).test  # ten test examples
+    many = split(toy(test=1), FullCopy(), clients=12, seed=0).test  # ten test examples
     assert [chosen.tolist() for chosen in many[10:]] == [chosen.tolist() for chosen in many[:2]]
 
 
@@ -553,9 +555,9 @@ def test_clients_draw_from_the_sensitive_pool_and_the_rest_is_public():
     assert [chosen.tolist() for chosen in seven.train[:6]] == [chosen.tolist() for chosen in made.train]
     assert [seven.train[6][place] in made.train[0] for place in range(6)] == [False] * 4 + [True] * 2  # begun again
     assert all(len(np.unique(chosen)) == 6 for chosen in seven.train) and len(seven.proxy) == 120
-    with pytest.raises(BadInput, match=r"pools.train <= 40, the sensitive pool, got train=41"):
+    with pytest.raises(InputError, match=r"pools.train <= 40, the sensitive pool, got train=41"):
         split(toy(victims=40), Pools(train=41, share=0.25), clients=1, seed=0)
-    with pytest.raises(BadInput, match=r"at most 100 clients, as toy has 100 test examples, got clients=101"):
+    with pytest.raises(InputError, match=r"at most 100 clients, as toy has 100 test examples, got clients=101"):
         split(toy(), Pools(train=1), clients=101, seed=0)
 
 
@@ -570,7 +572,7 @@ def test_pools_by_classes_give_each_client_its_own_few():
     # Ten examples of each of two classes serve two clients of 5 + 5, and a third one shares with them.
     three = split(toy(classes=2, train=10), Pools(10, share=1.0, classes=2), clients=3, seed=0).train
     assert none_twice(*three[:2]) and sorted(three[2].tolist()) == sorted(three[0].tolist())
-    with pytest.raises(BadInput, match=r"pools.classes <= 0, as 0 classes .* got classes=11; 0 draws"):
+    with pytest.raises(InputError, match=r"pools.classes <= 0, as 0 classes .* got classes=11; 0 draws"):
         split(toy(train=2), Pools(200, classes=11), clients=2, seed=0)
 
 
@@ -633,5 +635,5 @@ def scheme_name(chosen):
     ],
 )
 def test_what_a_scheme_refuses(make, message):
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(InputError, match=message):
         make()

@@ -10,20 +10,20 @@ import pytest
 
 from flfw.data import Dataset, absolute, describe, load
 from flfw.data.files import patients
-from flfw.data.splits.cut import Cut
+from flfw.data.splits.cut import SplitIndices
 from flfw.data.splits.partition import (
     IID,
+    DatasetPerClient,
     Dirichlet,
-    Everything,
+    FullCopy,
     Pathological,
     Sampled,
     Shards,
     SplitScheme,
-    Whole,
     split,
 )
 from flfw.data.splits.patients import most_at_a_client, most_clients
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.support.pictures import noise, save
 from tests.support.toys import toy
 
@@ -64,7 +64,7 @@ def test_parts_of_their_own_are_kept_and_share_no_patient(tmp_path: Path) -> Non
     data = load(f"folder:{tmp_path}@patient")
     assert (np.asarray(data.train_group).tolist(), np.asarray(data.test_group).tolist()) == ([0, 1], [2, 2])
     write(tmp_path, "test/b/p/0")
-    with pytest.raises(BadInput, match="each patient in one part, got p in"):
+    with pytest.raises(InputError, match="each patient in one part, got p in"):
         describe(f"folder:{tmp_path}@patient")
 
 
@@ -77,7 +77,7 @@ def test_parts_of_their_own_are_kept_and_share_no_patient(tmp_path: Path) -> Non
 )
 def test_other_layouts_are_refused_in_one_line(tmp_path: Path, files: str, words: str) -> None:
     write(tmp_path, files)
-    with pytest.raises(BadInput, match=words) as refused:
+    with pytest.raises(InputError, match=words) as refused:
         describe(f"folder:{tmp_path}@patient")
     assert "\n" not in str(refused.value)
 
@@ -97,10 +97,10 @@ def test_rows_of_a_site_have_their_patient_after_the_class(tmp_path: Path) -> No
     assert (np.asarray(data.train_group).tolist(), np.asarray(data.test_group).tolist()) == ([7, 7, 2], [9, 8, 8])
     assert data.train_y.tolist() == [0, 0, 1]
     (tmp_path / "rows.csv").write_text("\n".join(rows).replace(",9", ",0.5"))
-    with pytest.raises(BadInput, match="a whole number >= 0 of a patient"):
+    with pytest.raises(InputError, match="a whole number >= 0 of a patient"):
         load("site:1:2@patient", tmp_path)
     (tmp_path / "rows.csv").write_text("0.1,0\n")
-    with pytest.raises(BadInput, match="1 numbers and a class and a patient"):
+    with pytest.raises(InputError, match="1 numbers and a class and a patient"):
         load("site:1:2@patient", tmp_path)
 
 
@@ -120,7 +120,7 @@ def test_over_many_seeds_no_patient_is_separated(scheme: object, test: str) -> N
         assert data.train_group is not None and data.test_group is not None
         try:
             one = split(data, scheme, 3, seed, test)  # type: ignore[arg-type]
-        except BadInput as error:
+        except InputError as error:
             assert "data for each of 3 clients" in str(error)
             continue
         cut += 1
@@ -141,9 +141,9 @@ def test_clients_hold_nearly_equal_numbers_of_patients_and_all_or_one_where_aske
     one = split(data, IID(), 4, 0)
     assert sorted(len(np.unique(data.train_group[mine])) for mine in one.train) == [7, 7, 8, 8]
     assert sum(map(len, one.train)) == 75
-    all_ = split(data, Everything(), 4, 0)
+    all_ = split(data, FullCopy(), 4, 0)
     assert [len(mine) for mine in all_.train] == [75] * 4
-    alone = split(data, Whole(), 1, 0)
+    alone = split(data, DatasetPerClient(), 1, 0)
     both = np.intersect1d(data.test_group[alone.test[0]], data.test_group[alone.validation[0]])
     assert (len(alone.train[0]), len(both)) == (75, 0)
     assert most_at_a_client(data.train_group, one.train) == np.bincount(data.train_group).max()
@@ -153,7 +153,7 @@ def test_clients_hold_nearly_equal_numbers_of_patients_and_all_or_one_where_aske
 def test_too_few_patients_are_counted_in_plain_words(scheme: object) -> None:
     """Of its 31 patients one is for testing."""
     few = replace(of_patients(), name="csv:t.csv@y?patient=ward", test_group=np.full(45, 30))
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(InputError) as refused:
         split(few, scheme, 3, 0)  # type: ignore[arg-type]
     assert str(refused.value) == (
         "Expected at most 1 client, as each needs a patient to train on and another to be tested with, and "
@@ -164,7 +164,7 @@ def test_too_few_patients_are_counted_in_plain_words(scheme: object) -> None:
 
 @pytest.mark.parametrize("scheme", [Sampled(train=5), Shards(train=6)])
 def test_schemes_for_numbers_of_examples_are_refused(scheme: object) -> None:
-    with pytest.raises(BadInput, match="split among iid, dirichlet, pathological, everything, whole for toy"):
+    with pytest.raises(InputError, match="split among iid, dirichlet, pathological, everything, whole for toy"):
         split(of_patients(), scheme, 2, 0)  # type: ignore[arg-type]
 
 
@@ -172,13 +172,13 @@ def test_schemes_for_numbers_of_examples_are_refused(scheme: object) -> None:
 class Careless(SplitScheme):
     """Every second example to each of two clients."""
 
-    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> Cut:
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
         """Divide by the places of examples."""
         train, test = np.arange(len(dataset.train_y)), np.arange(len(dataset.test_y))
-        return Cut([train[::2], train[1::2]], [test[::2], test[1::2]])
+        return SplitIndices([train[::2], train[1::2]], [test[::2], test[1::2]])
 
 
 def test_a_scheme_of_a_user_is_checked_after_its_cut() -> None:
-    with pytest.raises(BadInput, match="Expected every patient's training examples at one client, got"):
+    with pytest.raises(InputError, match="Expected every patient's training examples at one client, got"):
         split(of_patients(), Careless(), 2, 0)
     assert split(replace(of_patients(), train_group=None, test_group=None), Careless(), 2, 0).patients is None

@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 import sim
-from flfw.data import PictureForm, describe, load
+from flfw.data import ImageFormat, describe, load
 from flfw.data.files import cache
 from flfw.data.pictures import survey as surveys
 from flfw.data.pictures.decoder import look, pixels
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from tests.support.pictures import noise, save, truncate
 
@@ -49,7 +49,7 @@ def halves(height: int, width: int, mode: str = "L") -> Image.Image:
 )
 def test_an_image_of_another_shape_gets_the_size(tmp_path, fit, row):
     path = saved(tmp_path / "wide.png", halves(8, 16))
-    levels = pixels(path, PictureForm(size=(4, 4), fit=fit), 1)
+    levels = pixels(path, ImageFormat(size=(4, 4), fit=fit), 1)
     assert levels.shape == (1, 4, 4)
     lines = levels[0].tolist()
     if fit == "letterbox":  # scaled to 2 x 4, with black above and below
@@ -60,15 +60,15 @@ def test_an_image_of_another_shape_gets_the_size(tmp_path, fit, row):
 def test_cropping_takes_the_middle_and_stretching_all(tmp_path):
     levels = np.repeat(np.arange(12, dtype=np.uint8)[None] * 20, 4, 0)
     path = save(tmp_path / "a.png", levels)
-    assert pixels(path, PictureForm(size=(4, 4), fit="crop"), 1)[0, 0].tolist() == [80, 100, 120, 140]
-    assert pixels(path, PictureForm(size=(4, 12)), 1)[0].tolist() == levels.tolist()
-    assert pixels(path, PictureForm(size=(2, 6), fit="stretch"), 1)[0, 0, [0, -1]].tolist() == [14, 206]
+    assert pixels(path, ImageFormat(size=(4, 4), fit="crop"), 1)[0, 0].tolist() == [80, 100, 120, 140]
+    assert pixels(path, ImageFormat(size=(4, 12)), 1)[0].tolist() == levels.tolist()
+    assert pixels(path, ImageFormat(size=(2, 6), fit="stretch"), 1)[0, 0, [0, -1]].tolist() == [14, 206]
 
 
 def test_a_side_follows_the_size(tmp_path):
     path = save(tmp_path / "a.png", noise(3, 20, 30))
-    first = pixels(path, PictureForm(size=(10, 10)), 3)
-    both = pixels(path, PictureForm(side=5, size=(10, 10)), 3)
+    first = pixels(path, ImageFormat(size=(10, 10)), 3)
+    both = pixels(path, ImageFormat(side=5, size=(10, 10)), 3)
     expected = Image.fromarray(first.transpose(1, 2, 0)).resize((5, 5), Image.Resampling.BILINEAR)
     np.testing.assert_array_equal(both.transpose(1, 2, 0), np.asarray(expected))
 
@@ -88,29 +88,29 @@ def test_photos_are_decoded_at_a_fraction_that_is_twice_the_size_or_more(tmp_pat
 
     monkeypatch.setattr(JpegImageFile, "draft", counted)
     assert draft is not counted
-    assert pixels(path, PictureForm(size=(32, 32)), 3).shape == (3, 32, 32)
-    assert pixels(path, PictureForm(), 3).shape == (3, 600, 800)
+    assert pixels(path, ImageFormat(size=(32, 32)), 3).shape == (3, 32, 32)
+    assert pixels(path, ImageFormat(), 3).shape == (3, 600, 800)
     assert drafts == [(100, 75), (800, 600)]  # an eighth, of which the shorter side is more than 2 x 32
 
 
 def test_folders_of_mixed_sizes_become_one(tmp_path):
     for number, size in enumerate([(3, 8, 9), (3, 20, 10), (12, 12), (3, 9, 9)]):
         save(tmp_path / "ab"[number // 2] / f"{number}.png", noise(*size))
-    form = PictureForm(size=(6, 5))
+    form = ImageFormat(size=(6, 5))
     chosen, card = load(f"folder:{tmp_path}", form=form), describe(f"folder:{tmp_path}", form)
     assert chosen.shape == card.shape == (3, 6, 5) and card.net == "lenet"
     assert chosen.notes == (
         "Images of 8x9 to 20x10 pixels were brought to 6x5 (scaled and cut in the middle); these are what the network "
         "sees, and what the audit calls originals.",
     )
-    grey = load(f"folder:{tmp_path}", form=PictureForm(size=(28, 28), fit="letterbox", colour="grey"))
+    grey = load(f"folder:{tmp_path}", form=ImageFormat(size=(28, 28), fit="letterbox", colour="grey"))
     assert grey.shape == (1, 28, 28) and "with black bars" in grey.notes[0]
-    assert describe(f"folder:{tmp_path}", PictureForm(size=(28, 28), colour="grey")).net == "cnn1"
+    assert describe(f"folder:{tmp_path}", ImageFormat(size=(28, 28), colour="grey")).net == "cnn1"
 
 
 @pytest.mark.parametrize("word", ["0", "5000", "3x", "x3", "3x4x5", "-3", "²", "3X4", "3 x 4"])
 def test_other_sizes_are_refused(word):
-    with pytest.raises(BadInput, match="Expected resize=N or HxW, each from 1 to 4096, got resize="):
+    with pytest.raises(InputError, match="Expected resize=N or HxW, each from 1 to 4096, got resize="):
         Experiment(resize=word)
 
 
@@ -143,7 +143,7 @@ def test_files_of_every_kind_are_what_a_person_sees(tmp_path):
     for name, (image, is_grey, colour) in kinds.items():
         path = saved(tmp_path / name, image)
         assert look(path).grey is is_grey, name
-        levels = pixels(path, PictureForm(), len(colour))
+        levels = pixels(path, ImageFormat(), len(colour))
         assert np.abs(levels[:, 2, 2].astype(int) - colour).max() <= 2, name  # JPEG is not exact
 
 
@@ -155,7 +155,7 @@ def test_the_orientation_of_a_photo_is_followed(tmp_path, suffix, orientation):
     path = saved(tmp_path / f"photo.{suffix}", halves(80, 160), exif=exif)
     turned = orientation in (6, 8)
     assert look(path)[1:3] == ((160, 80) if turned else (80, 160))
-    for form in (PictureForm(), PictureForm(size=(16, 8) if turned else (8, 16))):
+    for form in (ImageFormat(), ImageFormat(size=(16, 8) if turned else (8, 16))):
         (shown,) = pixels(path, form, 1)
         first, last = (shown[0], shown[-1]) if turned else (shown[:, 0], shown[:, -1])
         assert bool(first.mean() > 200) is (orientation in (3, 8))
@@ -168,12 +168,12 @@ def test_grey_and_colour_may_be_mixed(tmp_path):
     save(tmp_path / "b" / "0.png", noise(5, 5))
     save(tmp_path / "b" / "1.png", noise(5, 5))
     assert load(f"folder:{tmp_path}").shape == (1, 5, 5)
-    assert load(f"folder:{tmp_path}", form=PictureForm(colour="rgb")).shape == (3, 5, 5)
+    assert load(f"folder:{tmp_path}", form=ImageFormat(colour="rgb")).shape == (3, 5, 5)
     save(tmp_path / "b" / "1.png", noise(3, 5, 5))
     mixed = load(f"folder:{tmp_path}")
     assert mixed.shape == (3, 5, 5)
     np.testing.assert_array_equal(mixed.train_x[0], np.stack([noise(5, 5)] * 3))
-    assert load(f"folder:{tmp_path}", form=PictureForm(colour="grey")).shape == (1, 5, 5)
+    assert load(f"folder:{tmp_path}", form=ImageFormat(colour="grey")).shape == (1, 5, 5)
 
 
 # --- what is no picture, and what is damaged ----------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_hidden_folders_and_files_are_neither_classes_nor_images(tmp_path):
     card = describe(f"folder:{tmp_path}")
     assert card.classes == 2 and sorted(card.files) == ["a/0.png", "a/1.png", "b/0.png", "b/1.png"]
     (tmp_path / "c").mkdir()
-    with pytest.raises(BadInput, match=r"got 0 in \S+/c; add some or remove the folder"):
+    with pytest.raises(InputError, match=r"got 0 in \S+/c; add some or remove the folder"):
         describe(f"folder:{tmp_path}")
 
 
@@ -212,7 +212,7 @@ def damaged_folder(root: Path) -> Path:
 
 def test_all_damaged_files_are_named_at_once(tmp_path):
     damaged_folder(tmp_path)
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         load(f"folder:{tmp_path}")
     line = str(error.value)
     assert line.startswith(f"Expected readable images in {tmp_path}, got 12 that cannot be read: ")
@@ -221,7 +221,7 @@ def test_all_damaged_files_are_named_at_once(tmp_path):
 
 
 def test_damaged_files_are_left_out_where_that_is_asked_for(tmp_path):
-    name, form = f"folder:{damaged_folder(tmp_path)}", PictureForm(skip_damaged=True)
+    name, form = f"folder:{damaged_folder(tmp_path)}", ImageFormat(skip_damaged=True)
     load(name, form=form)
     for chosen in (load(name, form=form), load(name, form=form)):  # from the cache
         assert (len(chosen.train_y), len(chosen.test_y)) == (5 + 10, 1 + 2)
@@ -233,8 +233,8 @@ def test_a_class_without_a_readable_image_is_refused(tmp_path):
     damaged_folder(tmp_path)
     for path in (tmp_path / "b").iterdir():
         truncate(path)
-    with pytest.raises(BadInput, match=r"Expected a readable training image of each class in .*, got none of b"):
-        load(f"folder:{tmp_path}", form=PictureForm(skip_damaged=True))
+    with pytest.raises(InputError, match=r"Expected a readable training image of each class in .*, got none of b"):
+        load(f"folder:{tmp_path}", form=ImageFormat(skip_damaged=True))
 
 
 @pytest.mark.parametrize("name", ["a.tif", "a.webp", "a.png"])
@@ -242,7 +242,7 @@ def test_images_of_several_frames_are_refused_in_words(tmp_path, name):
     frames = [Image.fromarray(noise(8, 8 + number)[:, :8]) for number in range(3)]
     path = saved(tmp_path / name, frames[0], save_all=True, append_images=frames[1:])
     with pytest.raises(ValueError, match="it has 3 frames: save each as a file of its own"):
-        pixels(path, PictureForm(), 1)
+        pixels(path, ImageFormat(), 1)
 
 
 def test_headers_are_read_once_for_each_state_of_a_folder(tmp_path, monkeypatch):

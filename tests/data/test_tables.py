@@ -10,11 +10,11 @@ import pytest
 
 import sim
 from flfw import data
-from flfw.data.files.columns import Column, Columns
+from flfw.data.files.columns import Column, TableSchema
 from flfw.data.readers import table as reader
 from flfw.data.tables import listing, plan_file
 from flfw.data.tables.names import TableName
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 ROWS = """\
 name,age,ward,smoker,seen,died
@@ -41,7 +41,7 @@ def load(file: Path, target: str, *assignments: str, prefix: str = "csv") -> dat
 
 
 def refusal(file: Path, target: str, *assignments: str) -> str:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         load(file, target, *assignments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -197,7 +197,7 @@ def test_another_encoding_is_named_and_can_be_read(tmp_path: Path) -> None:
     held = load(tmp_path / "t.csv", "y", "csv.encoding=latin-1")
     assert held.columns is not None and held.columns.columns[0].categories == ("Bonn", "Köln")
     (tmp_path / "p.parquet").write_bytes(b"no parquet at all")
-    with pytest.raises(BadInput, match="readable Parquet file"):
+    with pytest.raises(InputError, match="readable Parquet file"):
         load(tmp_path / "p.parquet", "y", prefix="parquet")
 
 
@@ -277,15 +277,15 @@ def test_names_survive_their_own_text() -> None:
     parsed = TableName.parse(name)
     assert (parsed.file, parsed.target) == ("/x/a@b.csv", "survived?")
     assert parsed.settings.categorical == "a,b=c" and str(parsed) == name
-    with pytest.raises(BadInput, match="FILE@TARGET"):
+    with pytest.raises(InputError, match="FILE@TARGET"):
         TableName.parse("csv:file.csv")
 
 
 def test_columns_refuse_what_no_table_has() -> None:
-    with pytest.raises(BadInput, match="low < high"):
+    with pytest.raises(InputError, match="low < high"):
         Column("a", "numeric", 2, 1)
-    with pytest.raises(BadInput, match="each column once"):
-        Columns((Column("a", "numeric"), Column("a", "numeric")), "y", "classification", ("0", "1"))
+    with pytest.raises(InputError, match="each column once"):
+        TableSchema((Column("a", "numeric"), Column("a", "numeric")), "y", "classification", ("0", "1"))
 
 
 def test_a_table_that_is_read_in_another_way_than_before_is_read_anew(

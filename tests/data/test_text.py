@@ -5,7 +5,7 @@ import pytest
 
 import sim
 from flfw.data import absolute, describe, has_public_constants, is_here, load, title
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_files_that_are_no_such_text_are_refused_in_one_line(tmp_path, content, 
     file = tmp_path / "file.txt"
     if content is not None:
         file.write_bytes(content)
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         load(f"text:{file}{word}")
     assert str(error.value) == line.format(file=file)
 

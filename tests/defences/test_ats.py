@@ -25,8 +25,8 @@ from flfw.data.transformations import (
     transformed,
     undone,
 )
-from flfw.dp.ledger import Ledger
-from flfw.errors import BadInput
+from flfw.dp.ledger import RunAccountant
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.resolve import resolve, without_auto
 from flfw.rng import torch_generator
@@ -188,7 +188,7 @@ def asked(**changes: object) -> Experiment:
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_run(changes: dict[str, object], line: str) -> None:
-    with pytest.raises(BadInput, match=line.replace("+", "[+]")):
+    with pytest.raises(InputError, match=line.replace("+", "[+]")):
         check(resolve(asked(**changes)))
 
 
@@ -212,5 +212,5 @@ def test_a_client_computes_the_gradient_of_the_transformed_images(tmp_path: Path
 
 def test_no_epsilon_is_claimed_beside_it() -> None:
     given = asked(method="fed_cdp")
-    claims = Ledger(resolve(given), Task.load(given, None).split).claims()
+    claims = RunAccountant(resolve(given), Task.load(given, None).split).claims()
     assert claims and all(claim.epsilon is None or claim.epsilon == float("inf") for claim in claims)

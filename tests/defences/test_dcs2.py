@@ -18,13 +18,13 @@ from flfw import nets
 from flfw.clients.defences.dcs2 import DCS2, DCS2Settings, Search, projected
 from flfw.data.sensitive import SensitiveSamples
 from flfw.defence import DefendedData, LocalStep
-from flfw.errors import BadInput
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError
+from flfw.nets.inputs import InputSpec
 from flfw.pipeline import DefenceStage, Pipeline, PipelineSettings
 from flfw.rng import initialising, torch_generator
 from tests.support import rounds
 
-INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
+INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))
 FEW: dict[str, Any] = {"steps": 8}
 
 
@@ -197,7 +197,7 @@ def test_with_no_mixture_the_divisor_is_two() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(given: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(InputError, match=line):
         DCS2Settings(**given)
 
 
@@ -215,12 +215,12 @@ def test_sensitive_samples_by_class_by_place_in_the_batch_and_by_list(rule: str,
 
 @pytest.mark.parametrize("rule", ["", "some", "last:0", "last:1,2", "last:", "at:", "at:x", "of:3", "3,-1", "1:at:2"])
 def test_other_rules_are_refused(rule: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(f"got sensitive={rule}.")):
+    with pytest.raises(InputError, match=re.escape(f"got sensitive={rule}.")):
         SensitiveSamples.parse(rule)
 
 
 def test_a_batch_without_positions_is_refused_where_they_are_asked_for() -> None:
-    with pytest.raises(BadInput, match="a batch without positions"):
+    with pytest.raises(InputError, match="a batch without positions"):
         DCS2(DCS2Settings(sensitive="at:0", **FEW)).step(batch(network()), torch_generator(1, "s"))
 
 
@@ -240,7 +240,7 @@ def test_data_that_do_not_fit_are_refused_before_a_run(given: dict[str, Any], li
     held = DefendedData(torch.tensor([1, 2]), torch.tensor([5, 6]), 4, 8, torch.tensor([2, 2]))
     alone = DCS2(DCS2Settings(**given))
     for defence in (alone, Pipeline(PipelineSettings((DefenceStage("dcs2", DCS2, alone.settings),)))):
-        with pytest.raises(BadInput, match=re.escape(line)):
+        with pytest.raises(InputError, match=re.escape(line)):
             defence.check_data(held)
 
 
@@ -279,7 +279,7 @@ def test_a_pool_of_one_class_is_refused() -> None:
     alone = LocalStep(
         step.gradients, step.x, step.y, step.model, INPUTS, lambda: (torch.rand(2, *INPUTS.shape), torch.tensor([3, 3]))
     )
-    with pytest.raises(BadInput, match="public examples of other classes than 3 for dcs2, got none"):
+    with pytest.raises(InputError, match="public examples of other classes than 3 for dcs2, got none"):
         DCS2(DCS2Settings(**FEW)).step(alone, torch_generator(1, "s"))
 
 

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings, nearest, stochastic
 from flfw.defence import Defence, LocalStep
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
-from flfw.plugins import settings
+from flfw.plugins import build_settings
 from flfw.resolve import resolve
 from flfw.runs.final import final_accuracies
 from flfw.task import Task
@@ -264,14 +264,14 @@ def test_nearest_draws_nothing() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(cls: type, assignment: str, message: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        settings(cls, "p", [f"p.{assignment}"])
+    with pytest.raises(InputError) as caught:
+        build_settings(cls, "p", [f"p.{assignment}"])
     assert str(caught.value) == message
 
 
 def test_settings_at_the_edge_are_accepted() -> None:
-    assert settings(DPGaussianSettings, "p", ["p.std=0", "p.clip=0"]) == DPGaussianSettings(0.0, 0.0)
-    assert [settings(LowPrecisionSettings, "p", [f"p.bits={bits}"]).bits for bits in (1, 16)] == [1, 16]
+    assert build_settings(DPGaussianSettings, "p", ["p.std=0", "p.clip=0"]) == DPGaussianSettings(0.0, 0.0)
+    assert [build_settings(LowPrecisionSettings, "p", [f"p.bits={bits}"]).bits for bits in (1, 16)] == [1, 16]
 
 
 def test_settings_that_a_client_could_change_for_others_are_refused() -> None:
@@ -284,8 +284,8 @@ def test_settings_that_a_client_could_change_for_others_are_refused() -> None:
 
     unlike: tuple[type, ...] = (Loose, Bare)
     for cls in unlike:
-        with pytest.raises(BadInput, match=f"Expected the settings of p in a frozen dataclass, got {cls.__name__}"):
-            settings(cls, "p", [])
+        with pytest.raises(InputError, match=f"Expected the settings of p in a frozen dataclass, got {cls.__name__}"):
+            build_settings(cls, "p", [])
 
 
 def test_defaults() -> None:
@@ -299,7 +299,7 @@ def test_defaults() -> None:
 def worker(experiment: Experiment, *assignments: str, defence: str = "none") -> FederatedClient:
     experiment = replace(experiment, defence=defence, set=assignments)
     task, method, chosen = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
-    at = Workplace(experiment, task, method, chosen, 1, 1, resolve(experiment).new_defence(), None)
+    at = ClientContext(experiment, task, method, chosen, 1, 1, resolve(experiment).new_defence(), None)
     return resolve(experiment).client(at)
 
 
@@ -384,8 +384,8 @@ def test_a_defence_sees_where_the_examples_of_a_step_are_stored() -> None:
     resolved, task = resolve(experiment), Task.load(experiment, None)
     defence = resolved.new_defence()
     assert isinstance(defence, Notes)
-    worker = resolved.client(Workplace(experiment, task, resolved.method, resolved.settings, 1, 1, defence, None))
-    worker.install({name: v.numpy().copy() for name, v in worker.model.state_dict().items()}, 0)
+    worker = resolved.client(ClientContext(experiment, task, resolved.method, resolved.settings, 1, 1, defence, None))
+    worker.load_received({name: v.numpy().copy() for name, v in worker.model.state_dict().items()}, 0)
     worker.train()
     mine = worker.indices("train")
     assert sorted(torch.cat([positions for *_, positions in defence.steps]).tolist()) == sorted(mine.tolist())

@@ -18,23 +18,23 @@ from flfw.attacks.adaptations.low_precision import LowPrecisionAdaptation
 from flfw.attacks.adaptations.precode import PrecodeAdaptation
 from flfw.attacks.adaptations.prune import PruneAdaptation
 from flfw.attacks.adaptations.soteria import SoteriaAdaptation
-from flfw.audit.adaptation import Hiding, adaptation, hiding, mechanism, relies_on_noise
-from flfw.audit.jobs import EXAMPLE, Ticket
-from flfw.audit.rungs import MATCHED, TOLD, on_rung
+from flfw.audit.adaptation import Protection, adaptation, defence_operator, hiding, relies_on_noise
+from flfw.audit.jobs import EXAMPLE, ProbeSet
+from flfw.audit.rungs import MATCHED, TOLD, under_control
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.precode import PrecodeSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.clients.defences.soteria import Soteria, SoteriaSettings
 from flfw.combinations import check
 from flfw.defence import Defence, LocalStep
-from flfw.dp.ledger import Ledger
-from flfw.errors import BadInput
+from flfw.dp.ledger import RunAccountant
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.matrix import Matrix
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.bottleneck import bottlenecks
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.pipeline import DefenceStage, Pipeline, PipelineSettings, refuse_beside_factors
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.rng import initialising, torch_generator
@@ -46,15 +46,15 @@ from flfw.victims.victim import PlainVictim
 from tests.support.method_rounds import make_client
 from tests.support.small_runs import plug_in
 
-INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
-TARGET = Ticket("target", 0, "", 1, 1, "target")
+INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))
+TARGET = ProbeSet("target", 0, "", 1, 1, "target")
 
 
 class Halves(Defence):
     """Somebody's own, for which nothing is written: sends half of the update, and counts its calls."""
 
     @classmethod
-    def mildest(cls, settings: Any) -> Any:
+    def weakest_settings(cls, settings: Any) -> Any:
         return settings
 
     def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
@@ -117,7 +117,7 @@ def test_every_hook_calls_the_stages_in_order_and_their_figures_are_merged() -> 
     one = pipeline(Halves(), Mirrors(), Adds())
     x, y = one.batch(torch.tensor([[1.0, 2.0]]), torch.tensor([3]), torch.Generator())
     assert x.tolist() == [[1, 2], [2, 1]] and y.tolist() == [3, 3]
-    assert one.acts_at == {"batch", "gradients", "update"} and not one.independent_noise
+    assert one.active_hooks == {"batch", "gradients", "update"} and not one.independent_noise
     step = LocalStep({"w": torch.tensor([4.0])}, x, y, nn.Identity(), INPUTS)
     assert one.step(step, torch.Generator())["w"].item() == 5 == one.gradients(step.gradients, torch.Generator())["w"]
     assert one.update({"w": torch.tensor([4.0])}, torch.Generator())["w"].item() == 2
@@ -139,9 +139,9 @@ def test_each_stage_has_its_own_settings() -> None:
     given = ("prune.ratio=0.7", "soteria.ratio=0.3", "Halves.x=1")
     stages = resolved("soteria+prune", set=given[:2]).stages
     assert [stage.settings for stage in stages] == [SoteriaSettings(0.3), PruneSettings(0.7)]
-    with pytest.raises(BadInput, match=r"none; got Halves\.x"):
+    with pytest.raises(InputError, match=r"none; got Halves\.x"):
         check(resolved(f"prune+{HALVES}", set=given[2:]))
-    with pytest.raises(BadInput, match=r"prune, soteria; got dp_gaussian\.std"):
+    with pytest.raises(InputError, match=r"prune, soteria; got dp_gaussian\.std"):
         check(resolved("soteria+prune", set=("dp_gaussian.std=1",)))
 
 
@@ -160,11 +160,13 @@ def test_a_client_builds_and_follows_a_pipeline(tmp_path: Path) -> None:
 
 
 def test_each_stage_checks_the_model_and_factors_are_refused() -> None:
-    with pytest.raises(BadInput, match="among the shared tensors for soteria, got none"):
+    with pytest.raises(InputError, match="among the shared tensors for soteria, got none"):
         check(resolved("prune+soteria", method="fedper"))
-    with pytest.raises(BadInput, match="follow one loss of a batch with defence=prune\\+precode, got method=dp_fedavg"):
+    with pytest.raises(
+        InputError, match="follow one loss of a batch with defence=prune\\+precode, got method=dp_fedavg"
+    ):
         check(resolved("prune+precode", method="dp_fedavg"))
-    with pytest.raises(BadInput, match="defence=soteria\\+prune"):
+    with pytest.raises(InputError, match="defence=soteria\\+prune"):
         refuse_beside_factors("soteria+prune", pipeline(Soteria(), Prune()))
     refuse_beside_factors("soteria", pipeline(Soteria(), Adds()))
 
@@ -172,7 +174,7 @@ def test_each_stage_checks_the_model_and_factors_are_refused() -> None:
 def test_no_epsilon_is_claimed_beside_a_stage_that_sees_the_batch() -> None:
     def claims(defence: str) -> list[Any]:
         given = asked(defence, method="fed_cdp", net="mlp")
-        return Ledger(resolve(given), Task.load(given, None).split).claims()
+        return RunAccountant(resolve(given), Task.load(given, None).split).claims()
 
     for defence, words in (("prune+soteria", "soteria looks at"), (f"soteria+{MIRRORS}", f"{MIRRORS} changes")):
         voided = claims(defence)
@@ -225,7 +227,7 @@ def test_in_a_matrix_a_pipeline_is_one_value_and_each_cell_keeps_the_settings_of
 
 def test_the_rungs_of_a_pipeline() -> None:
     given = resolved("soteria+prune", set=("prune.ratio=0.7",), defended="1")
-    matched, mild = on_rung(given, MATCHED), on_rung(given, TOLD)
+    matched, mild = under_control(given, MATCHED), under_control(given, TOLD)
     assert matched is not None and mild is not None
     assert matched.defence is None and matched.experiment.defence == "none"
     assert [stage.settings for stage in mild.stages] == [SoteriaSettings(0.1), PruneSettings(0.1)]
@@ -234,7 +236,7 @@ def test_the_rungs_of_a_pipeline() -> None:
 
 def test_of_a_pipeline_that_changes_the_network_that_stage_stays_and_hides_nothing() -> None:
     given = resolved("prune+precode", set=("prune.ratio=0.7",))
-    matched, mild = on_rung(given, MATCHED), on_rung(given, TOLD)
+    matched, mild = under_control(given, MATCHED), under_control(given, TOLD)
     assert matched is not None and mild is not None
     assert [(stage.name, stage.settings) for stage in matched.stages] == [("precode", PrecodeSettings(scale=0.0))]
     assert list(matched.model.state_dict()) == list(given.model.state_dict())
@@ -242,9 +244,9 @@ def test_of_a_pipeline_that_changes_the_network_that_stage_stays_and_hides_nothi
 
 
 def test_a_stage_without_a_mildest_form_leaves_none_to_the_pipeline() -> None:
-    assert on_rung(resolved(f"prune+{ADDS}"), TOLD) is None
-    assert on_rung(resolved(f"prune+{ADDS}"), MATCHED) is not None
-    assert on_rung(resolved(f"prune+{HALVES}"), TOLD) is not None
+    assert under_control(resolved(f"prune+{ADDS}"), TOLD) is None
+    assert under_control(resolved(f"prune+{ADDS}"), MATCHED) is not None
+    assert under_control(resolved(f"prune+{HALVES}"), TOLD) is not None
 
 
 # --- attackers ---
@@ -273,9 +275,9 @@ def test_the_composed_operator_is_the_operators_one_after_the_other_and_agrees_w
     net = network()
     step, other = example(net), example(net, seed=1).gradients
     sent = sent_by(pipeline(Soteria(SoteriaSettings(0.5)), Prune(PruneSettings(0.7))), step)
-    operator = mechanism(resolved("soteria+prune"), TARGET, "server", 1.0)
+    operator = defence_operator(resolved("soteria+prune"), TARGET, "server", 1.0)
     assert isinstance(operator, Composed) and operator.noise is None
-    seen, constants = operator.undone(sent), operator.read(sent)
+    seen, constants = operator.undo(sent), operator.read(sent)
     again = operator.apply(step.gradients, seen, constants)
     assert all(torch.equal(again[name], value) for name, value in sent.items())
     stages = SoteriaAdaptation({"ratio": 0.5, "layer": ""}), PruneAdaptation({"ratio": 0.7})
@@ -290,14 +292,14 @@ def test_the_composed_operator_is_the_operators_one_after_the_other_and_agrees_w
 @pytest.mark.parametrize("factor", [1.0, -0.2])
 def test_operators_stand_in_the_order_of_the_hooks_and_in_the_units_of_each(named: str, factor: float) -> None:
     given = resolved(f"{named}+low_precision", set=("low_precision.bits=2", "prune.ratio=0.5"))
-    operator = mechanism(given, TARGET, "server", factor)
+    operator = defence_operator(given, TARGET, "server", factor)
     assert isinstance(operator, Composed)
     step = example(network())
     rng, composed = torch.Generator(), given.new_defence()
     assert composed is not None
     on_update = composed.update({n: factor * g for n, g in composed.step(step, rng).items()}, rng)
     sent = {name: value / factor for name, value in on_update.items()}
-    again = operator.apply(step.gradients, operator.undone(sent), operator.read(sent))
+    again = operator.apply(step.gradients, operator.undo(sent), operator.read(sent))
     for name, value in sent.items():
         torch.testing.assert_close(again[name], value)
 
@@ -305,7 +307,7 @@ def test_operators_stand_in_the_order_of_the_hooks_and_in_the_units_of_each(name
 class Shifted(Operator):
     """Adds a constant to each entry that is undone in the observation."""
 
-    def undone(self, sent: Tensors) -> Tensors:
+    def undo(self, sent: Tensors) -> Tensors:
         return {name: value - self.settings["by"] for name, value in sent.items()}
 
     def apply(self, trial: Tensors, sent: Tensors, constants: Tensors) -> Tensors:
@@ -317,7 +319,7 @@ def test_later_stages_are_undone_before_an_earlier_one_is_read() -> None:
     operator = Composed([PruneAdaptation({}), Shifted({"by": 5.0})])
     sent = {"w": pruned + 5}
     assert operator.read(sent)["0.support.w"].tolist() == [0, 1]
-    assert torch.equal(operator.undone(sent)["w"], pruned)
+    assert torch.equal(operator.undo(sent)["w"], pruned)
     assert not composes([PruneAdaptation({}), Shifted({"by": 5.0})])  # it does not say that it leaves zeros alone
 
 
@@ -374,7 +376,7 @@ def test_the_victim_is_that_of_the_stage_with_one() -> None:
     given = resolved("precode+prune", set=("precode.width=8",))
     with initialising(0, "pipeline"):
         net = given.with_input_space(INPUTS.shape, 10).build_net()
-    plain, operator = PlainVictim(net, tensors(net), ("*",), INPUTS), mechanism(given, TARGET, "server", 1.0)
+    plain, operator = PlainVictim(net, tensors(net), ("*",), INPUTS), defence_operator(given, TARGET, "server", 1.0)
     assert isinstance(operator, Composed) and operator.has_victim
     victim = operator.victim(plain, tensors(net), None)
     assert isinstance(victim, PlainVictim) and victim.reads is not None
@@ -401,16 +403,16 @@ def test_the_victim_is_that_of_the_stage_with_one() -> None:
 def test_a_pipeline_is_adapted_to_as_a_whole_or_not_at_all(defence: str, how: str) -> None:
     assert adaptation(resolved(defence), TARGET, "server") == how
     assert adaptation(resolved(defence, adaptation="none"), TARGET, "server") == "none"
-    known = mechanism(resolved(defence), TARGET, "server", 1.0)
-    kinds = {"written": Composed, "automatic": Automatic, "none": type(None)}
+    known = defence_operator(resolved(defence), TARGET, "server", 1.0)
+    kinds = {"written": Composed, "automatic": DifferentiableDefence, "none": type(None)}
     assert isinstance(known, kinds[how])
 
 
 def test_what_did_not_act_on_the_observation_needs_no_adaptation() -> None:
-    on_client = Ticket("target", 0, "", 1, 1, EXAMPLE)
+    on_client = ProbeSet("target", 0, "", 1, 1, EXAMPLE)
     for defence in ("soteria+prune", f"{HALVES}+soteria"):
         assert adaptation(resolved(defence), on_client, "client_example") == "written"
-        known = mechanism(resolved(defence), on_client, "client_example", 1.0)
+        known = defence_operator(resolved(defence), on_client, "client_example", 1.0)
         assert isinstance(known, SoteriaAdaptation)
     assert adaptation(resolved(f"prune+{HALVES}"), on_client, "client_example") == "nothing to adapt to"
     assert adaptation(resolved("soteria+prune"), replace(TARGET, steps=4), "server") == "none"
@@ -418,8 +420,8 @@ def test_what_did_not_act_on_the_observation_needs_no_adaptation() -> None:
 
 
 def test_the_automatic_adaptation_calls_the_whole_pipeline() -> None:
-    known = mechanism(resolved(f"prune+{HALVES}", set=("prune.ratio=0.5",)), TARGET, "server", -0.1)
-    assert isinstance(known, Automatic)
+    known = defence_operator(resolved(f"prune+{HALVES}", set=("prune.ratio=0.5",)), TARGET, "server", -0.1)
+    assert isinstance(known, DifferentiableDefence)
     trial = {"w": torch.tensor([1.0, -4.0, 2.0, 3.0])}
     assert known.defended(trial, torch.Generator())["w"].tolist() == pytest.approx([0.0, -2.0, 0.0, 1.5])
 
@@ -435,7 +437,7 @@ def test_noise_counts_as_independent_only_if_it_comes_last_and_alone() -> None:
 def test_the_words_name_every_stage_and_its_settings() -> None:
     def words(how: Any, adaptive: bool = True) -> list[str]:
         given = resolved("soteria+prune", set=("prune.ratio=0.7",))
-        return list(Hiding(given, TARGET, "server", how, "soteria+prune").words(adaptive))
+        return list(Protection(given, TARGET, "server", how, "soteria+prune").words(adaptive))
 
     both = "that the client uses soteria (ratio=0.5, layer=), then prune (ratio=0.7), to which it adapts "
     assert words("written") == [f"{both}with what is written for each"]

@@ -15,20 +15,20 @@ from flfw import nets
 from flfw.attacks.adaptations.precode import PrecodeAdaptation
 from flfw.attacks.adaptations.soteria import SoteriaAdaptation
 from flfw.audit.adaptation import hiding
-from flfw.audit.jobs import Ticket
-from flfw.audit.rungs import MATCHED, TOLD, on_rung, undefended
+from flfw.audit.jobs import ProbeSet
+from flfw.audit.rungs import MATCHED, TOLD, undefended, under_control
 from flfw.client import FederatedClient
 from flfw.clients.defences.precode import Precode, PrecodeSettings
 from flfw.combinations import check
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
-from flfw.inversion.search import Recipe, Target, invert
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.bottleneck import bottlenecks, penalty
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs.run import run
@@ -98,7 +98,7 @@ def test_all_clients_have_the_network_and_only_defended_ones_draw(tmp_path: Path
 def test_the_rungs_beside_an_audit_keep_the_network_and_lower_the_noise() -> None:
     experiment = asked()
     for rung, scale in ((MATCHED, 0.0), (TOLD, 0.01)):
-        changed = on_rung(resolve(experiment), rung)
+        changed = under_control(resolve(experiment), rung)
         assert changed is not None and changed.defence is not None
         assert changed.defence.settings == PrecodeSettings(scale=scale)
         assert list(changed.model.state_dict()) == list(resolve(experiment).model.state_dict())
@@ -115,13 +115,13 @@ def test_the_rungs_beside_an_audit_keep_the_network_and_lower_the_noise() -> Non
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_run(changes: dict[str, object], line: str) -> None:
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(InputError, match=line):
         check(resolve(asked(**changes)))
 
 
 # --- attackers ---
 
-INPUTS = Inputs.from_constants((1, 8, 8), (0.5,), (0.25,))
+INPUTS = InputSpec.from_constants((1, 8, 8), (0.5,), (0.25,))
 
 
 def network(scale: float = 1.0) -> Net:
@@ -199,8 +199,8 @@ def error(scale: float, knows: bool) -> float:
     net, images, labels = network(scale), pictures(3), torch.arange(3)
     sent = [sent_by(net, images[i : i + 1], labels[i : i + 1], i) for i in range(3)]
     operator, plain = adaptation(scale), PlainVictim(net, tensors(net), ("*",), INPUTS)
-    targets = [Target(s, labels[i : i + 1], torch_generator(i, "start")) for i, s in enumerate(sent)]
-    recipe = Recipe(cosine_distance, AdamDescent(300, 0.1, schedule="cosine"), weighted((1e-3, total_variation)))
+    targets = [SearchTarget(s, labels[i : i + 1], torch_generator(i, "start")) for i, s in enumerate(sent)]
+    recipe = SearchConfig(cosine_distance, AdamSearch(300, 0.1, schedule="cosine"), weighted((1e-3, total_variation)))
     victim = operator.victim(plain, tensors(net), None) if knows else plain
     result = invert(victim, targets, recipe, mechanism=operator if knows else None)
     return float((torch.cat([f.samples for f in result]) - images).square().mean((1, 2, 3)).sqrt().mean())
@@ -223,7 +223,7 @@ def test_noise_beyond_all_digits_defeats_it() -> None:
 
 
 def words_of(experiment: Experiment, batch: int, steps: int, defended: bool = True) -> list[str]:
-    ticket = Ticket("target", 0, "", batch, steps, "target")
+    ticket = ProbeSet("target", 0, "", batch, steps, "target")
     return list(hiding(resolve(experiment), ticket, "server", defended).words(True))
 
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flfw.api.arguments import experiment_of
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.command.record import parse
 from flfw.defence import Defence
 from flfw.experiment import Experiment
@@ -64,8 +64,8 @@ def message(defended: Resolved) -> Tensors:
     task = Task.load(defended.experiment, None)
     x, y = task.examples("train", task.split.train[0][:10])
     where = PARTITION, ROUND, defended.defence_of(PARTITION), None, PROBE
-    client = defended.client(Workplace(defended.experiment, task, defended.method, defended.settings, *where))
-    client.install(initial_tensors(defended.experiment), 0)
+    client = defended.client(ClientContext(defended.experiment, task, defended.method, defended.settings, *where))
+    client.load_received(initial_tensors(defended.experiment), 0)
     return client.gradient(x, y)
 
 
@@ -113,7 +113,7 @@ def test_figures_and_hooks_of_the_defence_are_its_own() -> None:
     plain, secret = (resolved(defence=f"{__name__}:Shaken", defence_draws=way) for way in ("seed", "secret"))
     defence = secret.defence_of(PARTITION)
     assert defence is not None and plain.defence is not None
-    assert defence.acts_at == plain.defence.acts_at == frozenset({"batch", "update"})
+    assert defence.active_hooks == plain.defence.active_hooks == frozenset({"batch", "update"})
     assert defence.measures == {}
     defence.batch(torch.zeros(1, 1), torch.zeros(1), torch.Generator())
     assert defence.measures == {"shaken": 1.0}

@@ -10,9 +10,9 @@ import torch
 
 from flfw.attacks.ig import IG
 from flfw.audit.adaptation import draws_from_seed
-from flfw.audit.jobs import Job, Ticket
+from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.standing import standing
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.experiment import Experiment
 from flfw.report.asks import SEED_WITHHELD
@@ -21,8 +21,17 @@ from flfw.rng import torch_generator
 from flfw.task import Task
 from tests.support.method_rounds import initial_tensors
 
-JOB = Job(
-    "ig", Ticket("target", 0, "", 1, 1, "target"), (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), vantage="server"
+JOB = AttackJob(
+    "ig",
+    ProbeSet("target", 0, "", 1, 1, "target"),
+    (),
+    Path("none"),
+    {},
+    (1, 8, 8),
+    10,
+    (0.5,),
+    (0.5,),
+    vantage="server",
 )
 SEED, ROUND, PARTITION, PROBE = 7, 1, 0, (3,)
 
@@ -46,8 +55,8 @@ def test_the_noise_of_dp_gaussian_is_taken_off_by_the_seed() -> None:
     sent = []
     for defence in (defended.defence_of(PARTITION), None):
         where = PARTITION, ROUND, defence, None, PROBE
-        client = defended.client(Workplace(defended.experiment, task, defended.method, defended.settings, *where))
-        client.install(initial_tensors(defended.experiment), 0)
+        client = defended.client(ClientContext(defended.experiment, task, defended.method, defended.settings, *where))
+        client.load_received(initial_tensors(defended.experiment), 0)
         sent.append(client.gradient(x, y))
     noisy, bare = sent
     rng = torch_generator(SEED, "probe", ROUND, PARTITION, *PROBE)  # a server knows all of these

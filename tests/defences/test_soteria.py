@@ -15,15 +15,15 @@ from flfw.attacks.adaptations.soteria import SoteriaAdaptation
 from flfw.clients.defences.soteria import Soteria, SoteriaSettings, scores
 from flfw.combinations import check
 from flfw.defence import LocalStep
-from flfw.dp.ledger import Ledger
-from flfw.errors import BadInput
+from flfw.dp.ledger import RunAccountant
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
-from flfw.inversion.search import Recipe, Target, invert
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.nets import tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import representation
 from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
@@ -31,7 +31,7 @@ from flfw.task import Task
 from flfw.victims.victim import PlainVictim
 from tests.support.method_rounds import make_client
 
-INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
+INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))
 
 
 def network(name: str = "lenet") -> nn.Module:
@@ -135,9 +135,9 @@ def reconstructed(net: nn.Module, ratio: float, knows: bool) -> float:
     gradients = dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
     chosen = SoteriaSettings(ratio)
     sent = Soteria(chosen).step(LocalStep(gradients, x, y, net, INPUTS), torch.Generator())
-    victim, target = PlainVictim(net, tensors(net), ("*",), INPUTS), Target(sent, y, torch_generator(0, "start"))
+    victim, target = PlainVictim(net, tensors(net), ("*",), INPUTS), SearchTarget(sent, y, torch_generator(0, "start"))
     operator = SoteriaAdaptation(asdict(chosen)) if knows else None
-    recipe = Recipe(cosine_distance, AdamDescent(300, 0.1, schedule="cosine"), weighted((1e-3, total_variation)))
+    recipe = SearchConfig(cosine_distance, AdamSearch(300, 0.1, schedule="cosine"), weighted((1e-3, total_variation)))
     (result,) = invert(victim, [target], recipe, mechanism=operator)
     return float((result.samples - x).square().mean().sqrt())
 
@@ -176,12 +176,12 @@ def asked(**changes: object) -> Experiment:
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_run(changes: dict[str, object], line: str) -> None:
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(InputError, match=line):
         check(resolve(asked(**changes)))
 
 
 def test_no_epsilon_is_claimed_beside_it() -> None:
     given = asked(method="fed_cdp", net="mlp")
-    claims = Ledger(resolve(given), Task.load(given, None).split).claims()
+    claims = RunAccountant(resolve(given), Task.load(given, None).split).claims()
     assert claims and all(claim.epsilon is None or claim.epsilon == float("inf") for claim in claims)
     assert any("looks at the batch again" in str(claim.as_dict()) for claim in claims)

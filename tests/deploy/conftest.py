@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 
 _LINES = 40
 _USUAL = "[92mINFO"  # Flower's colour for what goes well
@@ -19,7 +19,7 @@ def pytest_runtest_makereport(
     """Add the logs to the report of a test that failed."""
     report = yield
     layout = getattr(item, "funcargs", {}).get("federation")
-    if report.failed and isinstance(layout, Layout):
+    if report.failed and isinstance(layout, FederationLayout):
         for path in sorted(layout.folder.glob("*/super*.log")):
             lines = [line for line in path.read_text(errors="replace").splitlines() if _USUAL not in line]
             report.sections.append((str(path.relative_to(layout.folder)), "\n".join(lines[-_LINES:])))

@@ -15,13 +15,13 @@ from flwr.clientapp import ClientApp
 import sim
 from flfw import apps
 from flfw.engines import federation
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import Introduction
+from flfw.messages.introduction import ClientInfo
 from flfw.resolve import resolve, without_auto
-from flfw.server.enrolment import Enrolment, Requirements
-from flfw.server.roster import Roster
+from flfw.server.enrolment import NodeAssignment, Requirements
+from flfw.server.roster import ClientDirectory
 from flfw.task import Task
 from tests.support.pictures import noise, save
 
@@ -89,7 +89,7 @@ def test_a_client_with_other_classes_or_inputs_ends_the_run_by_name(
     tmp_path: Path, classes: int, channels: int, side: int, held: str
 ) -> None:
     experiment, grid = federated(tmp_path, images(tmp_path / "others", classes, channels, side))
-    with pytest.raises(RunFailed) as caught:
+    with pytest.raises(RunError) as caught:
         federation.federate(grid, resolve(experiment))
     message = f"holds data of {held} inputs, the server of 2 classes and 3x8x8 inputs; give both the same"
     assert str(caught.value) == f"client 1 failed in enrolment: {message}"
@@ -121,7 +121,7 @@ def final_clients(experiment: Experiment) -> list[int]:
 def test_a_client_without_its_data_is_named_and_may_be_dropped(tmp_path: Path) -> None:
     (tmp_path / "others").mkdir()
     experiment, grid = federated(tmp_path, tmp_path / "others")
-    with pytest.raises(RunFailed, match=r"^client 1 failed in enrolment: Expected one folder of images per class, or "):
+    with pytest.raises(RunError, match=r"^client 1 failed in enrolment: Expected one folder of images per class, or "):
         federation.federate(grid, resolve(experiment))
     bearing = dataclasses.replace(experiment, on_client_failure="drop", out=tmp_path / "again")
     federation.federate(grid, resolve(bearing))
@@ -133,7 +133,7 @@ def test_a_quiet_client_keeps_the_reason_to_itself(tmp_path: Path, capsys: pytes
     experiment, grid = federated(tmp_path, tmp_path / "others")
     for context in grid._contexts.values():
         context.node_config["quiet"] = "true"
-    with pytest.raises(RunFailed) as caught:
+    with pytest.raises(RunError) as caught:
         federation.federate(grid, resolve(experiment))
     assert str(caught.value) == "client 1 failed in enrolment: cannot use its data; this site's log has the reason"
     assert "flfw: Expected one folder of images per class, or " in capsys.readouterr().err
@@ -147,7 +147,7 @@ def test_a_site_with_too_few_examples_answers_nothing(tmp_path: Path, missing: i
     if trained:
         federation.federate(grid, resolve(experiment))
         return
-    with pytest.raises(RunFailed) as caught:
+    with pytest.raises(RunError) as caught:
         federation.federate(grid, resolve(experiment))
     reason = f"has fewer training examples in this run than the {held + 1} that its policy asks for"
     assert str(caught.value) == f"client 2 failed in round 1: {reason}"
@@ -164,7 +164,7 @@ def test_a_site_that_checks_the_broadcast_refuses_a_changed_network_alone(tmp_pa
     if not changed:
         federation.federate(grid, resolve(experiment))
         return
-    with pytest.raises(RunFailed) as caught:
+    with pytest.raises(RunError) as caught:
         federation.federate(grid, resolve(experiment))
     reason = "was sent weights that its check_broadcast refuses: extractor.imposed.measure.weight has "
     assert str(caught.value).startswith(f"client 2 failed in round 1: {reason}127 of 128 rows parallel to another")
@@ -172,7 +172,7 @@ def test_a_site_that_checks_the_broadcast_refuses_a_changed_network_alone(tmp_pa
 
 def test_clients_of_one_site_look_through_its_data_once(tmp_path: Path) -> None:
     grid = federated(tmp_path, tmp_path / "usual")[1]
-    Enrolment(grid, Roster(federation.Tolerance()), 3, wait=10).begin()
+    NodeAssignment(grid, ClientDirectory(federation.FailurePolicy()), 3, wait=10).begin()
     result = apps._own_space.cache_info()
     assert (result.misses, result.hits) == (1, 2)
 
@@ -180,9 +180,9 @@ def test_clients_of_one_site_look_through_its_data_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("liar", [0, 1, 2])
 def test_a_client_with_made_up_class_names_leaves_no_other_out(liar: int) -> None:
     """Not even as the first one: most clients say which names are usual."""
-    roster = Roster(federation.Tolerance("drop"))
+    roster = ClientDirectory(federation.FailurePolicy("drop"))
     grid = InProcessGrid(introduces(liar), 3, {})
-    Enrolment(grid, roster, 3, wait=10, required=Requirements("code", (1, 8, 8), 10)).begin()
+    NodeAssignment(grid, roster, 3, wait=10, required=Requirements("code", (1, 8, 8), 10)).begin()
     other = 1 if liar == 0 else 0
     assert list(roster.unfit) == [liar] and f"otherwise than client {other}" in roster.unfit[liar]
 
@@ -194,7 +194,7 @@ def introduces(liar: int) -> ClientApp:
     def introduce(message: Message, context: Context) -> Message:
         me = int(context.node_config["partition-id"])
         labels = "ffff" if me == liar else "aaaa"
-        return Introduction(me, "code", shape=(1, 8, 8), classes=10, labels=labels).to_message(message)
+        return ClientInfo(me, "code", shape=(1, 8, 8), classes=10, labels=labels).to_message(message)
 
     return app
 
@@ -233,7 +233,7 @@ def test_a_gpu_for_a_server_without_one_is_refused(
 def test_a_deployed_server_without_a_gpu_says_so_before_it_asks_anybody(small: Experiment) -> None:
     experiment = dataclasses.replace(small, server_device="cuda")
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config())
-    with pytest.raises(federation.BadInput, match="on a machine without a GPU"):
+    with pytest.raises(federation.InputError, match="on a machine without a GPU"):
         federation.federate(grid, resolve(experiment))
     assert experiment.out is not None
     assert sorted(path.name for path in experiment.out.rglob("*")) == ["checkpoint", "failure.txt"]

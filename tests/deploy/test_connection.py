@@ -14,7 +14,7 @@ from flwr.supernode import start_client_internal
 from grpc import RpcError, StatusCode
 
 from flfw.deploy.connection import PatientInvoker, outlast_errors
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 
 class Failed(RpcError):
@@ -73,7 +73,7 @@ def test_over_https_too(status: int, calls: int) -> None:
 
 def test_a_flower_whose_calls_cannot_be_repeated_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(start_client_internal, "_make_fleet_connection_retry_invoker")
-    with pytest.raises(BadInput, match="Expected a SuperNode of Flower 1"):
+    with pytest.raises(InputError, match="Expected a SuperNode of Flower 1"):
         outlast_errors()
 
 

@@ -29,13 +29,13 @@ import flfw
 from flfw.deploy import certificates, processes, submit
 from flfw.deploy.__main__ import main
 from flfw.deploy.certificates import Pair
-from flfw.deploy.layout import Layout, environment, transport
+from flfw.deploy.layout import FederationLayout, environment, transport
 from flfw.deploy.node_config import note_policy
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import EpsilonBudget
 from flfw.dp.site_ledger import FILE, MessageEntry, charge
 from flfw.engines.registrations import registered_nodes, registration_file
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
 from flfw.privacy.rounding import at_most
@@ -151,7 +151,7 @@ def test_private_keys_are_their_owners_alone(made: Path) -> None:
 @pytest.mark.slow
 def test_a_site_knows_its_own_key_and_the_authority_and_has_its_own_policy(made: Path) -> None:
     for number in (0, 1):
-        site = Layout.read(made).site(number)
+        site = FederationLayout.read(made).site(number)
         names = {"ca.crt", "node-key", "node-key.pub", "policy.toml", "data", "state", "home"}
         assert {path.name for path in site.iterdir()} == names
         assert (site / "ca.crt").read_bytes() == (made / "ca" / "ca.crt").read_bytes()
@@ -176,7 +176,7 @@ def test_git_leaves_the_keys_alone(made: Path, tmp_path: Path) -> None:
 
 
 def test_the_folder_says_what_it_is(made: Path) -> None:
-    assert Layout.read(made) == Layout(made, 2, "fed.example.org")
+    assert FederationLayout.read(made) == FederationLayout(made, 2, "fed.example.org")
 
 
 def test_a_renewed_certificate_is_another_one_by_the_same_authority(made: Path, tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_a_renewed_certificate_is_another_one_by_the_same_authority(made: Path, 
 
 
 def test_apps_are_submitted_from_the_servers_own_machine(made: Path) -> None:
-    layout = Layout.read(made)
+    layout = FederationLayout.read(made)
     command = layout.superlink_command()
     assert layout.connection.count("127.0.0.1:9093") == 1
     assert command[command.index("--host") + 1] == "127.0.0.1"
@@ -215,7 +215,7 @@ def commands(script: Path, folder: Path, path: Path) -> list[list[str]]:
 def test_scripts_run_the_same_commands_wherever_the_folder_was_copied(made: Path, tmp_path: Path) -> None:
     there = tmp_path / "another's place"
     shutil.copytree(made, there)
-    layout, start = Layout.read(there), there / "start"
+    layout, start = FederationLayout.read(there), there / "start"
     (server,) = commands(start / "1-superlink.sh", there, tmp_path / "1")
     assert server == [str(there / "superlink" / "home"), *layout.superlink_command()]
     config = tomllib.loads((there / "superlink" / "home" / "config.toml").read_text())
@@ -274,7 +274,7 @@ def test_init_touches_no_folder_that_holds_something(tmp_path: Path, capsys: pyt
 def test_init_writes_a_budget_and_status_says_what_is_spent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--clients", "2", "--methods", "fed_cdp", "--epsilon", "2", "--delta", "1e-6", "--unit", "patient"]
     assert main(["init", str(tmp_path / "fed"), *flags, "--patient-examples", "3"]) == 0
-    sites = [Layout.read(tmp_path / "fed").site(number) for number in (0, 1)]
+    sites = [FederationLayout.read(tmp_path / "fed").site(number) for number in (0, 1)]
     budgets = [Policy.read(site / "policy.toml").budget for site in sites]
     assert budgets == [EpsilonBudget(2.0, 1e-6, "patient", 3)] * 2
     assert budgets[1] is not None
@@ -295,7 +295,7 @@ def test_status_says_that_a_policy_written_after_the_start_does_not_hold_yet(
 ) -> None:
     fed = tmp_path / "fed"
     assert main(["init", str(fed), "--clients", "1", "--epsilon", "1"]) == 0
-    site = Layout.read(fed).site(0)
+    site = FederationLayout.read(fed).site(0)
     policy = site / "policy.toml"
     processes.start(["sleep", "60"], site, "supernode", {})
     try:
@@ -320,7 +320,7 @@ def test_status_says_that_a_policy_which_was_put_in_place_of_the_one_of_the_star
     """Neither a file that was moved there nor a link to it was written after the start."""
     fed = tmp_path / "fed"
     assert main(["init", str(fed), "--clients", "1"]) == 0
-    site, other = Layout.read(fed).site(0), tmp_path / "other.toml"
+    site, other = FederationLayout.read(fed).site(0), tmp_path / "other.toml"
     policy = site / "policy.toml"
     other.write_text(policy.read_text().replace("most_messages = inf", "most_messages = 3"))
     for file in (policy, other):
@@ -354,7 +354,7 @@ def test_status_says_that_a_policy_which_was_put_in_place_of_the_one_of_the_star
 )
 def test_init_writes_what_may_leave_beside_the_tensors(tmp_path: Path, flags: str, metrics: str) -> None:
     assert main(["init", str(tmp_path / "fed"), "--clients", "1", *flags.split()]) == 0
-    assert Policy.read(Layout.read(tmp_path / "fed").site(0) / "policy.toml").metrics == metrics
+    assert Policy.read(FederationLayout.read(tmp_path / "fed").site(0) / "policy.toml").metrics == metrics
 
 
 @pytest.mark.slow
@@ -571,7 +571,7 @@ def test_a_program_outlives_whoever_started_it(part: Path) -> None:
 
 
 def test_a_program_that_is_not_there_is_said(part: Path) -> None:
-    with pytest.raises(RunFailed, match="no-such-program"):
+    with pytest.raises(RunError, match="no-such-program"):
         processes.start(["no-such-program"], part, "part", os.environ)
-    with pytest.raises(BadInput):
-        Layout.read(part)
+    with pytest.raises(InputError):
+        FederationLayout.read(part)

@@ -30,11 +30,11 @@ import sim
 from flfw import nets
 from flfw.deploy import __main__ as deployment
 from flfw.deploy import certificates, processes
-from flfw.deploy.layout import Layout, environment, transport
+from flfw.deploy.layout import FederationLayout, environment, transport
 from flfw.dp import site_ledger
-from flfw.privacy.accountants import account
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.filter import spent
-from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.privacy.rounding import at_most
 from flfw.training.threads import one_thread
 from tests.support.sites_at_work import free_ports
@@ -132,7 +132,7 @@ def deploy(*words: str, code: int = 0) -> str:
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationLayout]:
     """Three sites at work."""
     folder = tmp_path_factory.mktemp("deployment") / "federation"
     (folder.parent / "misbehaving.py").write_text(MISBEHAVING)
@@ -145,7 +145,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
         patch.syspath_prepend(str(folder.parent))
         try:
             up(folder)
-            yield Layout.read(folder)
+            yield FederationLayout.read(folder)
         finally:
             deploy("down", str(folder))
 
@@ -155,12 +155,12 @@ def up(folder: Path) -> None:
     assert message.startswith(f"transport   {transport()} with TLS") and message.count(": process ") == 1 + SITES
 
 
-def deployed(layout: Layout, out: Path, *flags: str) -> list[str]:
+def deployed(layout: FederationLayout, out: Path, *flags: str) -> list[str]:
     return command("sim.py", "--federation", str(layout.folder), "--out", str(out), *flags)
 
 
 @contextmanager
-def begun(layout: Layout, out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
+def begun(layout: FederationLayout, out: Path, *flags: str) -> Iterator[subprocess.Popen[str]]:
     """A run of its own process, which ends with this."""
     words = deployed(layout, out, *flags)
     with subprocess.Popen(words, cwd=ROOT, env=quiet(), stderr=subprocess.PIPE, text=True) as running:
@@ -197,7 +197,7 @@ def simulated(out: Path, *flags: str) -> Path:
     return out
 
 
-def require_same(layout: Layout, out: Path, other: Path, rounds: int, private_tensors: bool = True) -> None:
+def require_same(layout: FederationLayout, out: Path, other: Path, rounds: int, private_tensors: bool = True) -> None:
     there, here = numbers(out), numbers(other)
     assert len({row["round"] for row in there["rounds"]}) == rounds and there == here
     assert equal(last_model(out), last_model(other))
@@ -224,7 +224,7 @@ def failures(out: Path) -> list[list[dict[str, Any]]]:
 
 
 @pytest.mark.slow
-def test_what_was_killed_goes_on_and_loses_nothing(federation: Layout, tmp_path: Path) -> None:
+def test_what_was_killed_goes_on_and_loses_nothing(federation: FederationLayout, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with begun(federation, out, *HYPERFL, *SMALL) as running:
         wait_for(lambda: any((out / "checkpoint").glob("round-00001-*")))
@@ -252,7 +252,9 @@ def kill(folder: Path, name: str) -> None:
 
 
 @pytest.mark.nightly
-def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation: Layout, tmp_path: Path) -> None:
+def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(
+    federation: FederationLayout, tmp_path: Path
+) -> None:
     """With noise that repeats, and numbers that are reported: neither is the default of real clients."""
     methods = {"fed_cdp": ("noise_source=seed",), "fedcg": ("iterations=10",)}
     chosen_by_all = ("--rounds", "2", "--metrics", "all")
@@ -270,20 +272,20 @@ def test_deployments_equal_their_simulations_bit_for_bit_two_at_once(federation:
 
 
 @pytest.mark.nightly
-def test_a_large_model_too(federation: Layout, tmp_path: Path) -> None:
+def test_a_large_model_too(federation: FederationLayout, tmp_path: Path) -> None:
     call(*deployed(federation, tmp_path / "there", *HYPERFL)[1:], limit=280)
     require_same(federation, tmp_path / "there", simulated(tmp_path / "here", *HYPERFL), 3)
 
 
 @pytest.mark.nightly
-def test_each_site_is_sent_a_network_of_its_own(federation: Layout, tmp_path: Path) -> None:
+def test_each_site_is_sent_a_network_of_its_own(federation: FederationLayout, tmp_path: Path) -> None:
     chosen = ("--rounds", "2", "--metrics", "all", "--method", "pfedhn_pc", *COMMON, "hidden=8")
     call(*deployed(federation, tmp_path / "there", *chosen)[1:], limit=280)
     require_same(federation, tmp_path / "there", simulated(tmp_path / "here", *chosen), 2)
 
 
 @pytest.mark.nightly
-def test_a_frozen_body_too_and_sites_refuse_another_one(federation: Layout, tmp_path: Path) -> None:
+def test_a_frozen_body_too_and_sites_refuse_another_one(federation: FederationLayout, tmp_path: Path) -> None:
     chosen = ("--rounds", "2", "--metrics", "all", "--method", "hyperfl_lpm", "--net", "resnet18_imagenet", *COMMON)
     chosen += ("hidden=4", "embedding=4")
     call(*deployed(federation, tmp_path / "there", *chosen)[1:], limit=280)
@@ -303,7 +305,7 @@ def test_a_frozen_body_too_and_sites_refuse_another_one(federation: Layout, tmp_
 # --- who gets in ---------------------------------------------------------------------------------------------------
 
 
-def over_tls(layout: Layout, authority: Path, protocols: list[str]) -> ssl.SSLSocket:
+def over_tls(layout: FederationLayout, authority: Path, protocols: list[str]) -> ssl.SSLSocket:
     context = ssl.create_default_context(cafile=str(authority))
     context.set_alpn_protocols(protocols)
     plain = socket.create_connection(("127.0.0.1", layout.port), timeout=20)
@@ -312,7 +314,7 @@ def over_tls(layout: Layout, authority: Path, protocols: list[str]) -> ssl.SSLSo
 
 @pytest.mark.slow
 @pytest.mark.skipif(transport() != "gRPC", reason="later SuperNodes speak HTTP")
-def test_the_port_for_sites_speaks_http_2_over_tls(federation: Layout) -> None:
+def test_the_port_for_sites_speaks_http_2_over_tls(federation: FederationLayout) -> None:
     with closing(over_tls(federation, federation.site(0) / "ca.crt", ["h2", "http/1.1"])) as wire:
         assert wire.selected_alpn_protocol() == "h2"
         wire.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04\x00\x00\x00\x00\x00")
@@ -324,13 +326,13 @@ def test_the_port_for_sites_speaks_http_2_over_tls(federation: Layout) -> None:
 
 
 @pytest.mark.slow
-def test_the_server_is_known_by_its_own_authority_alone(federation: Layout, tmp_path: Path) -> None:
+def test_the_server_is_known_by_its_own_authority_alone(federation: FederationLayout, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(certificates.authority().public)
     with pytest.raises(ssl.SSLCertVerificationError):
         over_tls(federation, tmp_path / "ca.crt", ["h2"])
 
 
-def as_site_0(layout: Layout, folder: Path, changed: dict[str, Path]) -> tuple[int, str]:
+def as_site_0(layout: FederationLayout, folder: Path, changed: dict[str, Path]) -> tuple[int, str]:
     """Starts another SuperNode in place of site 0's, with other files; how it ended and what it said."""
     words = layout.supernode_command(0)
     for option, value in changed.items():
@@ -347,7 +349,7 @@ def as_site_0(layout: Layout, folder: Path, changed: dict[str, Path]) -> tuple[i
 
 
 @pytest.mark.slow
-def test_a_key_that_is_not_registered_is_refused(federation: Layout, tmp_path: Path) -> None:
+def test_a_key_that_is_not_registered_is_refused(federation: FederationLayout, tmp_path: Path) -> None:
     key = tmp_path / "node-key"
     key.touch(0o600)
     key.write_bytes(certificates.node().private)
@@ -356,7 +358,7 @@ def test_a_key_that_is_not_registered_is_refused(federation: Layout, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_supernode_with_another_authority_is_not_connected(federation: Layout, tmp_path: Path) -> None:
+def test_a_supernode_with_another_authority_is_not_connected(federation: FederationLayout, tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_bytes(certificates.authority().public)
     _, message = as_site_0(federation, tmp_path / "other", {"--root-certificates": tmp_path / "ca.crt"})
     assert "SuperNode ID" not in message
@@ -366,7 +368,7 @@ def test_a_supernode_with_another_authority_is_not_connected(federation: Layout,
 
 
 @contextmanager
-def other_policy(layout: Layout, number: int, change: Callable[[str], str]) -> Iterator[None]:
+def other_policy(layout: FederationLayout, number: int, change: Callable[[str], str]) -> Iterator[None]:
     """A site at work under another policy, and under its own again."""
     chosen = (layout.site(number) / "policy.toml").read_text()
     try:
@@ -376,7 +378,7 @@ def other_policy(layout: Layout, number: int, change: Callable[[str], str]) -> I
         under(layout, number, chosen)
 
 
-def under(layout: Layout, number: int, policy: str) -> None:
+def under(layout: FederationLayout, number: int, policy: str) -> None:
     site = layout.site(number)
     (site / "policy.toml").write_text(policy)
     processes.stop(site, "supernode")
@@ -384,7 +386,7 @@ def under(layout: Layout, number: int, policy: str) -> None:
 
 
 @pytest.mark.nightly
-def test_a_site_that_accepts_another_app_says_so(federation: Layout, tmp_path: Path) -> None:
+def test_a_site_that_accepts_another_app_says_so(federation: FederationLayout, tmp_path: Path) -> None:
     other = "apps = ['" + "0" * 64 + "']\nuploads = ['*']\nlargest_upload_mb = 1\n"
     with other_policy(federation, 1, lambda chosen: other):
         done = call(*deployed(federation, tmp_path / "run", *HYPERFL)[1:], code=1)
@@ -392,7 +394,7 @@ def test_a_site_that_accepts_another_app_says_so(federation: Layout, tmp_path: P
 
 
 @pytest.mark.nightly
-def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: Layout, tmp_path: Path) -> None:
+def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: FederationLayout, tmp_path: Path) -> None:
     """As a hostile app finds it: what is no upload by the site's own list stays, whatever the app says of it."""
     with other_policy(federation, 2, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):
         done = call(*deployed(federation, tmp_path / "run", *HYPERFL, *SMALL)[1:], code=1)
@@ -400,7 +402,7 @@ def test_a_site_whose_policy_lets_nothing_leave_stops_the_run(federation: Layout
 
 
 @pytest.mark.nightly
-def test_what_an_app_would_take_along_does_not_leave(federation: Layout, tmp_path: Path) -> None:
+def test_what_an_app_would_take_along_does_not_leave(federation: FederationLayout, tmp_path: Path) -> None:
     """A hostile server, to a site that accepts any app: its own list of uploads is what counts."""
     with other_policy(federation, 2, lambda chosen: re.sub("apps = .*", 'apps = ["any"]', chosen)):
         flags = ("--method", "misbehaving:Theft", "--net", "lenet", "--rounds", "1", *COMMON)
@@ -419,7 +421,9 @@ REFUSED = (
 
 
 @pytest.mark.nightly
-def test_no_server_takes_a_sites_noise_off_unless_all_policies_let_it(federation: Layout, tmp_path: Path) -> None:
+def test_no_server_takes_a_sites_noise_off_unless_all_policies_let_it(
+    federation: FederationLayout, tmp_path: Path
+) -> None:
     """The server knows the seed, so it can simulate the noise; the clients of a round train before they add it."""
     bare, guess = simulated(tmp_path / "bare", *UNDEFENDED), simulated(tmp_path / "guess", *DEFENDED)
     call(*deployed(federation, tmp_path / "secret", *DEFENDED)[1:])
@@ -461,7 +465,7 @@ WITHOUT_NUMBERS = ("--metrics", "none")
 NOISY = ("--net", "linear", *WITHOUT_NUMBERS, *COMMON, "noise_source=secure")
 
 
-def spends(layout: Layout, number: int) -> str:
+def spends(layout: FederationLayout, number: int) -> str:
     lines = deploy("status", str(layout.folder)).splitlines()
     return next(line for line in lines if line.startswith(f"budget      site {number}: ")).partition("; ")[2]
 
@@ -475,7 +479,7 @@ def ask_again(out: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, tmp_path: Path) -> None:
+def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: FederationLayout, tmp_path: Path) -> None:
     """Of rounds with mu = 1 / 6 the site allows three: one, the same again, and the first of a thousand."""
     three, four = (spent([(Mechanism(6.0, rounds), 1)], 100.0, 1e-5) for rounds in (3, 4))
     rules = f'epsilon = {1.001 * three}\nmetrics = "none"\n'
@@ -506,7 +510,7 @@ def test_a_budget_ends_what_a_server_asks_for_in_every_way(federation: Layout, t
 
 @pytest.mark.nightly
 def test_a_site_that_says_private_counts_noisy_numbers_and_refuses_bare_ones(
-    federation: Layout, tmp_path: Path
+    federation: FederationLayout, tmp_path: Path
 ) -> None:
     """A round and an evaluation are a line each; the server claims something against itself."""
     rules = 'epsilon = 50.0\nmetrics = "private"\n'
@@ -520,8 +524,8 @@ def test_a_site_that_says_private_counts_noisy_numbers_and_refuses_bare_ones(
         ]  # fmt: skip
         claimed = json.loads((tmp_path / "run" / "result.json").read_text())["privacy"]
         (epsilon,) = {e["epsilon"] for e in claimed if (e["unit"], e["adversary"]) == ("example", "server")}
-        steps, answered = Phase(6.0, 1.0, 1), Phase(10.0, 1.0, 2)
-        assert epsilon == account((steps, answered), 1e-5).epsilon
+        steps, answered = GaussianEvent(6.0, 1.0, 1), GaussianEvent(10.0, 1.0, 2)
+        assert epsilon == compute_epsilon((steps, answered), 1e-5).epsilon
         done = call(*deployed(federation, tmp_path / "bare", "--metrics", "all", *noisy)[1:], code=1)
     assert (
         done.stderr.splitlines()[-1]
@@ -534,7 +538,9 @@ def test_a_site_that_says_private_counts_noisy_numbers_and_refuses_bare_ones(
 
 
 @pytest.mark.nightly
-def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(federation: Layout, tmp_path: Path) -> None:
+def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(
+    federation: FederationLayout, tmp_path: Path
+) -> None:
     flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "5", *COMMON, "--round-deadline", "20")
     flags += ("--defence", "misbehaving:EachRoundOtherwise", "--defended", "1", "--on-client-failure", "drop")
     call(*deployed(federation, tmp_path / "run", *flags)[1:], limit=400)
@@ -550,7 +556,9 @@ def test_a_client_that_fails_in_every_way_is_dropped_by_name_and_comes_back(fede
 
 
 @pytest.mark.nightly
-def test_a_site_that_says_it_is_another_one_is_left_out_by_its_key(federation: Layout, tmp_path: Path) -> None:
+def test_a_site_that_says_it_is_another_one_is_left_out_by_its_key(
+    federation: FederationLayout, tmp_path: Path
+) -> None:
     """Site 1 tells that it is client 0: it loses its own place, and client 0 keeps its own."""
     words = [word.replace("partition-id=1 ", "partition-id=0 ") for word in federation.supernode_command(1)]
     assert words != federation.supernode_command(1)
@@ -572,7 +580,7 @@ def test_a_site_that_says_it_is_another_one_is_left_out_by_its_key(federation: L
 
 @pytest.mark.nightly
 def test_a_site_that_comes_late_takes_part_and_one_that_was_killed_comes_back(
-    federation: Layout, tmp_path: Path
+    federation: FederationLayout, tmp_path: Path
 ) -> None:
     """Site 2 is away at the start; when it has joined, site 1 is killed; when that is back, the run is stopped."""
     out, late, killed = tmp_path / "run", federation.site(2), federation.site(1)
@@ -602,7 +610,7 @@ def test_a_site_that_comes_late_takes_part_and_one_that_was_killed_comes_back(
 
 
 @pytest.mark.nightly
-def test_with_too_few_clients_the_run_ends(federation: Layout, tmp_path: Path) -> None:
+def test_with_too_few_clients_the_run_ends(federation: FederationLayout, tmp_path: Path) -> None:
     flags = (*COMMON, "--method", "fedavg", "--rounds", "2", "--on-client-failure", "drop", "--min-clients", "3")
     with other_policy(federation, 0, lambda chosen: re.sub("uploads = .*", 'uploads = ["nothing.*"]', chosen)):
         done = call(*deployed(federation, tmp_path / "run", *flags)[1:], code=1)
@@ -610,7 +618,7 @@ def test_with_too_few_clients_the_run_ends(federation: Layout, tmp_path: Path) -
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Layout, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: FederationLayout, tmp_path: Path) -> None:
     out = tmp_path / "run"
     flags = ("--method", "fedavg", "--net", "lenet", "--rounds", "8", *COMMON)
     with begun(federation, out, *flags) as running:
@@ -629,7 +637,7 @@ def test_an_interrupted_run_is_stopped_and_can_be_resumed(federation: Layout, tm
 
 
 @pytest.mark.nightly
-def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: Layout, tmp_path: Path) -> None:
+def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: FederationLayout, tmp_path: Path) -> None:
     out, away = tmp_path / "run", federation.site(2)
     flags = ("--method", "hyperfl", "--net", "lenet", "--rounds", "12", *COMMON, *SMALL)
     flags += ("--on-client-failure", "drop", "--join-deadline", "3", "--min-clients", "1")
@@ -653,7 +661,7 @@ def test_a_resumed_run_goes_on_without_a_site_that_stays_away(federation: Layout
 
 @pytest.mark.nightly
 def test_a_recorded_run_is_announced_at_both_ends_and_audited_with_what_sites_hand_over(
-    federation: Layout, tmp_path: Path
+    federation: FederationLayout, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
     flags = (

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flfw.deploy import processes
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 from tests.support import sites_at_work as sites
 from tests.support.client_lies import DOZEN, ENROLMENT, FACTORS, TRAINING
 from tests.support.lying import EVIL, Lie
@@ -38,7 +38,7 @@ class Federation:
         table: file with the name of the table of lies.
     """
 
-    layout: Layout
+    layout: FederationLayout
     table: Path
 
     def run(self, table: str, out: Path, rounds: int, *flags: str) -> str:

@@ -15,7 +15,7 @@ import pytest
 from flwr.supercore.inflatable.inflatable_utils import inflatable_class_registry
 
 from flfw.deploy import processes
-from flfw.deploy.layout import Layout, environment
+from flfw.deploy.layout import FederationLayout, environment
 from flfw.deploy.submit import bundle
 from flfw.dp import site_ledger
 from tests.support import sites_at_work as sites
@@ -52,7 +52,7 @@ class Federation:
         run: number of the last run.
     """
 
-    layout: Layout
+    layout: FederationLayout
     link: LyingSuperLink
     nodes: dict[int, int]
     app: bytes
@@ -88,7 +88,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         yield made
 
 
-def start(layout: Layout, number: int) -> None:
+def start(layout: FederationLayout, number: int) -> None:
     site = layout.site(number)
     processes.start(layout.supernode_command(number), site, "supernode", environment(site / "home"))
 

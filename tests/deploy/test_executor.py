@@ -97,7 +97,7 @@ def spec(task_id: int) -> ExecutionSpec:
 
 
 def test_of_forks_those_that_fail_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    deaths = executor.Deaths()
+    deaths = executor.CrashReports()
     forking = executor.ForkingExecutor(deaths.write)
     ends = {7: lambda: os._exit(0), 8: lambda: os._exit(3), 9: lambda: os.kill(os.getpid(), signal.SIGKILL)}
     monkeypatch.setattr(executor, "_answer", lambda spec: ends[spec.task_id]())
@@ -186,5 +186,5 @@ def test_a_site_whose_executor_dies_ends_too(tmp_path: Path) -> None:
 def test_whoever_isolates_apps_otherwise_sees_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLWR_HOME", str(tmp_path))
     arguments = ["--port", "29", "--isolation", "subprocess"]
-    assert executor.beside(arguments, executor.Deaths()) == arguments
+    assert executor.beside(arguments, executor.CrashReports()) == arguments
     assert not any(tmp_path.iterdir())

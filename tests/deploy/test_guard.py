@@ -30,9 +30,9 @@ from flwr.supernode import start_client_internal as supernode
 from grpc import RpcError
 
 from flfw.client.site import Site as Folders
-from flfw.deploy.guard import Guard, main
+from flfw.deploy.guard import PolicyGuard, main
 from flfw.deploy.node_config import announcements, extended
-from flfw.deploy.pins import Pins
+from flfw.deploy.pins import AllowedSettings
 from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
 from flfw.deploy.quota import Quota
@@ -429,7 +429,7 @@ def test_what_flower_logs_of_a_server_moves_no_cursor(caplog: pytest.LogCaptureF
 
 
 def test_a_run_that_its_policy_does_not_pin_is_refused_by_its_key() -> None:
-    pinned = replace(POLICY, run=Pins({"rounds": {"most": 10}}))
+    pinned = replace(POLICY, run=AllowedSettings({"rounds": {"most": 10}}))
     for rounds, refusal in ((10, None), (11, "this site's policy pins the run, which has rounds=11, and rounds is to")):
         one = site(pinned, rounds=rounds)
         one.pull()
@@ -752,6 +752,6 @@ def test_a_guard_changes_nothing_else_of_flowers() -> None:
 
     pull = set(inspect.signature(supernode._pull_and_store_message).parameters)
     push = set(inspect.signature(supernode._push_messages).parameters)
-    chosen = inspect.signature(Guard.pull).parameters
+    chosen = inspect.signature(PolicyGuard.pull).parameters
     assert {name for name, p in chosen.items() if p.kind is p.KEYWORD_ONLY} <= pull
-    assert push == {name for name in inspect.signature(Guard.push).parameters if name != "self"}
+    assert push == {name for name in inspect.signature(PolicyGuard.push).parameters if name != "self"}

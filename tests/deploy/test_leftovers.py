@@ -20,7 +20,7 @@ from sqlalchemy import create_engine
 
 from flfw.deploy import database
 from flfw.deploy.__main__ import main
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 from flfw.experiment import Experiment
 from flfw.storage.checkpoint import Checkpoints, stored_experiment
 from tests.support.paths import ROOT
@@ -286,7 +286,7 @@ def test_a_real_federation_is_tidied_and_goes_on(tmp_path: Path, capsys: pytest.
     temporary.mkdir()
     places = ["--port", str(ports[0]), "--control-port", str(ports[1]), "--site-port", str(ports[2])]
     assert main(["init", str(fed), "--clients", "2", *places]) == 0
-    layout = Layout.read(fed)
+    layout = FederationLayout.read(fed)
     try:
         assert main(["up", str(fed)]) == 0
         with run_of(fed, tmp_path / "over", temporary, "--rounds", "2") as process:

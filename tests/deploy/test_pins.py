@@ -11,7 +11,7 @@ import pytest
 
 from flfw.deploy.pins import FREE, pins_of
 from flfw.deploy.policy import Policy
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
 from tests.support.paths import ROOT
@@ -34,7 +34,7 @@ def policy(tmp_path: Path, table: str) -> Policy:
 
 def refusal(pins: Policy, **changes: Any) -> str | None:
     config = {**DEFAULT, "set": "momentum=0 ig.lr=0.1", **{k.replace("_", "-"): v for k, v in changes.items()}}
-    refused = pins.refuses_run(config)
+    refused = pins.run_rejection(config)
     return refused and refused.removeprefix("this site's policy pins the run, which has ")
 
 
@@ -77,15 +77,15 @@ def test_the_policy_in_the_documentation_lets_the_run_through_that_it_describes(
     )
     chosen = resolve(replace(described, federation=tmp_path)).experiment
     read = Policy.read(tmp_path / "policy.toml")
-    assert read.refuses_run(chosen.to_run_config()) is None
-    assert read.refuses_run(replace(chosen, rounds=201).to_run_config())
+    assert read.run_rejection(chosen.to_run_config()) is None
+    assert read.run_rejection(replace(chosen, rounds=201).to_run_config())
 
 
 def test_no_module_is_imported_for_an_attack_that_a_server_names(tmp_path: Path) -> None:
     pins = policy(tmp_path, TABLE)
     """Clients look for an attack of their method's name among the run's."""
     assert refusal(pins, attack="ig idlg") is None
-    refused = policy(tmp_path, TABLE).refuses_run({**DEFAULT, "attack": "ig a.module:hyperfl"})
+    refused = policy(tmp_path, TABLE).run_rejection({**DEFAULT, "attack": "ig a.module:hyperfl"})
     assert "lets no code run but the accepted app's, such as a.module:hyperfl" in str(refused)
 
 
@@ -134,27 +134,27 @@ def test_a_value_that_a_server_chose_is_cut_short(tmp_path: Path) -> None:
     ],
 )
 def test_a_table_of_another_form_stops_the_site(tmp_path: Path, table: str, line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         policy(tmp_path, table)
     assert line in str(caught.value)
 
 
 def test_a_value_in_place_of_the_table_stops_the_site(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text("run = 3\n" + Policy(("0" * 64,), ("*",), 1.0).text())
-    with pytest.raises(BadInput, match=r"Expected a table \[run\] in .*, got run=3\."):
+    with pytest.raises(InputError, match=r"Expected a table \[run\] in .*, got run=3\."):
         Policy.read(tmp_path / "policy.toml")
 
 
 def test_a_policy_without_the_table_pins_nothing_but_the_place_of_its_data(tmp_path: Path) -> None:
     plain = Policy(("0" * 64,), ("*",), 1.0)
-    assert plain.refuses_run({**DEFAULT, "method": "fedcg", "rounds": 10**6, "dataset": "site:1x8x8:4"}) is None
+    assert plain.run_rejection({**DEFAULT, "method": "fedcg", "rounds": 10**6, "dataset": "site:1x8x8:4"}) is None
     for dataset in ("folder:/home", "hf:/srv/patients", "hf:somebody/set", "csv:/srv/t.csv@y"):
-        refused = plain.refuses_run({**DEFAULT, "dataset": dataset})
+        refused = plain.run_rejection({**DEFAULT, "dataset": dataset})
         assert refused is not None
         assert refused.startswith(f"this site's policy lets no server choose what is read, such as {dataset}; ")
     named = policy(tmp_path, 'dataset = "folder:/srv/scans"')
-    assert named.refuses_run({**DEFAULT, "dataset": "folder:/srv/scans"}) is None
-    assert named.refuses_run({**DEFAULT, "dataset": "folder:/srv"}) is not None
+    assert named.run_rejection({**DEFAULT, "dataset": "folder:/srv/scans"}) is None
+    assert named.run_rejection({**DEFAULT, "dataset": "folder:/srv"}) is not None
 
 
 def test_what_is_written_is_read_again_and_allows_the_experiment(tmp_path: Path) -> None:
@@ -165,14 +165,14 @@ def test_what_is_written_is_read_again_and_allows_the_experiment(tmp_path: Path)
     written = replace(Policy(("0" * 64,), ("*",), 1.0), run=pins_of(asked, "site:1x8x8:4"))
     (tmp_path / "policy.toml").write_text(written.text())
     read = Policy.read(tmp_path / "policy.toml")
-    assert read == written and read.refuses_run(asked.to_run_config()) is None
-    assert read.refuses_run(replace(asked, clients=3, rounds=6, seed=4).to_run_config()) is None
+    assert read == written and read.run_rejection(asked.to_run_config()) is None
+    assert read.run_rejection(replace(asked, clients=3, rounds=6, seed=4).to_run_config()) is None
     for other in (replace(asked, rounds=8), replace(asked, defence="prune"), replace(asked, dataset="digits")):
-        assert read.refuses_run(other.to_run_config()) is not None
+        assert read.run_rejection(other.to_run_config()) is not None
 
 
 def test_a_value_of_many_megabytes_is_refused_at_once(tmp_path: Path) -> None:
     began = time.process_time()
-    refused = policy(tmp_path, 'method = "fed_cdp"').refuses_run({**DEFAULT, "method": "x" * 20_000_000})
+    refused = policy(tmp_path, 'method = "fed_cdp"').run_rejection({**DEFAULT, "method": "x" * 20_000_000})
     assert refused is not None and len(refused) < 300
     assert time.process_time() - began < 5  # to split so many words takes minutes

@@ -17,13 +17,13 @@ from flwr.supernode.runtime import run_clientapp
 
 from flfw.deploy import guard
 from flfw.deploy.node_config import announcements, remarks
-from flfw.deploy.pins import Pins, pins_of
+from flfw.deploy.pins import AllowedSettings, pins_of
 from flfw.deploy.policy import ANY, Policy
-from flfw.dp.budget import OverBudget
-from flfw.errors import DIED, BadInput
+from flfw.dp.budget import BudgetExceededError
+from flfw.errors import DIED, InputError
 from flfw.experiment import Experiment
-from flfw.messages.reasons import WITHHELD, Declined
-from flfw.messages.sharing import SharingViolation
+from flfw.messages.reasons import WITHHELD, RequestDeclinedError
+from flfw.messages.sharing import SharingViolationError
 
 APP = b"an app's bundle"
 POLICY = Policy((hashlib.sha256(APP).hexdigest(),), ("net.*", "theta"), largest_upload_mb=0.001)
@@ -117,7 +117,7 @@ DAMAGED = {
 def test_without_a_sound_policy_no_site_starts(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "policy.toml"
     path.write_text(text)
-    with pytest.raises(BadInput, match=DAMAGED[text].replace("(", r"\(")):
+    with pytest.raises(InputError, match=DAMAGED[text].replace("(", r"\(")):
         Policy.read(path)
     assert guard.main([str(path), "--", "--insecure"]) == 2
     message = capsys.readouterr().err
@@ -136,7 +136,7 @@ def test_the_guard_asks_for_a_policy(
 
 def test_a_policy_that_is_no_text_is_refused(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(BadInput, match="none that can be read"):
+    with pytest.raises(InputError, match="none that can be read"):
         Policy.read(tmp_path / "policy.toml")
 
 
@@ -144,10 +144,10 @@ def test_a_policy_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_app_is_known_by_its_own_bytes() -> None:
-    assert POLICY.refuses_app(APP) is None
+    assert POLICY.app_rejection(APP) is None
     other = APP + b"."
-    assert POLICY.refuses_app(other) == f"this site's policy does not accept app {hashlib.sha256(other).hexdigest()}"
-    assert replace(POLICY, apps=(ANY,)).refuses_app(other) is None
+    assert POLICY.app_rejection(other) == f"this site's policy does not accept app {hashlib.sha256(other).hexdigest()}"
+    assert replace(POLICY, apps=(ANY,)).app_rejection(other) is None
 
 
 def config(**changed: Any) -> dict[str, Any]:
@@ -159,19 +159,19 @@ def test_a_run_that_sends_more_numbers_than_the_policy_accepts_is_refused() -> N
     for most, fitting in accepted.items():
         chosen = replace(POLICY, metrics=most, epsilon=2.0 if most == "private" else inf)  # type: ignore[arg-type]
         allowed = [
-            one for one in ("all", "private", "none") if chosen.refuses_run({**config(), "metrics": one}) is None
+            one for one in ("all", "private", "none") if chosen.run_rejection({**config(), "metrics": one}) is None
         ]
         assert tuple(allowed) == fitting
     unspoken = {name: value for name, value in config().items() if name != "metrics"}
-    assert STRICT.refuses_run(unspoken) == "this site's policy accepts at most metrics=none, the run has metrics=all"
-    assert "metrics=x" in str(POLICY.refuses_run({"metrics": "x"}))
+    assert STRICT.run_rejection(unspoken) == "this site's policy accepts at most metrics=none, the run has metrics=all"
+    assert "metrics=x" in str(POLICY.run_rejection({"metrics": "x"}))
 
 
 def test_recording_needs_the_sites_consent() -> None:
     recorded = {**config(), "record": True}
-    assert POLICY.refuses_run({**config(), "record": False}) is None
-    assert str(POLICY.refuses_run(recorded)).endswith("be recorded, and the run records them")
-    assert replace(POLICY, record=True).refuses_run(recorded) is None
+    assert POLICY.run_rejection({**config(), "record": False}) is None
+    assert str(POLICY.run_rejection(recorded)).endswith("be recorded, and the run records them")
+    assert replace(POLICY, record=True).run_rejection(recorded) is None
 
 
 OWN = "site:1x8x8:2"
@@ -195,22 +195,22 @@ def test_no_server_chooses_the_examples_that_a_site_volunteers(
     dataset: str, pinned: str | list[str] | None, reason: str | None
 ) -> None:
     """Places count in the training part, whose order follows from the data set's name, or from a seed."""
-    rules = None if pinned is None else Pins({"dataset": pinned})
+    rules = None if pinned is None else AllowedSettings({"dataset": pinned})
     giving = replace(POLICY, record=True, volunteered=(0, 2), plugins=("a.b:C",), run=rules)
     asked = {"record": True, "dataset": dataset}
-    assert giving.refuses_run(asked) == (OTHERS + reason if reason else None)
-    assert giving.refuses_run({**asked, "record": False}) is None
-    assert replace(giving, volunteered=()).refuses_run(asked) is None
+    assert giving.run_rejection(asked) == (OTHERS + reason if reason else None)
+    assert giving.run_rejection({**asked, "record": False}) is None
+    assert replace(giving, volunteered=()).run_rejection(asked) is None
 
 
 def test_a_network_that_the_server_changed_needs_the_sites_consent() -> None:
     changed = config(tampered_by="imprint")
     reason = "this site's policy lets no server change the network, and the run's is changed by imprint"
-    assert POLICY.refuses_run(changed) == reason
-    assert POLICY.refuses_run(config()) is None
-    assert replace(POLICY, tampered=True).refuses_run(changed) is None
+    assert POLICY.run_rejection(changed) == reason
+    assert POLICY.run_rejection(config()) is None
+    assert replace(POLICY, tampered=True).run_rejection(changed) is None
     pinned = replace(POLICY, tampered=True, run=pins_of(Experiment(), "digits"))
-    assert "pins the run, which has tampered-by=imprint" in str(pinned.refuses_run(changed))
+    assert "pins the run, which has tampered-by=imprint" in str(pinned.run_rejection(changed))
 
 
 @pytest.mark.parametrize("defence", ["dp_gaussian", "prune", "soteria+dp_gaussian"])
@@ -221,19 +221,19 @@ def test_a_defence_that_draws_from_the_servers_seed_needs_the_sites_consent(defe
     reason += "run; run with defence-draws=secret"
     for draws in ("seed", "auto"):
         asked = config(defence=defence, defence_draws=draws)
-        assert POLICY.refuses_run(asked) == reason
-        assert replace(POLICY, seeded_draws=True).refuses_run(asked) is None
+        assert POLICY.run_rejection(asked) == reason
+        assert replace(POLICY, seeded_draws=True).run_rejection(asked) is None
         words = f"the server can repeat what the run's defence {defence} draws, as the policy allows"
         assert remarks(asked) == [words]
     without = config(defence=defence)
     del without["defence-draws"]  # as an older server has it
-    assert POLICY.refuses_run(without) == reason
+    assert POLICY.run_rejection(without) == reason
     secret = config(defence=defence, defence_draws="secret")
-    assert POLICY.refuses_run(secret) is None
+    assert POLICY.run_rejection(secret) is None
     assert remarks(secret) == [f"the run has the defence {defence}, whose draws come from this machine and are secret"]
-    assert POLICY.refuses_run(config()) is None and remarks(config()) == []
+    assert POLICY.run_rejection(config()) is None and remarks(config()) == []
     pinned = replace(POLICY, run=pins_of(Experiment(defence=defence), "digits"))
-    assert pinned.refuses_run(secret) is None and "lets no defence draw" in str(pinned.refuses_run(without))
+    assert pinned.run_rejection(secret) is None and "lets no defence draw" in str(pinned.run_rejection(without))
 
 
 def test_a_site_that_lets_draws_be_repeated_says_so_at_its_start(tmp_path: Path) -> None:
@@ -260,11 +260,11 @@ def test_code_outside_the_app_needs_the_sites_consent(named: dict[str, Any]) -> 
     words = "this site's policy lets no code run but the accepted app's, such as "
     words += f"{foreign}; name it in plugins to trust it"
     agreed = replace(POLICY, tampered=True, seeded_draws=True)
-    assert agreed.refuses_run(config(**named)) == words
+    assert agreed.run_rejection(config(**named)) == words
     pinned = replace(agreed, run=pins_of(Experiment(**named), "digits"))
-    assert pinned.refuses_run(config(**named)) == words
-    assert replace(agreed, plugins=("d.e:F", foreign)).refuses_run(config(**named)) is None
-    assert replace(agreed, plugins=(f"x.{foreign}",)).refuses_run(config(**named)) == words
+    assert pinned.run_rejection(config(**named)) == words
+    assert replace(agreed, plugins=("d.e:F", foreign)).run_rejection(config(**named)) is None
+    assert replace(agreed, plugins=(f"x.{foreign}",)).run_rejection(config(**named)) == words
 
 
 # --- what leaves ---------------------------------------------------------------------------------------------------
@@ -278,7 +278,7 @@ ALLOWED = {
 
 @pytest.mark.parametrize("records", ALLOWED.values(), ids=ALLOWED.keys())
 def test_an_ordinary_answer_leaves(records: tuple[Any, ...]) -> None:
-    assert POLICY.refuses_answer(answer(*records), "train", 900) is None
+    assert POLICY.reply_rejection(answer(*records), "train", 900) is None
 
 
 REFUSED = {
@@ -294,18 +294,18 @@ REFUSED = {
 
 @pytest.mark.parametrize(("message", "records"), REFUSED.items(), ids=REFUSED.keys())
 def test_what_hides_something_stays(message: str, records: tuple[Any, ...]) -> None:
-    assert message in str(POLICY.refuses_answer(answer(*records), "train", 900))
+    assert message in str(POLICY.reply_rejection(answer(*records), "train", 900))
 
 
 def test_numbers_are_counted_over_all_records() -> None:
     half = MetricRecord({f"m{i}": i for i in range(60)})
-    assert POLICY.refuses_answer(answer(half), "train", 900) is None
-    assert "at most 100" in str(POLICY.refuses_answer(answer(half, half), "train", 900))
+    assert POLICY.reply_rejection(answer(half), "train", 900) is None
+    assert "at most 100" in str(POLICY.reply_rejection(answer(half, half), "train", 900))
 
 
 def test_the_size_is_of_all_parts() -> None:
-    assert POLICY.refuses_answer(answer(arrays("theta")), "train", 1000) is None
-    assert POLICY.refuses_answer(answer(arrays("theta")), "train", 1001) == (
+    assert POLICY.reply_rejection(answer(arrays("theta")), "train", 1000) is None
+    assert POLICY.reply_rejection(answer(arrays("theta")), "train", 1001) == (
         "this site's policy lets 0.001 MB leave, the answer has 0.0 MB"
     )
 
@@ -313,10 +313,10 @@ def test_the_size_is_of_all_parts() -> None:
 def test_words_leave_only_where_a_site_introduces_itself() -> None:
     details = ConfigRecord({"partition": 0, "code": "0123456789abcdef", "shape": [1, 8, 8]})
     for policy in (POLICY, OPEN):
-        assert policy.refuses_answer(introduction(**details), "query", 900) is None
-        assert "no words" in str(policy.refuses_answer(introduction(**details), "train", 900))
-        assert "no words" in str(policy.refuses_answer(introduction(x="y" * 1000), "query", 900))
-        assert "no words" in str(policy.refuses_answer(introduction(x=b"y" * 1000), "query", 900))
+        assert policy.reply_rejection(introduction(**details), "query", 900) is None
+        assert "no words" in str(policy.reply_rejection(introduction(**details), "train", 900))
+        assert "no words" in str(policy.reply_rejection(introduction(x="y" * 1000), "query", 900))
+        assert "no words" in str(policy.reply_rejection(introduction(x=b"y" * 1000), "query", 900))
 
 
 OPEN = replace(POLICY, reasons="all")
@@ -331,27 +331,27 @@ def introduction(**entries: Any) -> Message:
     "entries", [{"note": 4}, {"trouble": "bed 4"}, {"code": "bed 4"}, {"partition": 0.5}, {"shape": [2.5]}], ids=str
 )
 def test_an_introduction_holds_its_known_entries_alone(entries: dict[str, Any]) -> None:
-    assert POLICY.refuses_answer(introduction(**KNOWN), "query", 900) is None
-    assert POLICY.refuses_answer(introduction(**{**KNOWN, "trouble": WITHHELD}), "query", 900) is None
+    assert POLICY.reply_rejection(introduction(**KNOWN), "query", 900) is None
+    assert POLICY.reply_rejection(introduction(**{**KNOWN, "trouble": WITHHELD}), "query", 900) is None
     message = introduction(**{**KNOWN, **entries})
     two = RecordDict({"about": ConfigRecord(KNOWN), "more": ConfigRecord()})
     for other in (message, Message(two, dst_node_id=1, message_type="query")):
         reason = "this site's policy lets no words leave in an introduction but the known ones"
-        assert POLICY.refuses_answer(other, "query", 900) == reason
-        assert OPEN.refuses_answer(other, "query", 900) is None
+        assert POLICY.reply_rejection(other, "query", 900) == reason
+        assert OPEN.reply_rejection(other, "query", 900) is None
 
 
 def test_a_reason_is_a_line_and_no_more() -> None:
-    assert OPEN.refuses_answer(answer(error="disk full"), "train", 100) is None
-    assert OPEN.refuses_answer(answer(error="x" * 1000), "train", 100) is None
+    assert OPEN.reply_rejection(answer(error="disk full"), "train", 100) is None
+    assert OPEN.reply_rejection(answer(error="x" * 1000), "train", 100) is None
     for policy in (POLICY, OPEN):
-        assert "so long" in str(policy.refuses_answer(answer(error="x" * 1001), "train", 100))
+        assert "so long" in str(policy.reply_rejection(answer(error="x" * 1001), "train", 100))
 
 
 def test_without_numbers_only_tensors_leave() -> None:
     for records in ((arrays("net.w"), MetricRecord({"num-examples": 3})), (MetricRecord({"loss": 0.5}),)):
-        assert "lets no numbers leave beside the tensors" in str(STRICT.refuses_answer(answer(*records), "train", 900))
-    assert STRICT.refuses_answer(answer(arrays("net.w"), MetricRecord({})), "train", 900) is None
+        assert "lets no numbers leave beside the tensors" in str(STRICT.reply_rejection(answer(*records), "train", 900))
+    assert STRICT.reply_rejection(answer(arrays("net.w"), MetricRecord({})), "train", 900) is None
 
 
 UNSAID = "lets no other reason of a failure leave; its log has it"
@@ -373,19 +373,23 @@ REASONS |= {FLOWER.format("flfw.messages.reasons.Declined2", "bed 4"): False}
 @pytest.mark.parametrize("reason", REASONS)
 def test_no_exceptions_words_leave(reason: str) -> None:
     for policy in (STRICT, POLICY):
-        refused = policy.refuses_answer(answer(error=reason), "train", 100)
+        refused = policy.reply_rejection(answer(error=reason), "train", 100)
         assert refused == (None if REASONS[reason] else f"this site's policy {UNSAID}")
-    assert OPEN.refuses_answer(answer(error=reason), "train", 100) is None
+    assert OPEN.reply_rejection(answer(error=reason), "train", 100) is None
 
 
 def test_flower_writes_an_exception_as_the_policy_reads_it() -> None:
     """The words by which Flower's own process hands over what an app raised."""
     assert """str(type(ex)) + ":<'" + str(ex) + "'>\"""" in inspect.getsource(run_clientapp)
-    for error in (Declined("was asked too late"), SharingViolation("client 3 was sent w"), OverBudget("it is spent")):
-        assert POLICY.refuses_answer(answer(error=f"{type(error)}:<'{error}'>"), "train", 100) is None
+    for error in (
+        RequestDeclinedError("was asked too late"),
+        SharingViolationError("client 3 was sent w"),
+        BudgetExceededError("it is spent"),
+    ):
+        assert POLICY.reply_rejection(answer(error=f"{type(error)}:<'{error}'>"), "train", 100) is None
 
 
 def test_a_limit_is_a_number() -> None:
     for limit in (0.0, -1.0, inf, nan):
-        with pytest.raises(BadInput, match="0 < largest_upload_mb < inf"):
+        with pytest.raises(InputError, match="0 < largest_upload_mb < inf"):
             replace(POLICY, largest_upload_mb=limit)

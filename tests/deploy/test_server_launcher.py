@@ -15,7 +15,7 @@ import pytest
 from flwr.supercore import sql_mixin
 
 from flfw.deploy import processes, server_launcher
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 from tests.support.sites_at_work import COMMON, SITES, at_work, deploy, made, result, run
 
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")  # Flower's, when it builds
@@ -92,7 +92,7 @@ def hold(database: Path, seconds: float) -> None:
         time.sleep(seconds)
 
 
-def ids(layout: Layout) -> list[int | None]:
+def ids(layout: FederationLayout) -> list[int | None]:
     """The processes of a federation: the server, then the sites."""
     sites = [processes.alive(layout.site(number), "supernode") for number in range(SITES)]
     return [processes.alive(layout.superlink, "superlink"), *sites]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from flfw.deploy import processes
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 from tests.support.paths import ROOT
 from tests.support.sites_at_work import at_work, deploy, free_ports
 
@@ -48,7 +48,7 @@ class EqualRows(FederatedStrategy):
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FederationLayout]:
     """Two sites that check what they are sent; only the first one lets a server change the network."""
     folder = tmp_path_factory.mktemp("tampered") / "federation"
     (folder.parent / "crafting.py").write_text(EQUAL_ROWS)
@@ -57,7 +57,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(folder.parent))
         deploy("init", str(folder), "--clients", "2", *flags, "--plugins", "crafting:EqualRows")
-        layout = Layout.read(folder)
+        layout = FederationLayout.read(folder)
         for number in (0, 1):
             allow(layout, number, "check_broadcast")
         allow(layout, 0, "tampered")
@@ -65,14 +65,14 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Layout]:
             yield layout
 
 
-def allow(layout: Layout, number: int, switch: str) -> None:
+def allow(layout: FederationLayout, number: int, switch: str) -> None:
     policy = layout.site(number) / "policy.toml"
     chosen = policy.read_text()
     assert f"{switch} = false" in chosen
     policy.write_text(chosen.replace(f"{switch} = false", f"{switch} = true"))
 
 
-def ended(layout: Layout, out: Path, *flags: str, code: int = 1) -> str:
+def ended(layout: FederationLayout, out: Path, *flags: str, code: int = 1) -> str:
     """The last line of what a run says."""
     words = [sys.executable, "sim.py", "--federation", str(layout.folder), "--out", str(out), *flags, *FLAGS]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
@@ -81,7 +81,7 @@ def ended(layout: Layout, out: Path, *flags: str, code: int = 1) -> str:
     return (done.stderr.splitlines() or [""])[-1]
 
 
-def hashes(layout: Layout, number: int, since: int) -> dict[str, str]:
+def hashes(layout: FederationLayout, number: int, since: int) -> dict[str, str]:
     """The hash in a site's own log of each message of training since a place in the log."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:  # the run may have ended by the other site's refusal
@@ -92,14 +92,14 @@ def hashes(layout: Layout, number: int, since: int) -> dict[str, str]:
     raise AssertionError(f"site {number} logged no hash")
 
 
-def compared(layout: Layout, out: Path, *flags: str, code: int) -> tuple[str, list[dict[str, str]]]:
+def compared(layout: FederationLayout, out: Path, *flags: str, code: int) -> tuple[str, list[dict[str, str]]]:
     """The end of a run, and the hashes in the logs of both sites."""
     before = [processes.log_size(layout.site(number), "supernode") for number in (0, 1)]
     line = ended(layout, out, *flags, code=code)
     return line, [hashes(layout, number, before[number]) for number in (0, 1)]
 
 
-def test_two_sites_notice_a_malicious_server_in_three_ways(federation: Layout, tmp_path: Path) -> None:
+def test_two_sites_notice_a_malicious_server_in_three_ways(federation: FederationLayout, tmp_path: Path) -> None:
     # 1. The policy of one site lets no server change the network.
     line = ended(federation, tmp_path / "imprint", "--method", "fedavg", "--tampered-by", "imprint")
     assert "client 1 failed" in line

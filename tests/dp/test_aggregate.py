@@ -19,17 +19,17 @@ from torch import Tensor
 import sim
 from flfw.clients.fed_sdp import FedSDPClient
 from flfw.defence import Defence
-from flfw.dp.client import NoisyClient
+from flfw.dp.client import DPClient
 from flfw.dp.ledger import course, least_summed
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.settings import clipped_change
-from flfw.dp.settlement import settle
-from flfw.errors import BadInput, RunFailed
+from flfw.dp.settlement import calibrate_noise
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
-from flfw.privacy.accountants import account
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import ADVERSARIES, claim
-from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.privacy.rounding import at_most
 from flfw.rehearse.plan import plan
 from flfw.resolve import resolve
@@ -53,7 +53,7 @@ def of_ten(*assignments: str, **changes: Any) -> Experiment:
 
 
 def gaussian(multiplier: float, steps: int) -> float:
-    return account((Phase(multiplier, 1.0, steps),), DELTA).epsilon
+    return compute_epsilon((GaussianEvent(multiplier, 1.0, steps),), DELTA).epsilon
 
 
 def failing(epsilon: float, mu: float) -> float:
@@ -80,7 +80,7 @@ def failing(epsilon: float, mu: float) -> float:
 def test_the_noise_of_all_that_are_surely_in_a_sum_counts(changes: dict[str, Any], surely: int) -> None:
     experiment = of_ten(**changes)
     assert least_summed(experiment) == surely
-    result, rounds = claims(experiment, TEN), course(resolve(experiment), TEN).participations
+    result, rounds = claims(experiment, TEN), course(resolve(experiment), TEN).max_participations
     assert rounds == 5 or "sample" in changes
     assert {result["client", adversary].epsilon for adversary in ("server", *OTHERS)} == {gaussian(6, rounds)}
     epsilon = result["client", "aggregate"].epsilon
@@ -153,9 +153,16 @@ def worst(copies: int, participations: int, rounds: int, surely: int, clients: i
 def test_copies_in_one_sum_are_never_more_than_is_counted(copies: int, surely: int) -> None:
     """Multiplier 1: the sum of squared shifts is the number of steps over the multiplier's square."""
     for participations, rounds in ((1, 1), (1, 3), (2, 3)):
-        one = Mechanism(1.0, rounds, clipped="client", participations=participations, replication=copies, summed=surely)
+        one = Mechanism(
+            1.0,
+            rounds,
+            clipped="client",
+            max_participations=participations,
+            max_copies=copies,
+            min_summed_updates=surely,
+        )
         phase = one.phase()
-        counted = phase.steps / phase.multiplier**2
+        counted = phase.steps / phase.noise_multiplier**2
         assert counted == pytest.approx(worst(copies, participations, rounds, surely, 6))
         assert counted <= one.alone.phase().steps + 1e-9  # never more than for who sees each update
 
@@ -167,8 +174,11 @@ def test_copies_at_clients_that_add_no_noise_are_counted(copies: int, surely: in
     """Of a copy there the sum has no noise: with one honest client, three copies in one sum count 9, not 3."""
     given = {"clipped": "client", "replication": copies, "summed": surely, "colluding": colluding}
     for participations, rounds in ((1, 1), (1, 3), (2, 3)):
-        phase = Mechanism(1.0, rounds, participations=participations, **given).phase()  # type: ignore[arg-type]
-        counted, least = phase.steps / phase.multiplier**2, worst(copies, participations, rounds, surely, 8, colluding)
+        phase = Mechanism(1.0, rounds, max_participations=participations, **given).phase()  # type: ignore[arg-type]
+        counted, least = (
+            phase.steps / phase.noise_multiplier**2,
+            worst(copies, participations, rounds, surely, 8, colluding),
+        )
         assert counted >= least - 1e-9
         if copies <= surely + colluding:
             assert counted == pytest.approx(least)  # all copies may be in one sum
@@ -287,11 +297,14 @@ def test_numbers_beside_the_sums_are_treated_as_the_servers(tmp_path: Path) -> N
 def test_noise_that_is_not_on_whole_updates_has_no_shares_and_no_sums() -> None:
     for wrong in ({"clipped": "example"}, {"clipped": "client", "noised_by": "server"}):
         for name in ("shares", "summed"):
-            with pytest.raises(BadInput, match="shares=1 and summed=1 where clients do not add noise"):
+            with pytest.raises(InputError, match="shares=1 and summed=1 where clients do not add noise"):
                 Mechanism(6.0, 1, **{**wrong, name: 2})
-    with pytest.raises(BadInput, match="a whole number summed >= 1"):
-        Mechanism(6.0, 1, clipped="client", summed=0)
-    in_turn = [Mechanism(6.0, 1, clipped="client", summed=4), Mechanism(3.0, 1, clipped="client", summed=9)]
+    with pytest.raises(InputError, match="a whole number summed >= 1"):
+        Mechanism(6.0, 1, clipped="client", min_summed_updates=0)
+    in_turn = [
+        Mechanism(6.0, 1, clipped="client", min_summed_updates=4),
+        Mechanism(3.0, 1, clipped="client", min_summed_updates=9),
+    ]
     result = claim(in_turn, "client", "aggregate", DELTA, 2)
     assert failing(result.epsilon, sqrt(1 / 12**2 + 1 / 9**2)) == pytest.approx(DELTA)
     assert any("A sum has the noise of 4 to 9 clients or more" in one for one in result.assumptions)
@@ -306,7 +319,7 @@ def test_a_site_counts_its_own_message_and_no_sum() -> None:
         experiment = Experiment(method="fed_sdp", set=set_, net="mlp", split="iid", attack=("none",), clients=100)
         result = cost(resolve(dataclasses.replace(experiment, metrics="none")), TRAIN, {}, 25)
         assert result is not None
-        assert (result.summed, result.phase()) == (1, Phase(6 / sqrt(shares), 1.0, 1))
+        assert (result.min_summed_updates, result.phase()) == (1, GaussianEvent(6 / sqrt(shares), 1.0, 1))
 
 
 def test_a_rehearsal_at_one_site_keeps_the_small_noise() -> None:
@@ -329,9 +342,9 @@ def tiny(small: Experiment) -> Experiment:
     return dataclasses.replace(small, **changes, set=("sampled.train=20", *secure))
 
 
-def client_of(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> NoisyClient:
+def client_of(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> DPClient:
     client = make_client(experiment, partition, folder, server_round)
-    assert isinstance(client, NoisyClient)
+    assert isinstance(client, DPClient)
     return client
 
 
@@ -343,12 +356,12 @@ def answer(experiment: Experiment, partition: int, folder: Path) -> tuple[Tensor
     """A client's message, and its clipped change, both flat; computed by its own code."""
     sent = initial_tensors(experiment)
     client = client_of(experiment, partition, folder)
-    client.install(sent, 0)
+    client.load_received(sent, 0)
     client.train()
     before = {name: torch.tensor(value) for name, value in sent.items()}
     change = {n: client.model.state_dict()[n] - value for n, value in before.items()}
     clipped = clipped_change(change, client.privacy.clip, client.privacy.grouping)
-    return flat(client.outgoing()) - flat(before), flat(clipped)
+    return flat(client.upload_tensors()) - flat(before), flat(clipped)
 
 
 def accepted(noise: Tensor, deviation: float) -> bool:
@@ -400,7 +413,7 @@ def test_all_clients_send_on_one_grid(tiny: Experiment, tmp_path: Path) -> None:
             with torch.no_grad():
                 for name, value in client.model.state_dict().items():
                     value.copy_(torch.tensor(sent[name]) * (1 + longer))
-            places = flat(client.outgoing()) / step
+            places = flat(client.upload_tensors()) / step
             assert torch.equal(places, places.round())
 
 
@@ -410,9 +423,9 @@ def test_weights_whose_digits_end_above_the_noise_are_refused_whatever_the_data(
     sent = {name: value * 1e8 for name, value in initial_tensors(tiny).items()}
     for partition in range(2):
         client = client_of(tiny, partition, tmp_path)
-        client.install(sent, 0)
-        with pytest.raises(BadInput, match=r"values within 2.1e\+06 deviations of the noise"):
-            client.outgoing()
+        client.load_received(sent, 0)
+        with pytest.raises(InputError, match=r"values within 2.1e\+06 deviations of the noise"):
+            client.upload_tensors()
 
 
 def last_digit(total: Tensor) -> float:
@@ -421,7 +434,7 @@ def last_digit(total: Tensor) -> float:
     return float((places & -places).double().log2().mean())
 
 
-def two_worlds(experiment: Experiment, folder: Path, send: Callable[[NoisyClient], Tensor]) -> float:
+def two_worlds(experiment: Experiment, folder: Path, send: Callable[[DPClient], Tensor]) -> float:
     """Share of pairs of messages of which the digits of their sum tell whether the changes were x and -x, or none.
 
     The sums of real Gaussian noise have the same distribution in both: the server is to guess by a coin. It has seen 20
@@ -446,7 +459,7 @@ def two_worlds(experiment: Experiment, folder: Path, send: Callable[[NoisyClient
     return float(np.mean([np.argmin(np.abs(np.subtract(seen, statistic(truth)))) == truth for truth in truths]))
 
 
-def rounded_as_usual(client: NoisyClient) -> Tensor:
+def rounded_as_usual(client: DPClient) -> Tensor:
     """The same noise, and then the sum with the weights in float32, as a client without a shared grid sends it."""
     before = {name: torch.tensor(value) for name, value in client.received.items()}
     change = {n: client.model.state_dict()[n] - value for n, value in before.items()}
@@ -460,7 +473,7 @@ def test_the_last_digits_of_a_sum_tell_nothing_of_its_parts(tiny: Experiment, tm
     settings = ("noise_multiplier=0.002", "clip=1000", "grouping=flat", "noise_shares=4")  # a deviation of 1
     experiment = dataclasses.replace(tiny, set=(*tiny.set, *settings))
     assert two_worlds(experiment, tmp_path / "usual", rounded_as_usual) > 0.95
-    assert 0.4 < two_worlds(experiment, tmp_path / "shared", lambda client: flat(client.outgoing())) < 0.6
+    assert 0.4 < two_worlds(experiment, tmp_path / "shared", lambda client: flat(client.upload_tensors())) < 0.6
 
 
 # --- runs ---
@@ -501,7 +514,7 @@ def dropping(monkeypatch: pytest.MonkeyPatch, partitions: Sequence[int]) -> None
     def failing(self: FedSDPClient) -> dict[str, float]:
         if self.at.partition in partitions:
             raise ValueError("has dropped out for the test")
-        return NoisyClient.train(self)
+        return DPClient.train(self)
 
     monkeypatch.setattr(FedSDPClient, "train", failing)
 
@@ -517,7 +530,7 @@ def sums(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, Tensor]]:
         def add(sent: Tensors, update: Update) -> None:
             round_sum.append(flat(update.tensors) - flat(sent))
 
-        self.watch = add
+        self.on_update = add
         result = whole(self, flower_round, replies)
         seen.append((len(round_sum), torch.stack(round_sum).sum(0)))
         return result
@@ -544,14 +557,14 @@ def test_where_clients_drop_out_their_noise_is_missing_and_not_counted(
 def test_with_fewer_than_the_least_nothing_is_summed(running: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
     experiment = dataclasses.replace(running, on_client_failure="drop", min_clients=4)
     dropping(monkeypatch, [2])
-    with pytest.raises(RunFailed, match="Expected at least 4 clients in round 1, got 3"):
+    with pytest.raises(RunError, match="Expected at least 4 clients in round 1, got 3"):
         run.run(experiment)
 
 
 def killed(experiment: Experiment, server_round: int, resumed: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
         kill_in_round(patch, server_round)
-        with pytest.raises(RunFailed, match="killed for the test"):
+        with pytest.raises(RunError, match="killed for the test"):
             run.resume(experiment) if resumed else run.run(experiment)
 
 
@@ -595,7 +608,7 @@ def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(running: Experiment) 
     killed(strict, 2, resumed=False)
     assert strict.out is not None
     stored = run.stored(strict.out)
-    with pytest.raises(BadInput, match="Expected rounds=5 as in"):
+    with pytest.raises(InputError, match="Expected rounds=5 as in"):
         run.resume(dataclasses.replace(stored, on_client_failure="drop", min_clients=2))
     folder = run.resume(stored)
     assert json.loads((folder / "result.json").read_text())["provenance"]["asked"] == [1, 2, 2, 3, 4]
@@ -608,7 +621,7 @@ def test_a_budget_of_sums_does_not_go_on_with_smaller_ones(running: Experiment) 
 def test_a_target_is_for_the_sum_where_clients_add_shares() -> None:
     for shares, adversary in ((10, "aggregate"), (1, "server")):
         experiment = asked("fed_sdp", f"noise_shares={shares}", clients=10, target_epsilon=2.0)
-        resolved, notes = settle(resolve(experiment), TEN)
+        resolved, notes = calibrate_noise(resolve(experiment), TEN)
         result = claims(resolved.experiment, TEN)
         assert 2.0 - 1e-3 <= result["client", adversary].epsilon <= 2.0
         assert any("is kept against who sees sums alone" in note for note in notes) is (shares > 1)
@@ -619,7 +632,7 @@ def test_no_target_is_said_to_be_kept_against_sums_where_none_count() -> None:
     """Beside a defence on updates, and of a single client, the target is kept against the server."""
     for changes, split in (({"clients": 10, "defence": "low_precision"}, TEN), ({"clients": 1}, apart(20))):
         experiment = asked("fed_sdp", "noise_shares=8", target_epsilon=2.0, **changes)
-        resolved, notes = settle(resolve(experiment), split)
+        resolved, notes = calibrate_noise(resolve(experiment), split)
         assert claims(resolved.experiment, split)["client", "server"].epsilon <= 2.0
         assert not any("sums alone" in note for note in notes)
 
@@ -627,7 +640,7 @@ def test_no_target_is_said_to_be_kept_against_sums_where_none_count() -> None:
 def test_a_budget_is_for_the_sum_where_clients_add_shares() -> None:
     for shares, adversary in ((10, "aggregate"), (1, "server")):
         experiment = of_ten(f"noise_shares={shares}", rounds=60, epsilon_budget=4.0)
-        resolved, _ = settle(resolve(experiment), TEN)
+        resolved, _ = calibrate_noise(resolve(experiment), TEN)
         last = resolved.experiment.rounds
 
         def spent(rounds: int, adversary: str = adversary, given: Experiment = experiment) -> float:

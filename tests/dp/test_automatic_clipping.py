@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.dp.ledger import Ledger
-from flfw.dp.settings import EitherUnit, clipped_change
-from flfw.errors import BadInput
+from flfw.dp.ledger import RunAccountant
+from flfw.dp.settings import DPUnitSettings, clipped_change
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
@@ -175,7 +175,7 @@ def test_the_noise_has_the_scale_of_the_bound(tiny: Experiment, tmp_path: Path) 
 def test_the_audits_own_gradients_follow_the_rule(tiny: Experiment) -> None:
     experiment = of(tiny, "dp_fedavg", "clip=0.3", AUTOMATIC)
     net, task = plain_net(experiment), Task.load(experiment, None)
-    gradients = ClippedGradients(task, net, EitherUnit(clip=0.3, clipping="automatic"))
+    gradients = ClippedGradients(task, net, DPUnitSettings(clip=0.3, clipping="automatic"))
     sent = {name: value.detach() for name, value in net.state_dict().items()}
     (rows,) = gradients.rows(sent, task.split.train[0], 100)
     expected = one_by_one(net, *example(experiment), 0.3, "flat")
@@ -187,7 +187,7 @@ def test_the_audits_own_gradients_follow_the_rule(tiny: Experiment) -> None:
 
 
 def test_without_clipping_nothing_is_scaled_up_and_the_mildest_setting_keeps_the_rule() -> None:
-    settings = EitherUnit(clipping="automatic")
+    settings = DPUnitSettings(clipping="automatic")
     assert settings.bare().clipping == "abadi" and settings.bare().clip > 1e6
     assert settings.mildest().clipping == "automatic" and settings.mildest().clip == settings.clip
 
@@ -207,14 +207,14 @@ def test_what_does_not_fit_is_refused_in_a_line(
 
 def test_an_unknown_rule_and_an_infinite_bound_are_refused() -> None:
     model = nn.Linear(2, 1)
-    with pytest.raises(BadInput, match="clipping among abadi, automatic"):
+    with pytest.raises(InputError, match="clipping among abadi, automatic"):
         PerExample(model, clipping="none")  # type: ignore[arg-type]
-    with pytest.raises(BadInput, match=r"0 < bound <= 1e\+30"):
+    with pytest.raises(InputError, match=r"0 < bound <= 1e\+30"):
         PerExample(model, clipping="automatic").clipped_sum(lambda: model(torch.zeros(1, 2))[:, 0], inf)
 
 
 @pytest.mark.slow
 def test_both_rules_cost_the_same_epsilon(tiny: Experiment) -> None:
     each = [of(tiny, "dp_fedavg", "batches=poisson", f"clipping={rule}") for rule in ("abadi", "automatic")]
-    claims = [Ledger(resolve(one), Task.load(one, None).split).claims() for one in each]
+    claims = [RunAccountant(resolve(one), Task.load(one, None).split).claims() for one in each]
     assert claims[0] == claims[1] and claims[0][0].epsilon < inf

@@ -17,14 +17,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import sim
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.data.canaries import Canaries, draw, relabelled, without_left_out
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split
-from flfw.dp.canary_audit import GUESSED, Listener, _told, beside_the_claims, claimed_shift, lower
-from flfw.dp.client import NoisyClient
+from flfw.dp.canary_audit import GUESSED, CanaryScorer, _told, beside_the_claims, claimed_shift, lower
+from flfw.dp.client import DPClient
 from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.lower_bound import correct_guesses, gaussian_lower_bound, gaussian_rejects, p_value
@@ -71,7 +71,9 @@ def test_canaries_are_spread_over_the_clients_and_are_held_once() -> None:
     assert list(result.indices) == sorted(set(result.indices)) and not {4, 5} & set(result.indices)
     assert all(index in split.train[holder] for index, holder in zip(result.indices, result.holders, strict=True))
     assert list(np.bincount(result.holders)) == [3, 2, 2]  # turn by turn
-    with pytest.raises(BadInput, match="Expected at most 11 canaries, the examples that exactly one client holds, got"):
+    with pytest.raises(
+        InputError, match="Expected at most 11 canaries, the examples that exactly one client holds, got"
+    ):
         draw(split, np.zeros(13, np.int64), 3, 12, seed=0)
 
 
@@ -83,7 +85,7 @@ def test_only_those_left_out_are_missing_and_only_canaries_are_relabelled() -> N
     assert left.test is split.test and left.public is split.public
     labels = np.arange(7)
     assert list(relabelled(labels, chosen)) == [0, 7, 2, 3, 8, 9, 6] and list(labels) == list(range(7))
-    with pytest.raises(BadInput, match="Expected fewer canaries, so that client 0 has training data, got left=0"):
+    with pytest.raises(InputError, match="Expected fewer canaries, so that client 0 has training data, got left=0"):
         without_left_out(shared_out([1], [0]), replace(chosen, included=np.full(3, False)))
 
 
@@ -129,7 +131,7 @@ def test_gradients_are_clipped_as_the_method_clips(small: Experiment, grouping: 
     fields = (f"grouping={grouping}", f"clip={clip}")
     asked = without_auto(replace(small, method="dp_fedavg", net="mlp", canaries=20, set=fields))
     task, method, settings = Task.load(asked, None), resolve(asked).method, resolve(asked).settings
-    listener = Listener(asked, task, method, settings)
+    listener = CanaryScorer(asked, task, method, settings)
     model = listener.model
     sent = {name: value.detach() for name, value in model.state_dict().items()}
     assert task.canaries is not None
@@ -182,32 +184,32 @@ def of_single_pixels(clients: int, pixels: int, seed: int) -> Task:
     return Task(dataset, without_left_out(split, chosen), "linear", "none", chosen)
 
 
-class Honest(NoisyClient):
+class Honest(DPClient):
     """Does as it says."""
 
 
-class TwoThirds(NoisyClient):
+class TwoThirds(DPClient):
     """Adds noise at two thirds of its scale."""
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
         return super().summed(x, y, deviation * 2 / 3)
 
 
-class OfTheMean(NoisyClient):
+class OfTheMean(DPClient):
     """Takes the noise of a sum for that of a mean, and divides once too often."""
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
         return super().summed(x, y, deviation / len(y))
 
 
-class Unclipped(NoisyClient):
+class Unclipped(DPClient):
     """Forgets to clip; the norms here are about seven times the bound."""
 
     def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
         return super().clipped(x, y, inf)
 
 
-def heard(client: type[NoisyClient], clients: int, pixels: int, multiplier: float, seed: int = 0) -> dict[str, Any]:
+def heard(client: type[DPClient], clients: int, pixels: int, multiplier: float, seed: int = 0) -> dict[str, Any]:
     """The lower bound after one round of one step, which claims one Gaussian mechanism of mu = 1 / multiplier."""
     task = of_single_pixels(clients, pixels, seed)
     fields = (f"noise_multiplier={multiplier}", "clip=1", "momentum=0", "weight_decay=0")
@@ -216,9 +218,9 @@ def heard(client: type[NoisyClient], clients: int, pixels: int, multiplier: floa
         lr=1.0, seed=seed, canaries=clients * pixels, set=fields,
     )  # fmt: skip
     method, settings = resolve(asked).method, resolve(asked).settings
-    listener = Listener(asked, task, method, settings)
+    listener = CanaryScorer(asked, task, method, settings)
     for partition in range(clients):
-        worker = client(Workplace(asked, task, method, settings, partition, 1, None, None))
+        worker = client(ClientContext(asked, task, method, settings, partition, 1, None, None))
         sent = {name: value.clone() for name, value in worker.model.state_dict().items()}
         update, _ = worker.fit_named({name: value.numpy() for name, value in sent.items()}, 0)
         listener(sent, Update(partition, 1, update))
@@ -242,13 +244,13 @@ def test_honest_noise_stays_below_its_claim(multiplier: float) -> None:
 
 
 @pytest.mark.parametrize("wrong", [OfTheMean, Unclipped])
-def test_gross_errors_are_caught_by_a_thousand_canaries(wrong: type[NoisyClient]) -> None:
+def test_gross_errors_are_caught_by_a_thousand_canaries(wrong: type[DPClient]) -> None:
     result = heard(wrong, 5, 200, 2.0)
     assert result["epsilon"] > epsilon(Mechanism(2.0, 1), 1e-5)
     assert result["gaussian"]["mu"] > 1 / 2
 
 
-def found_over_one(client: type[NoisyClient], clients: int, runs: int) -> int:
+def found_over_one(client: type[DPClient], clients: int, runs: int) -> int:
     """In how many runs, with 200 canaries at each client, the mean difference shows more than the mu 1 claimed."""
     return sum(heard(client, clients, 200, 1.0, seed)["mean_difference"]["mu"] > 1 for seed in range(runs))
 
@@ -339,9 +341,9 @@ def test_a_p_value_is_a_probability() -> None:
 
 def test_the_shift_that_is_claimed() -> None:
     assert claimed_shift(Mechanism(3.0, 36)) == pytest.approx(2.0)
-    assert claimed_shift(Mechanism(3.0, 36, participations=9)) == pytest.approx(1.0)
+    assert claimed_shift(Mechanism(3.0, 36, max_participations=9)) == pytest.approx(1.0)
     assert claimed_shift(Mechanism(3.0, 9, groups=4)) == pytest.approx(2.0)
-    sampled = Mechanism(3.0, 36, sampling_rate=0.1, poisson=True, hidden=True)
+    sampled = Mechanism(3.0, 36, sampling_rate=0.1, poisson=True, secret_sampling=True)
     others = (None, sampled, Mechanism(0.0, 1), Mechanism(3.0, 1, clip=inf), Mechanism(3.0, 1, clipped="client"))
     assert [claimed_shift(other) for other in others] == [None] * 5
 

@@ -10,7 +10,7 @@ import pytest
 
 import flfw
 from flfw import plugins
-from flfw.dp.settings import NoisySteps
+from flfw.dp.settings import DPSGDSettings
 from flfw.method import Method
 from flfw.privacy.claims import Claim
 from flfw.resolve import resolve
@@ -83,7 +83,7 @@ def row(words: str) -> str:
     rests = [name for name, sentence in RESTS_ON.items() if any(sentence in text for text in texts)]
     resolved = resolve(asked(method, *chosen, secure, **ROWS[words]))
     clips = "examples" if any("Each example's gradient is clipped" in text for text in texts) else "updates"
-    clips = clips if texts else "examples" if isinstance(resolved.settings, NoisySteps) else "updates"
+    clips = clips if texts else "examples" if isinstance(resolved.settings, DPSGDSettings) else "updates"
     return f"| `{words}` | {clips} | {' | '.join(units['example'])} | {', '.join(rests) or '-'} |"
 
 
@@ -105,5 +105,5 @@ def test_of_all_other_methods_nothing_is_claimed() -> None:
     others = set(plugins.names(plugins.METHOD)) - {words.split()[0] for words in ROWS}
     assert {"fedavg", "fedcg", "hyperfl"} <= others
     for name in others:
-        cls = plugins.find(plugins.METHOD, name, Method)
+        cls = plugins.load_class(plugins.METHOD, name, Method)
         assert cls.mechanism.__func__ is Method.mechanism.__func__, name  # which returns None

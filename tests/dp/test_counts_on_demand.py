@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from flfw import data
-from flfw.data.splits.on_demand import OnDemand
-from flfw.data.splits.partition import Drawn, Natural, Split, for_each, nobodys, split
-from flfw.dp.ledger import Ledger, course, is_known
+from flfw.data.splits.on_demand import LazyParts
+from flfw.data.splits.partition import Natural, SampledOnDemand, Split, for_each, nobodys, split
+from flfw.dp.ledger import RunAccountant, course, is_known
 from flfw.dp.private_metrics import most_examples, most_held
-from flfw.dp.settlement import settle
+from flfw.dp.settlement import calibrate_noise
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
 
@@ -20,11 +20,11 @@ DIGITS = data.load("digits")
 MILLION = 1_000_000
 
 
-def unasked(size: int, copies: int) -> OnDemand:
+def unasked(size: int, copies: int) -> LazyParts:
     def draw(client: int) -> np.ndarray:
         raise AssertionError(f"client {client} was asked for its data")
 
-    return OnDemand(MILLION, size, draw, copies)
+    return LazyParts(MILLION, size, draw, copies)
 
 
 def listed(one: Split) -> Split:
@@ -34,12 +34,12 @@ def listed(one: Split) -> Split:
 @pytest.mark.parametrize("clients", [3, 300, 700])
 def test_the_known_counts_are_those_of_a_look_at_all_data(clients: int) -> None:
     """1500 training examples are 300 hands of 5; 297 test examples are 42 hands of 7, with three left over."""
-    known = split(DIGITS, Drawn(train=5, test=7), clients, seed=0)
+    known = split(DIGITS, SampledOnDemand(train=5, test=7), clients, seed=0)
     assert most_examples(known) == most_examples(listed(known)) == 12
     assert most_held(known) >= most_held(listed(known))
-    shared = split(DIGITS, Drawn(train=5), clients, seed=0, test="shared")
+    shared = split(DIGITS, SampledOnDemand(train=5), clients, seed=0, test="shared")
     assert most_held(shared) == most_held(listed(shared)) == clients
-    many = split(DIGITS, Drawn(train=5, test=297), clients, seed=0)  # every client tests on all
+    many = split(DIGITS, SampledOnDemand(train=5, test=297), clients, seed=0)  # every client tests on all
     assert most_held(many) == most_held(listed(many)) == clients
 
 
@@ -58,13 +58,13 @@ def test_a_claim_looks_at_no_data_where_the_counts_are_known(copies: int, replic
     )
     resolved = resolve(asked)
     nothing = np.zeros(0, np.int64)
-    tests, none = unasked(20, 1), OnDemand.same(MILLION, nothing)
+    tests, none = unasked(20, 1), LazyParts.same(MILLION, nothing)
     parts = Split(unasked(50, copies), tests, none, nothing, nothing, nothing)
-    resolved, _ = settle(resolved, parts)
+    resolved, _ = calibrate_noise(resolved, parts)
     counted = course(resolved, parts)
-    assert (counted.replication, counted.fewest, counted.most) == (replication, 50, 50)
-    ledger = Ledger(resolved, parts)
-    assert ledger.reported is not None and ledger.reported.replication == replication
+    assert (counted.max_copies, counted.min_examples, counted.max_examples) == (replication, 50, 50)
+    ledger = RunAccountant(resolved, parts)
+    assert ledger.reported is not None and ledger.reported.max_copies == replication
     assert {one.unit for one in ledger.claims()} == {"example", "client"}
 
 
@@ -74,7 +74,7 @@ def test_a_generated_example_is_one_clients() -> None:
 
 
 def test_data_of_nobody_and_of_a_site_are_not_repeated_for_each_client() -> None:
-    assert not is_known(nobodys(MILLION)) and isinstance(nobodys(MILLION).train, OnDemand)
-    one = split(DIGITS, Drawn(train=5), 1, seed=0)
+    assert not is_known(nobodys(MILLION)) and isinstance(nobodys(MILLION).train, LazyParts)
+    one = split(DIGITS, SampledOnDemand(train=5), 1, seed=0)
     each = for_each(listed(one), MILLION)
     assert each.train[MILLION - 1] is each.train[0] and len(each.test) == MILLION

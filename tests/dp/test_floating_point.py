@@ -18,7 +18,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.dp.client import NoisyClient
+from flfw.dp.client import DPClient
 from flfw.dp.settings import clipped_change
 from flfw.experiment import Experiment
 from flfw.nets.net import Tensors
@@ -34,9 +34,9 @@ def tiny(small: Experiment) -> Experiment:
     return dataclasses.replace(small, **changes, set=("sampled.train=20",))
 
 
-def client_of(experiment: Experiment, folder: Path, server_round: int) -> NoisyClient:
+def client_of(experiment: Experiment, folder: Path, server_round: int) -> DPClient:
     client = make_client(experiment, 0, folder, server_round)
-    assert isinstance(client, NoisyClient)
+    assert isinstance(client, DPClient)
     return client
 
 
@@ -72,7 +72,7 @@ def presence(experiment: Experiment, folder: Path) -> float:
     sent = initial_tensors(experiment)
     start = {name: torch.tensor(value) for name, value in sent.items()}
     client = client_of(experiment, folder, 1)
-    client.install(sent, 0)
+    client.load_received(sent, 0)
     client.train()
     trained = {name: value.clone() for name, value in client.model.state_dict().items()}
     change = {name: trained[name] - value for name, value in start.items()}
@@ -83,7 +83,7 @@ def presence(experiment: Experiment, folder: Path) -> float:
         again = client_of(experiment, folder, next(rounds))
         again.received = sent
         again.model.load_state_dict(trained if truth else start)
-        return flat(again.outgoing()) - flat(start)
+        return flat(again.upload_tensors()) - flat(start)
 
     return share_told(send, [torch.zeros_like(part), part])
 
@@ -93,7 +93,7 @@ def neighbours(experiment: Experiment, folder: Path) -> float:
     sent = initial_tensors(experiment)
     before = flat({name: torch.tensor(value) for name, value in sent.items()})
     client = client_of(experiment, folder, 1)
-    client.install(sent, 0)
+    client.load_received(sent, 0)
     x, y = client.examples("train", client.indices("train"))
     parts = []
     for size in (len(y), len(y) - 1):
@@ -103,10 +103,10 @@ def neighbours(experiment: Experiment, folder: Path) -> float:
 
     def send(truth: int) -> Tensor:
         again, size = client_of(experiment, folder, next(rounds)), len(y) - truth
-        again.install(sent, 0)
-        _, direction = again.follow(again.moving(), x[:size], y[:size])
-        again.optimiser().step(again.moving(), direction)
-        return (before - flat(again.outgoing())) * size  # the learning rate is 1
+        again.load_received(sent, 0)
+        _, direction = again.loss_and_direction(again.trainable_parameters(), x[:size], y[:size])
+        again.optimiser().step(again.trainable_parameters(), direction)
+        return (before - flat(again.upload_tensors())) * size  # the learning rate is 1
 
     return share_told(send, parts)
 

@@ -17,17 +17,17 @@ import sim
 from flfw import nets
 from flfw.combinations import check as check_names
 from flfw.data.splits.partition import Split
-from flfw.dp.ledger import Ledger, course
-from flfw.dp.settings import NoisySteps
-from flfw.dp.settlement import settle
-from flfw.errors import BadInput
+from flfw.dp.ledger import RunAccountant, course
+from flfw.dp.settings import DPSGDSettings
+from flfw.dp.settlement import calibrate_noise
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Net
 from flfw.papers import published
-from flfw.privacy.accountants import account
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
-from flfw.privacy.course import Course
-from flfw.privacy.mechanism import Phase
+from flfw.privacy.course import RunSchedule
+from flfw.privacy.mechanism import GaussianEvent
 from flfw.resolve import resolve, without_auto
 from flfw.server.cohorts import Sampling, drawn
 from flfw.spelling import declared
@@ -42,7 +42,7 @@ OTHERS = ("another client", "outsider")
 
 def settled_as(experiment: Experiment, split: Any) -> tuple[Experiment, list[str]]:
     """The experiment that `settle` makes of one, and its notes."""
-    resolved, notes = settle(resolve(experiment), split)
+    resolved, notes = calibrate_noise(resolve(experiment), split)
     return resolved.experiment, notes
 
 
@@ -69,11 +69,11 @@ UNEVEN = apart(25, 20)
 
 
 def claims(experiment: Experiment, split: Split = UNEVEN) -> dict[tuple[str, str], Claim]:
-    return {(one.unit, one.adversary): one for one in Ledger(resolve(experiment), split).claims()}
+    return {(one.unit, one.adversary): one for one in RunAccountant(resolve(experiment), split).claims()}
 
 
 def epsilon(multiplier: float, rate: float, steps: int, delta: float = DELTA, accountant: Any = "prv") -> float:
-    return account((Phase(multiplier, rate, steps),), delta, accountant).epsilon
+    return compute_epsilon((GaussianEvent(multiplier, rate, steps),), delta, accountant).epsilon
 
 
 def against(
@@ -97,28 +97,28 @@ def test_the_course_by_hand() -> None:
     weights = {"extractor.1.weight": 64 * 64, "extractor.1.bias": 64, "extractor.3.weight": 4096}
     weights |= {"extractor.3.bias": 64, "classifier.weight": 640, "classifier.bias": 10}
     result = course(resolve(experiment), split)
-    assert result == Course(
+    assert result == RunSchedule(
         rounds=6,
-        participations=counts.max(),
+        max_participations=counts.max(),
         clients=4,
-        cohort=2,
+        cohort_size=2,
         poisson=False,
-        fewest=2,
-        most=25,
-        batch=8,
+        min_examples=2,
+        max_examples=25,
+        batch_size=8,
         epochs=3,
-        replication=3,  # example 0
+        max_copies=3,  # example 0
         tensors=weights,
-        summed=2,
+        min_summed_updates=2,
     )
     assert (result.local_steps, result.example_rate, result.client_rate) == (3 * 4, 1.0, 0.5)
-    assert isinstance(result.participations, int) and isinstance(result.replication, int)
+    assert isinstance(result.max_participations, int) and isinstance(result.max_copies, int)
 
 
 def test_everybody_in_every_round_is_no_sampling() -> None:
     for sample in (0, 2):
         result = course(resolve(asked("fed_sdp", sample=sample, sampling="poisson")), UNEVEN)
-        assert (result.poisson, result.participations, result.client_rate) == (False, 5, 1.0)
+        assert (result.poisson, result.max_participations, result.client_rate) == (False, 5, 1.0)
     assert course(resolve(asked("fed_sdp", sample=1, sampling="poisson")), UNEVEN).poisson
 
 
@@ -243,7 +243,7 @@ def test_a_head_that_learns_without_noise_lets_one_example_change_the_gradients_
     for one in claims(experiment).values():
         assert isinf(one.epsilon) and one.assumptions[0].startswith("The head learns from the same examples")
     (informed,) = (
-        entry for entry in Ledger(resolve(experiment), UNEVEN).entries() if entry["counted"] == "as published"
+        entry for entry in RunAccountant(resolve(experiment), UNEVEN).entries() if entry["counted"] == "as published"
     )
     assert informed["epsilon"] == epsilon(6, 0.5, 20, accountant="rdp")  # 5 rounds of 2 passes at a half
 
@@ -255,7 +255,7 @@ def test_no_noise_is_no_claim(method: str) -> None:
         result = claims(asked(method, "noise_multiplier=0", *chosen))
         assert all(isinf(one.epsilon) for one in result.values())
         assert "There is no noise" in result["example", "outsider"].assumptions[0]
-        entries = Ledger(resolve(asked(method, "noise_multiplier=0", *chosen)), UNEVEN).entries()
+        entries = RunAccountant(resolve(asked(method, "noise_multiplier=0", *chosen)), UNEVEN).entries()
         assert {entry["epsilon"] for entry in json.loads(json.dumps(entries, allow_nan=False))} == {"inf"}
 
 
@@ -283,12 +283,16 @@ def test_what_reads_the_data_besides_is_no_claim(assignments: tuple[str, ...], w
 def test_methods_without_a_mechanism_claim_nothing() -> None:
     for method in ("fedavg", "hyperfl", "fedper"):
         experiment = asked(method, accounting="paper")
-        assert Ledger(resolve(experiment), UNEVEN).claims() == Ledger(resolve(experiment), UNEVEN).entries() == []
+        assert (
+            RunAccountant(resolve(experiment), UNEVEN).claims()
+            == RunAccountant(resolve(experiment), UNEVEN).entries()
+            == []
+        )
 
 
 def test_every_claim_says_under_which_delta_by_which_accountant_and_for_how_long() -> None:
     experiment = asked("fed_cdp", "batches=poisson", delta=1e-6, accountant="rdp", rounds=7)
-    for entry in Ledger(resolve(experiment), UNEVEN).entries():
+    for entry in RunAccountant(resolve(experiment), UNEVEN).entries():
         assert (entry["delta"], entry["rounds"], entry["counted"]) == (1e-6, 7, "exact")
         assert len(entry["assumptions"]) >= 6 and all(line.endswith(".") for line in entry["assumptions"])
     result = claims(experiment)["example", "server"]
@@ -306,17 +310,17 @@ def printed() -> list[Any]:
 def test_table_six(cell: Any) -> None:
     """For the runs of all five data sets, each example in each client's hands once a round."""
     rounds, local, sigma = (cell.keys[key] for key in ("T", "L", "sigma"))
-    run = Course(
+    run = RunSchedule(
         rounds=rounds,
-        participations=rounds,
+        max_participations=rounds,
         clients=1000,
-        cohort=100,
+        cohort_size=100,
         poisson=False,
-        fewest=5 * local,
-        most=5 * local,
-        batch=5,
+        min_examples=5 * local,
+        max_examples=5 * local,
+        batch_size=5,
         epochs=1,
-        replication=1,
+        max_copies=1,
         tensors={"a.weight": 9, "b.weight": 9, "c.weight": 9},
     )
     assert run.local_steps == local
@@ -340,7 +344,7 @@ def test_the_papers_count_stands_beside_the_true_one(method: str) -> None:
     changes = {"clients": 100, "sample": 10, "rounds": 100, "local_epochs": 1, "batch_size": 5}
     experiment = asked(method, accounting="paper", **changes)
     split = apart(*[500] * 100)
-    entries = Ledger(resolve(experiment), split).entries()
+    entries = RunAccountant(resolve(experiment), split).entries()
     informed = {entry["unit"]: entry for entry in entries if entry["counted"] == "as published"}
     value = {"fed_cdp": 0.8227, "fed_sdp": 0.8536}[method]
     assert set(informed) == {"fed_cdp": {"example", "client"}, "fed_sdp": {"client"}}[method]
@@ -349,7 +353,7 @@ def test_the_papers_count_stands_beside_the_true_one(method: str) -> None:
     exact = [entry for entry in entries if entry["counted"] == "exact"]
     seen_singly = [entry for entry in exact if entry["adversary"] != "aggregate"]
     assert len(exact) == 8 and len(seen_singly) == 6 and all(entry["epsilon"] > 3 * value for entry in seen_singly)
-    without = Ledger(resolve(dataclasses.replace(experiment, accounting="exact")), split).entries()
+    without = RunAccountant(resolve(dataclasses.replace(experiment, accounting="exact")), split).entries()
     assert without == exact
 
 
@@ -389,23 +393,23 @@ def test_copies_of_an_example_are_no_copies_of_a_client() -> None:
 
 def test_a_target_by_the_papers_count_is_the_papers() -> None:
     settled, _ = settled_as(asked("fed_cdp", target_epsilon=0.5, accounting="paper"), UNEVEN)
-    informed = Ledger(resolve(settled), UNEVEN).published
+    informed = RunAccountant(resolve(settled), UNEVEN).published
     assert informed is not None and 0.5 - 1e-3 <= informed.epsilon("example", DELTA) <= 0.5
     assert claims(settled)["example", "server"].epsilon > 1  # the true one
 
 
 def test_a_target_and_noise_of_ones_own_do_not_go_together() -> None:
     for name in ("noise_multiplier", "fed_cdp.noise_multiplier"):
-        with pytest.raises(BadInput, match="Expected either --target-epsilon or --set noise_multiplier, got both"):
+        with pytest.raises(InputError, match="Expected either --target-epsilon or --set noise_multiplier, got both"):
             settled_as(asked("fed_cdp", f"{name}=6", target_epsilon=2.0), UNEVEN)
 
 
 @pytest.mark.parametrize("flag", ["target_epsilon", "epsilon_budget"])
 def test_targets_and_budgets_need_something_that_can_be_claimed(flag: str) -> None:
     message = f"--{flag.replace('_', '-')}"
-    with pytest.raises(BadInput, match=f"Expected a method that claims privacy for {message}, got method=fedavg"):
+    with pytest.raises(InputError, match=f"Expected a method that claims privacy for {message}, got method=fedavg"):
         settled_as(asked("fedavg", **{flag: 1.0}), UNEVEN)
-    with pytest.raises(BadInput, match=f"can be claimed for {message}.*median"):
+    with pytest.raises(InputError, match=f"can be claimed for {message}.*median"):
         settled_as(asked("fed_cdp", "bound=median", **{flag: 1.0}), UNEVEN)
 
 
@@ -442,22 +446,22 @@ def test_a_budget_that_all_rounds_keep_changes_nothing() -> None:
 
 
 def test_a_budget_that_one_round_exceeds_is_refused() -> None:
-    with pytest.raises(BadInput, match="epsilon-budget"):
+    with pytest.raises(InputError, match="epsilon-budget"):
         settled_as(asked("fed_cdp", epsilon_budget=0.01), UNEVEN)
 
 
 def test_a_target_and_a_budget_do_not_go_together() -> None:
     """The noise would be for all rounds, of which the budget leaves fewer: a resumed run would find another one."""
-    with pytest.raises(BadInput, match="Expected either --target-epsilon or --epsilon-budget, got both"):
+    with pytest.raises(InputError, match="Expected either --target-epsilon or --epsilon-budget, got both"):
         settled_as(asked("fed_cdp", rounds=40, target_epsilon=2.0, epsilon_budget=1.0), UNEVEN)
 
 
 @pytest.mark.parametrize("method", ["centaur", "ppsgd"])
 def test_where_nothing_can_be_claimed_a_target_may_be_the_comparisons(method: str) -> None:
-    with pytest.raises(BadInput, match="can be claimed for --target-epsilon"):
+    with pytest.raises(InputError, match="can be claimed for --target-epsilon"):
         settled_as(asked(method, target_epsilon=4.0), UNEVEN)
     settled, _ = settled_as(asked(method, target_epsilon=4.0, accounting="paper"), UNEVEN)
-    informed = Ledger(resolve(settled), UNEVEN).published
+    informed = RunAccountant(resolve(settled), UNEVEN).published
     assert informed is not None and 4.0 - 1e-3 <= informed.epsilon("example", DELTA) <= 4.0
 
 
@@ -542,7 +546,19 @@ def test_batch_norm_that_no_gradient_is_sent_of_is_refused_by_nobody(nobodys: Pa
 
 
 def test_poisson_batches_count_the_rounds_in_which_a_client_takes_part() -> None:
-    known = Course(10, 3, 4, 1, False, fewest=20, most=30, batch=10, epochs=2, replication=1, tensors={"a.weight": 1})
-    result = NoisySteps(batches="poisson").mechanism_of_steps(known, ("*",))
-    assert (result.steps, result.sampling_rate, result.participations) == (3 * 2 * 3, 0.5, None)
+    known = RunSchedule(
+        10,
+        3,
+        4,
+        1,
+        False,
+        min_examples=20,
+        max_examples=30,
+        batch_size=10,
+        epochs=2,
+        max_copies=1,
+        tensors={"a.weight": 1},
+    )
+    result = DPSGDSettings(batches="poisson").mechanism_of_steps(known, ("*",))
+    assert (result.steps, result.sampling_rate, result.max_participations) == (3 * 2 * 3, 0.5, None)
     assert result.amplified

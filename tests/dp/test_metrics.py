@@ -16,10 +16,10 @@ import pytest
 import torch
 
 import sim
-from flfw.client.workplace import Workplace
-from flfw.dp.ledger import Ledger
-from flfw.dp.settlement import settle
-from flfw.errors import BadInput
+from flfw.client.workplace import ClientContext
+from flfw.dp.ledger import RunAccountant
+from flfw.dp.settlement import calibrate_noise
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import Mechanism
@@ -37,7 +37,7 @@ def answers(metrics: Any, method: str, fewer: int) -> tuple[Mapping[str, Any], M
     cut = tuple(indices[: len(indices) - fewer] for indices in task.split.train)
     test = tuple(indices[: len(indices) - fewer] for indices in task.split.test)
     task = replace(task, split=replace(task.split, train=cut, test=test))
-    at = Workplace(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None)
+    at = ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None)
     trained, evaluated = resolved.client(at), resolved.client(at)
     received = {n: v.numpy().copy() for n, v in at.fresh_model().state_dict().items()}
     sent, reported = trained.fit_named(received, 0)
@@ -99,7 +99,7 @@ def test_the_central_accuracy_is_that_of_the_mean_model(tmp_path: Path) -> None:
     for server_round in (1, 2):
         sums = []
         for partition in (0, 1):
-            at = Workplace(
+            at = ClientContext(
                 resolved.experiment, task, resolved.method, resolved.settings, partition, server_round, None, None
             )
             model = model or at.fresh_model()
@@ -154,12 +154,12 @@ def test_a_federation_reports_nothing_unless_told_to_and_then_claims_nothing_aga
     assert without_auto(replace(auto, federation=None)).metrics == "all"
     for goal in ({"target_epsilon": 4.0}, {"epsilon_budget": 4.0}):
         resolved = resolve(without_auto(replace(asked, metrics="all", **goal)))
-        with pytest.raises(BadInput, match=r"Expected --metrics private or none with --\w+-\w+ on real clients"):
-            settle(resolved, Task.load(resolved.experiment, None).split)
+        with pytest.raises(InputError, match=r"Expected --metrics private or none with --\w+-\w+ on real clients"):
+            calibrate_noise(resolved, Task.load(resolved.experiment, None).split)
     claimed = {}
     for metrics in ("all", "none"):
         resolved = resolve(without_auto(replace(asked, metrics=metrics, set=("noise_source=secure",))))
-        ledger = Ledger(resolved, Task.load(resolved.experiment, None).split)
+        ledger = RunAccountant(resolved, Task.load(resolved.experiment, None).split)
         claimed[metrics] = {one.adversary: one.epsilon for one in ledger.claims() if one.unit == "example"}
     assert claimed["all"]["server"] == inf
     assert claimed["none"]["server"] == claimed["none"]["outsider"] == claimed["all"]["outsider"] < inf

@@ -10,10 +10,10 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.combinations import check
-from flfw.dp.client import NoisyClient
-from flfw.errors import BadInput
+from flfw.dp.client import DPClient
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import mixes_examples
 from flfw.resolve import Resolved, resolve, without_auto
@@ -38,7 +38,7 @@ def checked(net: str, method: str, *settings: str, **more: Any) -> None:
 @pytest.mark.parametrize("method", ["dp_fedavg", "fed_cdp", "centaur", "ppsgd"])
 @pytest.mark.parametrize("net", ["centred_inputs", "centred", "running", "remembering"])
 def test_a_network_that_mixes_examples_is_refused_where_single_ones_are_clipped(net: str, method: str) -> None:
-    with pytest.raises(BadInput, match=f"scores from that example alone, for method={method}, which clips single"):
+    with pytest.raises(InputError, match=f"scores from that example alone, for method={method}, which clips single"):
         checked(f"{ODD}:{net}", method)
 
 
@@ -49,7 +49,7 @@ def test_it_may_train_where_whole_updates_are_clipped_or_nothing_is() -> None:
 
 def test_in_evaluation_only_private_metrics_are_in_the_way() -> None:
     checked(f"{ODD}:centred_at_rest", "dp_fedavg")
-    with pytest.raises(BadInput, match="from that example alone"):
+    with pytest.raises(InputError, match="from that example alone"):
         checked(f"{ODD}:centred_at_rest", "dp_fedavg", "noise_source=secure", metrics="private")
 
 
@@ -69,7 +69,7 @@ def test_own_networks_mix_nothing(net: str) -> None:
 def test_an_example_that_depends_on_those_before_it_alone_is_seen_in_the_first_batch() -> None:
     with initialising(0, "model"):
         model, x = nn.Sequential(nn.Linear(4, 4), Running(), nn.Linear(4, 3)), torch.rand(5, 4)
-    with pytest.raises(BadInput, match="Linear at 0; the loss of one example depends on what it makes of another"):
+    with pytest.raises(InputError, match="Linear at 0; the loss of one example depends on what it makes of another"):
         PerExample(model).clipped_sum(lambda: cross_entropy(model(x), torch.arange(5) % 3, reduction="none"), 1.0)
 
 
@@ -78,8 +78,8 @@ def test_nobody_can_repeat_what_dropout_draws_beside_secure_noise(source: str, r
     """By known draws one example less shifts those of all behind it: a clipped sum moved by twice the bound."""
     asked = resolved(f"{ODD}:dropping", "dp_fedavg", f"noise_source={source}", "batches=poisson")
     task = Task.load(asked.experiment, None)
-    client = asked.client(Workplace(asked.experiment, task, asked.method, asked.settings, 0, 1, None, None))
-    assert isinstance(client, NoisyClient)
+    client = asked.client(ClientContext(asked.experiment, task, asked.method, asked.settings, 0, 1, None, None))
+    assert isinstance(client, DPClient)
     x, y = task.examples("train", task.split.train[0][:20])
     sums = []
     for _ in range(2):

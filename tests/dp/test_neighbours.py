@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from flfw import data
-from flfw.client.workplace import Workplace
-from flfw.dp.budget import OverBudget
-from flfw.dp.client import NoisyClient
-from flfw.dp.ledger import Ledger
+from flfw.client.workplace import ClientContext
+from flfw.dp.budget import BudgetExceededError
+from flfw.dp.client import DPClient
+from flfw.dp.ledger import RunAccountant
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.experiment import Experiment
 from flfw.privacy.claims import claim
@@ -46,7 +46,9 @@ def size_of_change(examples: int, batches: str) -> float:
     resolved = private(split="sampled", set=("sampled.train=100", f"batches={batches}"))
     task = Task.load(resolved.experiment, None)
     task = replace(task, split=replace(task.split, train=(task.split.train[0][:examples],)))
-    client = resolved.client(Workplace(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None))
+    client = resolved.client(
+        ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None)
+    )
     start = initial_tensors(resolved.experiment)
     sent, metrics = client.fit_named(start, 0)
     assert metrics == {}
@@ -84,7 +86,7 @@ def test_a_claim_for_patients_says_at_how_many_clients_one_is() -> None:
     for unit in ("example", "client"):
         resolved = private(set=(f"unit={unit}",), patient_examples=3)
         split = Task.load(resolved.experiment, None).split
-        for one in Ledger(resolved, split).claims():
+        for one in RunAccountant(resolved, split).claims():
             assert any("examples at no more than 1 of the clients" in words for words in one.assumptions) == (
                 one.unit == "patient" and one.epsilon < inf
             )
@@ -110,8 +112,8 @@ def pictures(tmp_path: Path) -> dict[bool, Path]:
 def clipped_sum(folder: Path, normalise: str) -> Tensor:
     resolved = private(dataset=f"folder:{folder}", split="iid", normalise=normalise)
     client = make_client(resolved.experiment, 0, folder)
-    assert isinstance(client, NoisyClient)
-    client.install(initial_tensors(resolved.experiment), 0)
+    assert isinstance(client, DPClient)
+    client.load_received(initial_tensors(resolved.experiment), 0)
     sums = client.clipped(*client.examples("train", client.indices("train")), CLIP).sums
     return torch.cat([value.flatten() for value in sums.values()])
 
@@ -126,9 +128,11 @@ def test_an_example_changes_all_gradients_by_the_constants_of_its_own_data(pictu
 def test_nothing_is_claimed_or_counted_with_constants_of_the_same_data(pictures: dict[bool, Path]) -> None:
     resolved = {n: private(dataset=f"folder:{pictures[True]}", split="iid", normalise=n) for n in ("own", "half")}
     split = Task.load(resolved["own"].experiment, None).split
-    epsilons = {n: {one.epsilon for one in Ledger(chosen, split).claims()} for n, chosen in resolved.items()}
+    epsilons = {n: {one.epsilon for one in RunAccountant(chosen, split).claims()} for n, chosen in resolved.items()}
     assert epsilons["own"] == {inf} and max(epsilons["half"]) < inf
-    with pytest.raises(OverBudget, match=r"^this site's budget: inputs are normalised with the mean and deviation of"):
+    with pytest.raises(
+        BudgetExceededError, match=r"^this site's budget: inputs are normalised with the mean and deviation of"
+    ):
         cost(resolved["own"], TRAIN, {}, 40)
     assert cost(resolved["half"], TRAIN, {}, 40) is not None
 
@@ -141,7 +145,7 @@ def test_a_claim_says_that_the_colour_of_images_is_known(pictures: dict[bool, Pa
         save(folder / "train" / "a" / "00.png", np.zeros(shape, np.uint8))
         resolved = private(dataset=f"folder:{folder}", split="iid", normalise="half", colour=colour)
         channels.append(resolved.input_space[0][0])
-        claims = Ledger(resolved, Task.load(resolved.experiment, None).split).claims()
+        claims = RunAccountant(resolved, Task.load(resolved.experiment, None).split).claims()
         every = [" ".join(one.assumptions) for one in claims if one.epsilon < inf]
         known = "Everybody is taken to know the classes, the size and colour of images, and the split"
         assert every and all(known in words for words in every)
@@ -152,7 +156,7 @@ def test_a_card_of_ones_own_without_constants_has_those_of_its_examples() -> Non
     for name, public in ((CARD_NAME, True), (WITHOUT_CONSTANTS, False)):
         resolved = {n: private(dataset=name, split="iid", normalise=n) for n in ("own", "half")}
         split = Task.load(resolved["own"].experiment, None).split
-        epsilons = {n: {one.epsilon for one in Ledger(chosen, split).claims()} for n, chosen in resolved.items()}
+        epsilons = {n: {one.epsilon for one in RunAccountant(chosen, split).claims()} for n, chosen in resolved.items()}
         assert (epsilons["own"] == {inf}) != public and max(epsilons["half"]) < inf
         assert data.has_public_constants(name) == public
 
@@ -163,7 +167,7 @@ def test_a_table_of_ones_own_card_claims_nothing_by_a_plan_that_may_be_of_its_ro
     name: str, public: bool, normalise: str
 ) -> None:
     resolved = private(dataset=name, split="iid", normalise=normalise)
-    claims = Ledger(resolved, Task.load(resolved.experiment, None).split).claims()
+    claims = RunAccountant(resolved, Task.load(resolved.experiment, None).split).claims()
     assert ({one.epsilon for one in claims} == {inf}) != public
     assert all("Take a plan of the columns that was known beforehand" in one.assumptions[0] for one in claims) != public
 

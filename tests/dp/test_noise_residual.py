@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.clients.dp_fedavg import DPFedAvgClient
 from flfw.dp.canary_audit import beside_the_claims
-from flfw.dp.client import NoisyClient
+from flfw.dp.client import DPClient
 from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.dp.noise_residual import WHOLE, NoiseTest, Residual, ResidualTest, is_testable
 from flfw.experiment import Experiment
@@ -28,21 +28,21 @@ from flfw.training.gaussian import GaussianNoise
 from flfw.training.per_example import ClippedSum
 
 
-class LessNoise(NoisyClient):
+class LessNoise(DPClient):
     """Adds two thirds."""
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
         return super().summed(x, y, deviation * 2 / 3)
 
 
-class MoreNoise(NoisyClient):
+class MoreNoise(DPClient):
     """Adds three halves."""
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
         return super().summed(x, y, deviation * 3 / 2)
 
 
-class BareBias(NoisyClient):
+class BareBias(DPClient):
     """Adds none to the last bias."""
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
@@ -52,7 +52,7 @@ class BareBias(NoisyClient):
         return losses, {**total, last: clipped[last]}
 
 
-class SameNoise(NoisyClient):
+class SameNoise(DPClient):
     """Draws the noise of round 1 in every round."""
 
     @property
@@ -60,7 +60,7 @@ class SameNoise(NoisyClient):
         return self.privacy.noise(self.at.experiment.seed, "noise", 1, self.at.partition)
 
 
-class Uniform(NoisyClient):
+class Uniform(DPClient):
     """Draws from a uniform distribution of the right variance."""
 
     @cached_property
@@ -74,7 +74,7 @@ class Uniform(NoisyClient):
         return losses, total
 
 
-class Unclipped(NoisyClient):
+class Unclipped(DPClient):
     """Forgets to clip."""
 
     def clipped(self, x: Tensor, y: Tensor, bound: Bound) -> ClippedSum:
@@ -87,7 +87,7 @@ def asked(seed: int = 0, **others: Any) -> Experiment:
     return without_auto(Experiment(**(usual | {"batch_size": 2000, "lr": 0.1, "seed": seed, "set": fields} | others)))
 
 
-def outcome(client: type[NoisyClient], seed: int = 0, **others: Any) -> Residual:
+def outcome(client: type[DPClient], seed: int = 0, **others: Any) -> Residual:
     """The outcome after three rounds of three clients."""
     experiment = asked(seed, **others)
     task, method, settings = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
@@ -99,7 +99,7 @@ def outcome(client: type[NoisyClient], seed: int = 0, **others: Any) -> Residual
     sent = {name: value.clone() for name, value in start.state_dict().items()}
     for number in range(1, experiment.rounds + 1):
         for partition in range(experiment.clients):
-            worker = client(Workplace(experiment, task, method, settings, partition, number, None, None))
+            worker = client(ClientContext(experiment, task, method, settings, partition, number, None, None))
             update, _ = worker.fit_named({name: value.numpy().copy() for name, value in sent.items()}, 0)
             test(sent, Update(partition, 1, {name: value.clone() for name, value in update.items()}))
         sent = {name: value.clone() for name, value in update.items()}  # pyright: ignore
@@ -128,13 +128,13 @@ def test_noise_for_each_example_and_by_layer_passes_too() -> None:
 
 
 @pytest.mark.parametrize(("client", "scale"), [(LessNoise, 2 / 3), (MoreNoise, 3 / 2)])
-def test_a_wrong_scale_is_measured(client: type[NoisyClient], scale: float) -> None:
+def test_a_wrong_scale_is_measured(client: type[DPClient], scale: float) -> None:
     result = outcome(client)
     assert result.p < 1e-6 and result.low < scale < result.high
 
 
 @pytest.mark.parametrize("client", [BareBias, SameNoise, Uniform, Unclipped])
-def test_other_ways_to_cheat_are_found(client: type[NoisyClient]) -> None:
+def test_other_ways_to_cheat_are_found(client: type[DPClient]) -> None:
     assert outcome(client).p < 1e-4
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from flfw.dp.client import NoisyClient
-from flfw.dp.ledger import Ledger
+from flfw.dp.client import DPClient
+from flfw.dp.ledger import RunAccountant
 from flfw.dp.reporting import loss_bound
 from flfw.experiment import Experiment
 from flfw.nets.net import tensors
@@ -22,7 +22,7 @@ from tests.support.method_rounds import make_client
 
 
 @final
-class TextClient(NoisyClient):
+class TextClient(DPClient):
     """A plug-in's client, which says that it follows the labels of all places."""
 
     place_labels = True
@@ -77,7 +77,7 @@ def test_a_claim_says_that_the_classes_are_known(tmp_path: Path, unit: str) -> N
         asked = Experiment(method="dp_fedavg", dataset=text, net="gpt_tiny", clients=2, set=(f"unit={unit}",))
         resolved = resolve(replace(asked, split="iid"))
         classes.append(resolved.input_space[1])
-        claims = Ledger(resolved, Task.load(resolved.experiment, None).split).claims()
+        claims = RunAccountant(resolved, Task.load(resolved.experiment, None).split).claims()
         finite = [one for one in claims if one.epsilon < inf]
         assert finite and all("Everybody is taken to know the classes" in " ".join(one.assumptions) for one in finite)
     assert classes == [2, 3]

@@ -13,26 +13,26 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from flfw.dp.ledger import Ledger, course
+from flfw.dp.ledger import RunAccountant, course
 from flfw.dp.site_ledger import most_repeated
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.privacy.accountants import account
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
-from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.resolve import resolve
 from tests.dp.test_ledger import DELTA, asked, epsilon, held
 
 
 def claims(experiment: Experiment, *train: object) -> dict[tuple[str, str], Claim]:
     split = held(*train)  # type: ignore[arg-type]
-    return {(one.unit, one.adversary): one for one in Ledger(resolve(experiment), split).claims()}
+    return {(one.unit, one.adversary): one for one in RunAccountant(resolve(experiment), split).claims()}
 
 
-def length(phase: Phase) -> float:
+def length(phase: GaussianEvent) -> float:
     """By how much a unit may change everything, as the accountant is told: the inverse of one Gaussian's multiplier."""
-    assert phase.rate == 1
-    return sqrt(phase.steps) / phase.multiplier
+    assert phase.sampling_rate == 1
+    return sqrt(phase.steps) / phase.noise_multiplier
 
 
 @pytest.mark.parametrize("copies", [1, 2, 3])
@@ -40,7 +40,7 @@ def length(phase: Phase) -> float:
 def test_no_way_to_deal_a_units_examples_changes_more_than_is_counted(copies: int, owners: int) -> None:
     """Clients with their own noise, two passes in batches of two: all places of all copies are tried."""
     rounds, batches, size = 2, 3, 2
-    mechanism = Mechanism(1.0, rounds * batches, batch=size, participations=rounds, replication=owners)
+    mechanism = Mechanism(1.0, rounds * batches, batch=size, max_participations=rounds, max_copies=owners)
     most, places = 0.0, list(product(range(batches), repeat=copies))
     fits = [where for where in places if max(np.bincount(where)) <= size]
     for passes in product(fits, repeat=rounds):  # the same at each owner: their noises, and so their squares, add up
@@ -54,7 +54,7 @@ def test_no_way_to_deal_a_units_examples_changes_more_than_is_counted(copies: in
 @pytest.mark.parametrize("owners", [1, 2, 3])
 def test_owners_whose_updates_meet_in_one_noisy_sum(owners: int) -> None:
     """A server's noise: updates add up in the rounds that owners share, and cost less where they share none."""
-    mechanism = Mechanism(1.0, 4, clipped="client", noised_by="server", participations=2, replication=owners)
+    mechanism = Mechanism(1.0, 4, clipped="client", noised_by="server", max_participations=2, max_copies=owners)
     rounds = [np.array(chosen) for chosen in product([0, 1], repeat=4) if sum(chosen) == 2]
     lengths = [float(np.linalg.norm(sum(chosen))) for chosen in product(rounds, repeat=owners)]
     assert max(lengths) == pytest.approx(length(mechanism.phase(1)))
@@ -64,14 +64,14 @@ def test_owners_whose_updates_meet_in_one_noisy_sum(owners: int) -> None:
 
 def test_an_example_twice_at_one_client_is_refused_and_across_clients_counted() -> None:
     experiment = asked("fed_cdp", "noise_multiplier=6", "grouping=flat")
-    with pytest.raises(BadInput, match="each example once at a client"):
+    with pytest.raises(InputError, match="each example once at a client"):
         claims(experiment, [0, 1, 2, 2], [3, 4])
     both = claims(experiment, range(20), range(15, 35))
     assert both["example", "server"].epsilon == epsilon(6, 1, 2 * 10)
     assert (
         "No example is held by more than 2 clients; all of them are counted." in both["example", "server"].assumptions
     )
-    with pytest.raises(BadInput, match="each example once at a client"):
+    with pytest.raises(InputError, match="each example once at a client"):
         claims(experiment, [0, 1, 1], [1, 4])
     assert most_repeated(np.array([3, 1, 3, 3])) == 3  # a site, which cannot choose its data, counts them
 
@@ -80,7 +80,7 @@ def test_one_busy_example_is_counted_for_all() -> None:
     """The largest number of owners, wherever they are; a client's own claim does not pay for it."""
     experiment = asked("fed_cdp", "noise_multiplier=6", "grouping=flat", clients=4)
     parts = [range(10), range(10, 20), [0, *range(20, 29)], [0, *range(30, 39)]]
-    assert course(resolve(experiment), held(*parts)).replication == 3  # type: ignore[arg-type]
+    assert course(resolve(experiment), held(*parts)).max_copies == 3  # type: ignore[arg-type]
     assert claims(experiment, *parts)["example", "outsider"].epsilon == epsilon(6, 1, 3 * 10)
     lone = claims(experiment, *(range(10 * k, 10 * k + 10) for k in range(4)))
     assert claims(experiment, *parts)["client", "server"].epsilon == lone["client", "server"].epsilon
@@ -104,7 +104,7 @@ def test_a_patient_at_several_sites(method: str, chosen: tuple[str, ...]) -> Non
     assert any("examples at no more than 2 of the clients" in sentence for sentence in both.assumptions)
     assert any("examples at no more than 1 of the clients" in sentence for sentence in one.assumptions)
     copied = claims(dataclasses.replace(experiment, patient_clients=2), range(25), range(5, 25))
-    more = account((Phase(20, 1.0, 40),), DELTA).epsilon
+    more = compute_epsilon((GaussianEvent(20, 1.0, 40),), DELTA).epsilon
     assert method != "fed_cdp" or copied["patient", "outsider"].epsilon == more  # two sites, and a copy of each example
 
 
@@ -114,7 +114,7 @@ def test_a_patients_examples_are_counted_where_the_data_name_patients() -> None:
     named = dataclasses.replace(held(range(20), range(20, 40)), patients=np.array([1, 1, 1, *range(2, 39)]))
 
     def claimed(experiment: Experiment) -> Claim:
-        entries = Ledger(resolve(experiment), named).claims()
+        entries = RunAccountant(resolve(experiment), named).claims()
         return next(one for one in entries if (one.unit, one.adversary) == ("patient", "server"))
 
     three = dataclasses.replace(experiment, patient_examples=3)
@@ -123,7 +123,7 @@ def test_a_patients_examples_are_counted_where_the_data_name_patients() -> None:
     more = claimed(dataclasses.replace(experiment, patient_examples=4))
     assert more.epsilon > claimed(experiment).epsilon
     assert any("at most 4 examples" in one and "in these data they are 3" in one for one in more.assumptions)
-    with pytest.raises(BadInput, match=r"Expected patient-examples >= 3, .* got patient_examples=2"):
+    with pytest.raises(InputError, match=r"Expected patient-examples >= 3, .* got patient_examples=2"):
         claimed(dataclasses.replace(experiment, patient_examples=2))
 
 
@@ -131,14 +131,14 @@ def test_a_patient_at_two_clients_is_counted_at_both() -> None:
     experiment = asked("fed_cdp", "noise_multiplier=60", "grouping=flat")
     apart = np.array([1, 1, 1, *range(2, 19), 1, *range(20, 39)])
     named = dataclasses.replace(held(range(20), range(20, 40)), patients=apart)
-    entries = Ledger(resolve(experiment), named).claims()
+    entries = RunAccountant(resolve(experiment), named).claims()
     counted = next(one for one in entries if (one.unit, one.adversary) == ("patient", "server"))
     both = dataclasses.replace(experiment, patient_examples=3, patient_clients=2)
     assert counted.epsilon == claims(both, range(20), range(20, 40))["patient", "server"].epsilon
 
 
 def test_where_a_patient_is_needs_how_much_of_it() -> None:
-    with pytest.raises(BadInput, match="patient-examples >= 1 with patient-clients, got patient_clients=2"):
+    with pytest.raises(InputError, match="patient-examples >= 1 with patient-clients, got patient_clients=2"):
         Experiment(patient_clients=2)
-    with pytest.raises(BadInput, match="patient-clients >= 1"):
+    with pytest.raises(InputError, match="patient-clients >= 1"):
         Experiment(patient_examples=2, patient_clients=0)

@@ -12,8 +12,8 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor, nn
 
-from flfw.dp.client import NoisyClient
-from flfw.dp.ledger import Ledger
+from flfw.dp.client import DPClient
+from flfw.dp.ledger import RunAccountant
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
@@ -35,9 +35,9 @@ def of(experiment: Experiment, method: str, *assignments: str, **changes: Any) -
     return dataclasses.replace(experiment, method=method, set=(*experiment.set, *assignments), **changes)
 
 
-def client_of(experiment: Experiment, folder: Path) -> NoisyClient:
+def client_of(experiment: Experiment, folder: Path) -> DPClient:
     client = make_client(experiment, 0, folder)
-    assert isinstance(client, NoisyClient)
+    assert isinstance(client, DPClient)
     return client
 
 
@@ -112,7 +112,7 @@ def test_no_more_examples_are_at_work_at_once(
         for noted in together.values():
             noted.clear()
         client = client_of(of(tiny, "fed_cdp", f"physical_batch={most}", f"batches={batches}"), tmp_path / str(most))
-        client.install(initial_tensors(client.at.experiment), 0)
+        client.load_received(initial_tensors(client.at.experiment), 0)
 
         def entering(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             together["network"].append(len(inputs[0]))
@@ -132,7 +132,7 @@ def test_the_claims_and_a_sites_count_are_the_same(tiny: Experiment) -> None:
         for most in (0, 3)
     ]
     split = Task.load(each[0], None).split
-    whole, parts = (Ledger(resolve(one), split).claims() for one in each)
+    whole, parts = (RunAccountant(resolve(one), split).claims() for one in each)
     assert whole == parts and np.isfinite(whole[0].epsilon)
     assert cost(resolve(each[0]), TRAIN, {}, 20) == cost(resolve(each[1]), TRAIN, {}, 20)
 

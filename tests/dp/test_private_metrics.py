@@ -20,22 +20,22 @@ from scipy.stats import chi2
 from torch import Tensor
 
 import sim
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.data.splits.partition import Split
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import PRIVATE_METRICS
-from flfw.dp.ledger import Ledger
+from flfw.dp.ledger import RunAccountant
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost, cost_of_metrics
 from flfw.dp.private_metrics import encoded, most_examples, most_held, released
 from flfw.dp.reporting import ROWS, PrivatelyReporting, loss_bound
-from flfw.dp.settlement import settle
+from flfw.dp.settlement import calibrate_noise
 from flfw.dp.site_ledger import MessageEntry
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.privacy.accountants import account
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import claim
-from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.runs import run
 from flfw.server.strategy import FederatedStrategy
@@ -169,7 +169,7 @@ def client_of(resolved: Resolved, fewer: Mapping[str, int] | None = None, server
     for part, count in (fewer or {}).items():
         mine = getattr(task.split, part)
         task = replace(task, split=replace(task.split, **{part: (mine[0][: len(mine[0]) - count], *mine[1:])}))
-    at = Workplace(resolved.experiment, task, resolved.method, resolved.settings, 0, server_round, None, None)
+    at = ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, server_round, None, None)
     client = resolved.client(at)
     assert isinstance(client, PrivatelyReporting)
     return client
@@ -219,9 +219,9 @@ def test_near_to_no_noise_the_numbers_are_the_true_ones() -> None:
     sent, numbers = client.fit_named(received, 0)
     assert list(numbers) == ["acc_global", "acc_local", "loss", "num-examples"]
     assert numbers["num-examples"] == len(client.indices("train"))
-    bare.install(received, 0)
+    bare.load_received(received, 0)
     assert numbers["acc_global"] == pytest.approx(bare.accuracy("test"), abs=1e-4)
-    bare.install({name: value.numpy() for name, value in sent.items()}, 0)
+    bare.load_received({name: value.numpy() for name, value in sent.items()}, 0)
     assert numbers["acc_local"] == pytest.approx(bare.accuracy("test"), abs=1e-4)
     bound, total = 2 * log(10), 0.0
     x, y = bare.at.task.examples("train", client.indices("train"))
@@ -280,7 +280,7 @@ def test_no_example_changes_a_digit_of_what_is_measured_on_others(net: str, side
     """In batches of another size it could: weights made for it would turn one example into many."""
     resolved = resolved_for("fed_cdp", net=net, side=side)
     client = client_of(resolved)
-    client.install(initial(resolved), 0)
+    client.load_received(initial(resolved), 0)
     task, mine, whole = client.at.task, client.indices("test"), scores_of(client)
     pixels = np.array(task.dataset.test_x)
     pixels[mine[3]] = 255 - pixels[mine[3]]
@@ -301,7 +301,7 @@ def test_weights_of_a_server_that_break_the_scores_break_no_bound(broken: float)
     resolved = resolved_for("fed_cdp")
     client = client_of(resolved)
     received = {name: np.full_like(value, broken) for name, value in initial(resolved).items()}
-    client.install(received, 0)
+    client.load_received(received, 0)
     losses, right = client.losses(), client.right("test")
     assert losses.shape == (len(client.indices("train")), 1) and right.shape == (len(client.indices("test")), 1)
     assert bool(((losses >= 0) & (losses <= 1)).all()) and set(right.flatten().tolist()) <= {0.0, 1.0}
@@ -334,19 +334,19 @@ def test_where_whole_updates_are_clipped_no_size_leaves() -> None:
 # --- claims ---
 
 
-def gaussian(*parts: Phase) -> float:
-    return account(parts, DELTA).epsilon
+def gaussian(*parts: GaussianEvent) -> float:
+    return compute_epsilon(parts, DELTA).epsilon
 
 
 def test_the_claim_is_of_the_methods_steps_and_the_answers_in_turn() -> None:
     """Five rounds of two passes; each of 3 layers is clipped; five answers of training, and an evaluation."""
-    steps, answered = Phase(6 / sqrt(3), 1.0, 10), Phase(10.0, 1.0, 6)
+    steps, answered = GaussianEvent(6 / sqrt(3), 1.0, 10), GaussianEvent(10.0, 1.0, 6)
     bare, private = (claims(asked("fed_cdp", "noise_source=secure", metrics=one)) for one in ("none", "private"))
     for adversary in ("server", "another client", "outsider"):
         assert bare["example", adversary].epsilon == gaussian(steps)
         assert private["example", adversary].epsilon == gaussian(steps, answered) > gaussian(steps)
     noisier = claims(asked("fed_cdp", "noise_source=secure", metrics="private", metrics_noise=100.0))
-    assert noisier["example", "server"].epsilon == gaussian(steps, Phase(100.0, 1.0, 6))
+    assert noisier["example", "server"].epsilon == gaussian(steps, GaussianEvent(100.0, 1.0, 6))
     sentences = " ".join(private["example", "server"].assumptions)
     assert "with Gaussian noise of 10 times what one example can change, in 6 answers, which are counted" in sentences
     assert "ignores" not in sentences and "not shown" not in sentences and "to an L2 norm of 1." not in sentences
@@ -356,8 +356,8 @@ def test_the_claim_is_of_the_methods_steps_and_the_answers_in_turn() -> None:
 def test_answers_get_no_credit_for_sampling() -> None:
     """Poisson batches of 10 of at least 20: the method's steps are sampled, the answers hold all examples."""
     private = claims(asked("fed_cdp", "noise_source=secure", "batches=poisson", metrics="private"))
-    steps = Phase(6 / sqrt(3), 0.5, 5 * 2 * 3)
-    assert private["example", "server"].epsilon == gaussian(steps, Phase(10.0, 1.0, 6))
+    steps = GaussianEvent(6 / sqrt(3), 0.5, 5 * 2 * 3)
+    assert private["example", "server"].epsilon == gaussian(steps, GaussianEvent(10.0, 1.0, 6))
 
 
 def test_copies_patients_and_clients_pay_for_the_answers_too() -> None:
@@ -365,20 +365,22 @@ def test_copies_patients_and_clients_pay_for_the_answers_too() -> None:
     chosen = asked("fed_cdp", "noise_source=secure", metrics="private", patient_examples=3)
     private = claims(chosen)
     most = min(3, 10)  # of a patient in one batch
-    patient = gaussian(Phase(6 / sqrt(3) / most, 1.0, 10), Phase(10.0 / 3, 1.0, 6))
+    patient = gaussian(GaussianEvent(6 / sqrt(3) / most, 1.0, 10), GaussianEvent(10.0 / 3, 1.0, 6))
     assert private["patient", "server"].epsilon <= patient
     assert private["patient", "server"].epsilon > private["example", "server"].epsilon
     split = replace(apart(25, 20), test=(np.arange(30), np.arange(30)))
     shared = claims(chosen, split)
-    assert shared["example", "server"].epsilon == gaussian(Phase(6 / sqrt(3), 1.0, 10), Phase(10.0, 1.0, 12))
+    assert shared["example", "server"].epsilon == gaussian(
+        GaussianEvent(6 / sqrt(3), 1.0, 10), GaussianEvent(10.0, 1.0, 12)
+    )
     assert shared["client", "server"].epsilon > private["client", "server"].epsilon
 
 
 def test_whole_updates_and_their_numbers_are_counted_together() -> None:
-    steps, answered = Phase(6.0, 1.0, 5), Phase(10.0, 1.0, 6)
+    steps, answered = GaussianEvent(6.0, 1.0, 5), GaussianEvent(10.0, 1.0, 6)
     private = claims(asked("fed_sdp", "grouping=flat", "noise_source=secure", metrics="private"))
     assert private["client", "server"].epsilon == gaussian(steps, answered)
-    twice = (Phase(part.multiplier / 2, 1.0, part.steps) for part in (steps, answered))
+    twice = (GaussianEvent(part.noise_multiplier / 2, 1.0, part.steps) for part in (steps, answered))
     assert private["example", "outsider"].epsilon == gaussian(*twice)
     sentences = " ".join(private["client", "server"].assumptions)
     assert (
@@ -388,7 +390,9 @@ def test_whole_updates_and_their_numbers_are_counted_together() -> None:
 
 def test_a_federation_claims_against_its_server_with_private_numbers() -> None:
     chosen = asked("fed_cdp", "noise_source=secure", federation=Path("lab"), metrics="private")
-    assert claims(chosen)["example", "server"].epsilon == gaussian(Phase(6 / sqrt(3), 1.0, 10), Phase(10.0, 1.0, 6))
+    assert claims(chosen)["example", "server"].epsilon == gaussian(
+        GaussianEvent(6 / sqrt(3), 1.0, 10), GaussianEvent(10.0, 1.0, 6)
+    )
     assert isinf(claims(replace(chosen, metrics="all"))["example", "server"].epsilon)
     assert isinf(claims(replace(chosen, set=("noise_source=seed",)))["example", "server"].epsilon)
 
@@ -402,9 +406,9 @@ def test_an_end_by_private_accuracies_needs_no_caveat() -> None:
 
 def test_a_claim_is_told_of_private_numbers_or_there_are_none() -> None:
     mechanism = Mechanism(8.0, 10)
-    with pytest.raises(BadInput, match="reported with metrics=private alone, got metrics=private"):
+    with pytest.raises(InputError, match="reported with metrics=private alone, got metrics=private"):
         claim(mechanism, "example", "server", DELTA, 1, metrics="private")
-    with pytest.raises(BadInput, match="reported with metrics=private alone, got metrics=none"):
+    with pytest.raises(InputError, match="reported with metrics=private alone, got metrics=none"):
         claim(mechanism, "example", "server", DELTA, 1, metrics="none", reported=mechanism)
 
 
@@ -413,20 +417,20 @@ def test_a_claim_is_told_of_private_numbers_or_there_are_none() -> None:
 
 def test_a_target_is_met_by_steps_and_answers_together() -> None:
     chosen = asked("fed_cdp", "noise_source=secure", metrics="private", target_epsilon=2.0)
-    resolved = settle(resolve(chosen), UNEVEN)[0]
-    private = {(one.unit, one.adversary): one for one in Ledger(resolved, UNEVEN).claims()}
+    resolved = calibrate_noise(resolve(chosen), UNEVEN)[0]
+    private = {(one.unit, one.adversary): one for one in RunAccountant(resolved, UNEVEN).claims()}
     assert 1.998 < private["example", "server"].epsilon <= 2.0
-    alone = settle(resolve(replace(chosen, metrics="none")), UNEVEN)[0]
+    alone = calibrate_noise(resolve(replace(chosen, metrics="none")), UNEVEN)[0]
     assert resolved.settings.noise_multiplier > alone.settings.noise_multiplier
-    with pytest.raises(BadInput, match=r"target-epsilon > 0\.\d+, which the private metrics take"):
-        settle(resolve(replace(chosen, target_epsilon=0.5)), UNEVEN)
+    with pytest.raises(InputError, match=r"target-epsilon > 0\.\d+, which the private metrics take"):
+        calibrate_noise(resolve(replace(chosen, target_epsilon=0.5)), UNEVEN)
 
 
 def test_a_budget_has_the_answers_in_it() -> None:
     """Three rounds: 6 passes, and 4 answers; a fourth would be beyond."""
-    three, four = (gaussian(Phase(6 / sqrt(3), 1.0, 2 * t), Phase(10.0, 1.0, t + 1)) for t in (3, 4))
+    three, four = (gaussian(GaussianEvent(6 / sqrt(3), 1.0, 2 * t), GaussianEvent(10.0, 1.0, t + 1)) for t in (3, 4))
     chosen = asked("fed_cdp", "noise_source=secure", metrics="private", epsilon_budget=(three + four) / 2)
-    assert settle(resolve(chosen), UNEVEN)[0].experiment.rounds == 3
+    assert calibrate_noise(resolve(chosen), UNEVEN)[0].experiment.rounds == 3
 
 
 def private_run(small: Experiment, **changes: Any) -> Experiment:
@@ -441,11 +445,11 @@ def killed_in_evaluation(experiment: Experiment, resumed: bool = False) -> Path:
 
     def dying(self: FederatedStrategy, *words: Any) -> Any:
         whole(self, *words)
-        raise RunFailed("killed for the test")
+        raise RunError("killed for the test")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(FederatedStrategy, "evaluate_all", dying)
-        with pytest.raises(RunFailed, match="killed for the test"):
+        with pytest.raises(RunError, match="killed for the test"):
             run.resume(experiment) if resumed else run.run(experiment)
     assert experiment.out is not None
     return experiment.out
@@ -461,13 +465,13 @@ def test_an_evaluation_that_is_asked_for_again_counts(small: Experiment) -> None
     folder = killed_in_evaluation(private_run(small))
     assert sim.main(["--resume", str(folder)]) == 0
     assert result_of(folder)["provenance"]["asked"] == [1, 2, 3, 3]
-    counted = gaussian(Phase(6.0, 1.0, 3), Phase(10.0, 1.0, 4))  # as one more round
-    assert epsilon_of_clients(folder) == counted > gaussian(Phase(6.0, 1.0, 2), Phase(10.0, 1.0, 4))
+    counted = gaussian(GaussianEvent(6.0, 1.0, 3), GaussianEvent(10.0, 1.0, 4))  # as one more round
+    assert epsilon_of_clients(folder) == counted > gaussian(GaussianEvent(6.0, 1.0, 2), GaussianEvent(10.0, 1.0, 4))
 
 
 @pytest.mark.slow
 def test_a_budget_does_not_allow_for_another_evaluation(small: Experiment) -> None:
-    two, three = (gaussian(Phase(6.0, 1.0, t), Phase(10.0, 1.0, t + 1)) for t in (2, 3))
+    two, three = (gaussian(GaussianEvent(6.0, 1.0, t), GaussianEvent(10.0, 1.0, t + 1)) for t in (2, 3))
     folder = killed_in_evaluation(private_run(small, epsilon_budget=(two + three) / 2))
     assert sim.main(["--resume", str(folder)]) == 0
     result = result_of(folder)
@@ -479,7 +483,7 @@ def test_a_budget_does_not_allow_for_another_evaluation(small: Experiment) -> No
 
 def budget_of(rounds: int) -> float:
     """A budget that so many rounds and one evaluation keep, and one round more does not."""
-    kept, beyond = (gaussian(Phase(6.0, 1.0, t), Phase(10.0, 1.0, t + 1)) for t in (rounds, rounds + 1))
+    kept, beyond = (gaussian(GaussianEvent(6.0, 1.0, t), GaussianEvent(10.0, 1.0, t + 1)) for t in (rounds, rounds + 1))
     return (kept + beyond) / 2
 
 
@@ -493,11 +497,13 @@ def test_what_restarts_left_of_a_budget_is_claimed_and_no_more(
     if killed_in == 3:  # and a third time, so that round 3 never ends
         with pytest.MonkeyPatch.context() as patch:
             kill_in_round(patch, killed_in)
-            with pytest.raises(RunFailed, match="killed for the test"):
+            with pytest.raises(RunError, match="killed for the test"):
                 run.resume(run.stored(folder))
     assert sim.main(["--resume", str(folder)]) == 0
     assert result_of(folder)["provenance"]["asked"] == asked_for
-    assert epsilon_of_clients(folder) == gaussian(Phase(6.0, 1.0, 5), Phase(10.0, 1.0, 6)) <= budget_of(5)
+    assert (
+        epsilon_of_clients(folder) == gaussian(GaussianEvent(6.0, 1.0, 5), GaussianEvent(10.0, 1.0, 6)) <= budget_of(5)
+    )
 
 
 @pytest.mark.slow
@@ -510,7 +516,9 @@ def test_an_evaluation_that_a_budget_forbids_a_second_time_stays_within_it(small
         result_of(folder)["provenance"]["asked"] == [1, 2, 2, 2, 3, 4]
         and result_of(folder)["final"]["per_client"] == []
     )
-    assert epsilon_of_clients(folder) == gaussian(Phase(6.0, 1.0, 5), Phase(10.0, 1.0, 6)) <= budget_of(5)
+    assert (
+        epsilon_of_clients(folder) == gaussian(GaussianEvent(6.0, 1.0, 5), GaussianEvent(10.0, 1.0, 6)) <= budget_of(5)
+    )
 
 
 # --- whole runs ---
@@ -590,7 +598,7 @@ def test_a_site_counts_the_numbers_of_each_message() -> None:
     resolved = resolved_for("fed_cdp")
     for kind in (TRAIN, EVALUATE):
         counted = cost_of_metrics(resolved, kind)
-        assert counted is not None and counted.phase() == Phase(10.0, 1.0, 1)
+        assert counted is not None and counted.phase() == GaussianEvent(10.0, 1.0, 1)
     assert cost_of_metrics(resolved, PROBE) is None and cost(resolved, EVALUATE, {}, 25) is None
     assert cost_of_metrics(resolved.replaced(metrics="none"), TRAIN) is None
     entry = replace(ONE, metrics=cost_of_metrics(resolved, TRAIN))
@@ -617,7 +625,7 @@ def test_lines_of_a_ledger_without_numbers_are_read() -> None:
     assert MessageEntry.from_row(older) == ONE
     entry = replace(ONE, mechanism=None, metrics=Mechanism(2.0, 1), held=9)
     assert MessageEntry.from_row(json.loads(json.dumps(dataclasses.asdict(entry)))) == entry
-    with pytest.raises(BadInput, match="a site's ledger"):
+    with pytest.raises(InputError, match="a site's ledger"):
         MessageEntry.from_row({name: value for name, value in row.items() if name != "mechanism"})
 
 
@@ -636,7 +644,7 @@ def test_a_site_refuses_an_evaluation_whose_numbers_it_cannot_count(
     resolved = resolved_for(method, net="mlp").replaced(
         set=assignments or ("noise_source=secure",) * (method != "fedavg")
     )
-    with pytest.raises(site.OverBudget, match=f"^this site's budget: {message}"):
+    with pytest.raises(site.BudgetExceededError, match=f"^this site's budget: {message}"):
         cost_of_metrics(resolved, EVALUATE)
 
 
@@ -685,12 +693,12 @@ POLICY = Policy(apps=("a" * 64,), uploads=("*",), largest_upload_mb=1.0, epsilon
 
 def test_a_sites_policy_says_private_and_means_it() -> None:
     config = dict(Experiment().to_run_config())
-    assert [one for one in ("all", "private", "none") if POLICY.refuses_run({**config, "metrics": one}) is None] == [
+    assert [one for one in ("all", "private", "none") if POLICY.run_rejection({**config, "metrics": one}) is None] == [
         "private", "none"
     ]  # fmt: skip
-    line = POLICY.refuses_run({**config, "metrics": "all"})
+    line = POLICY.run_rejection({**config, "metrics": "all"})
     assert line == "this site's policy accepts at most metrics=private, the run has metrics=all"
-    with pytest.raises(BadInput, match="an epsilon with metrics=private, whose noise nothing else bounds"):
+    with pytest.raises(InputError, match="an epsilon with metrics=private, whose noise nothing else bounds"):
         replace(POLICY, epsilon=inf)
     assert 'metrics = "private"' in POLICY.text()
 
@@ -701,6 +709,6 @@ def answer_of(metrics: Any) -> Message:
 
 def test_no_other_number_leaves_a_site_that_says_private() -> None:
     noisy = dict.fromkeys(PRIVATE_METRICS, 0.5)
-    assert POLICY.refuses_answer(answer_of(noisy), "train", 10) is None
-    refused = POLICY.refuses_answer(answer_of({**noisy, "seconds": 1.0}), "train", 10)
+    assert POLICY.reply_rejection(answer_of(noisy), "train", 10) is None
+    refused = POLICY.reply_rejection(answer_of({**noisy, "seconds": 1.0}), "train", 10)
     assert refused == "this site's policy lets no number leave that has no noise, such as seconds"

@@ -17,18 +17,18 @@ from scipy.stats import chi2
 from torch import Tensor
 
 import sim
-from flfw.dp.budget import OverBudget
-from flfw.dp.client import NoisyClient
-from flfw.dp.ledger import Ledger
+from flfw.dp.budget import BudgetExceededError
+from flfw.dp.client import DPClient
+from flfw.dp.ledger import RunAccountant
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.noisy_mean import quantile_mean
 from flfw.dp.quantile import answer, moved, update_multiplier
-from flfw.dp.settings import EitherUnit
-from flfw.dp.settlement import settle
-from flfw.errors import BadInput
+from flfw.dp.settings import DPUnitSettings
+from flfw.dp.settlement import calibrate_noise
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.privacy.accountants import account
-from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.accountants import compute_epsilon
+from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.resolve import resolve
 from flfw.rng import torch_generator
 from flfw.runs import run
@@ -40,7 +40,7 @@ from tests.support.method_rounds import initial_tensors, make_client
 from tests.support.refusals import assert_refused
 from tests.support.resumed_runs import cut_short
 
-MOVING = EitherUnit(unit="client", quantile=0.5, clip=1.0, noise_multiplier=0.0)
+MOVING = DPUnitSettings(unit="client", quantile=0.5, clip=1.0, noise_multiplier=0.0)
 
 
 def noise(*numbers: int) -> SeededNoise:
@@ -107,11 +107,11 @@ def test_the_rule_and_the_noise_are_those_of_opacus() -> None:
 def test_both_noises_together_cost_what_the_stated_one_does(ratio: float) -> None:
     """The updates, and the count of numbers up to 1/2: two Gaussian mechanisms, by the accountant."""
     z = 1.3
-    both = [Phase(update_multiplier(z, ratio), 1.0, 7), Phase(2 * ratio * z, 1.0, 7)]
-    expected = account([Phase(z, 1.0, 7)], 1e-5, "prv").epsilon
-    assert account(both, 1e-5, "prv").epsilon == pytest.approx(expected, rel=1e-6)
-    unpaid = [Phase(z, 1.0, 7), both[1]]  # the count is not free
-    assert account(unpaid, 1e-5, "prv").epsilon > 1.0005 * expected
+    both = [GaussianEvent(update_multiplier(z, ratio), 1.0, 7), GaussianEvent(2 * ratio * z, 1.0, 7)]
+    expected = compute_epsilon([GaussianEvent(z, 1.0, 7)], 1e-5, "prv").epsilon
+    assert compute_epsilon(both, 1e-5, "prv").epsilon == pytest.approx(expected, rel=1e-6)
+    unpaid = [GaussianEvent(z, 1.0, 7), both[1]]  # the count is not free
+    assert compute_epsilon(unpaid, 1e-5, "prv").epsilon > 1.0005 * expected
 
 
 # --- the server ---
@@ -199,7 +199,7 @@ def test_clients_clip_to_the_bound_they_are_sent_and_say_whether_it_bites(
         asked = of(tiny, method, f"clip={norm}", "quantile=0.5", *by_server)
         received = {**initial_tensors(asked), FACTOR: np.array([factor], np.float32)}
         client = make_client(asked, 0, tmp_path / str(number))
-        assert isinstance(client, NoisyClient)
+        assert isinstance(client, DPClient)
         upload, _ = client.fit_named(received, version=0)
         assert set(upload) == set(received)
         assert upload[FACTOR].tolist() == [0.5 if factor > 1 else -0.5]
@@ -246,7 +246,7 @@ def test_the_claims_are_those_of_the_stated_noise_and_say_that_the_bound_moves(t
     asked = of(tiny, "dp_fedavg", *RUN)
     still = of(tiny, "dp_fedavg", "unit=client", "clip=0.5", "noise_multiplier=0.5")
     split = Task.load(asked, None).split
-    claims, fixed = (Ledger(resolve(one), split).claims() for one in (asked, still))
+    claims, fixed = (RunAccountant(resolve(one), split).claims() for one in (asked, still))
     assert [claim.epsilon for claim in claims] == [claim.epsilon for claim in fixed]
     outsider = next(claim for claim in claims if (claim.unit, claim.adversary) == ("client", "outsider"))
     words = "That is the first bound; it then follows a count, with noise, of the updates within it."
@@ -257,9 +257,9 @@ def test_the_claims_are_those_of_the_stated_noise_and_say_that_the_bound_moves(t
 def test_a_target_finds_the_noise_of_both_together(tiny: Experiment) -> None:
     asked = of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "quantile_noise=0.7", target_epsilon=3.0)
     split = Task.load(asked, None).split
-    settings = settle(resolve(asked), split)[0].settings
+    settings = calibrate_noise(resolve(asked), split)[0].settings
     fixed = of(tiny, "dp_fedavg", "unit=client", target_epsilon=3.0)
-    assert settings.noise_multiplier == settle(resolve(fixed), split)[0].settings.noise_multiplier
+    assert settings.noise_multiplier == calibrate_noise(resolve(fixed), split)[0].settings.noise_multiplier
     assert settings.server_multiplier > 1.4 * settings.noise_multiplier
 
 
@@ -267,7 +267,7 @@ def test_a_site_with_a_budget_refuses_what_the_server_is_to_noise(tiny: Experime
     sdp = ("noised_by=server", "grouping=flat", "quantile=0.5")
     for method, chosen in (("dp_fedavg", RUN), ("fed_sdp", sdp)):
         asked = of(tiny, method, *chosen, "noise_source=secure", metrics="none")
-        with pytest.raises(OverBudget, match="the server is to add the noise"):
+        with pytest.raises(BudgetExceededError, match="the server is to add the noise"):
             cost(resolve(asked), TRAIN, {}, 20)
 
 
@@ -292,5 +292,5 @@ def test_what_does_not_fit_is_refused_in_a_line(
 
 
 def test_a_bound_that_no_noise_can_pay_for_is_refused() -> None:
-    with pytest.raises(BadInput, match="1/2 < quantile_noise"):
+    with pytest.raises(InputError, match="1/2 < quantile_noise"):
         dataclasses.replace(MOVING, quantile_noise=0.5)

@@ -13,18 +13,18 @@ import pytest
 from scipy.stats import binom
 
 import sim
-from flfw.dp.ledger import Ledger
-from flfw.dp.releases import BudgetSpent, Releases
-from flfw.dp.settlement import settle
-from flfw.errors import RunFailed
+from flfw.dp.ledger import RunAccountant
+from flfw.dp.releases import Releases, RunBudgetExceededError
+from flfw.dp.settlement import calibrate_noise
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.privacy.accountants import account
-from flfw.privacy.mechanism import Phase
+from flfw.privacy.accountants import compute_epsilon
+from flfw.privacy.mechanism import GaussianEvent
 from flfw.resolve import resolve
 from flfw.runs import run
 from flfw.server.cohorts import drawn, secretly_drawn
-from flfw.storage.asked import AskedRounds
+from flfw.storage.asked import RequestedRounds
 from tests.dp.test_ledger import DELTA, OTHERS, apart, asked, claims
 from tests.support.resumed_runs import kill_in_round
 
@@ -32,7 +32,7 @@ SDP = ["noise_multiplier=6", "grouping=flat", "noise_source=secure"]
 
 
 def gaussian(multiplier: float, steps: int) -> float:
-    return account((Phase(multiplier, 1.0, steps),), DELTA).epsilon
+    return compute_epsilon((GaussianEvent(multiplier, 1.0, steps),), DELTA).epsilon
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def killed(experiment: Experiment, server_round: int, times: int) -> Path:
     for time in range(times):
         with pytest.MonkeyPatch.context() as patch:
             kill_in_round(patch, server_round)
-            with pytest.raises(RunFailed, match="killed for the test"):
+            with pytest.raises(RunError, match="killed for the test"):
                 run.resume(experiment) if time else run.run(experiment)
     return experiment.out
 
@@ -106,7 +106,7 @@ def test_a_budget_by_the_papers_count_has_restarts_in_it(small_sdp: Experiment) 
     """Its count of one round more than there are (table VI), of all the rounds that were asked for."""
     experiment = dataclasses.replace(small_sdp, rounds=9, accounting="paper", audit_rounds="0")
     five, six = (
-        Ledger(resolve(dataclasses.replace(experiment, rounds=t)), apart(20, 20, 20)).published for t in (5, 6)
+        RunAccountant(resolve(dataclasses.replace(experiment, rounds=t)), apart(20, 20, 20)).published for t in (5, 6)
     )
     assert five is not None and six is not None
     budget = (five.epsilon("client", DELTA) + six.epsilon("client", DELTA)) / 2
@@ -135,7 +135,7 @@ def test_a_budget_counts_rounds_after_a_checkpoint_that_was_restored(small_sdp: 
     budget = (gaussian(6, 3) + gaussian(6, 4)) / 2
     experiment = dataclasses.replace(small_sdp, rounds=3, epsilon_budget=budget, audit_rounds="0")
     (tmp_path / "asked.txt").write_text("1\n2\n3\n")
-    with pytest.raises(BudgetSpent, match="round 2 would exceed epsilon"):
+    with pytest.raises(RunBudgetExceededError, match="round 2 would exceed epsilon"):
         Releases(resolve(experiment), tmp_path).ask(2)
     assert (tmp_path / "asked.txt").read_text() == "1\n2\n3\n"
 
@@ -143,7 +143,7 @@ def test_a_budget_counts_rounds_after_a_checkpoint_that_was_restored(small_sdp: 
 def test_a_budget_that_restarts_of_the_first_round_have_spent_ends_the_run(small_sdp: Experiment) -> None:
     experiment = dataclasses.replace(small_sdp, epsilon_budget=(gaussian(6, 1) + gaussian(6, 2)) / 2, rounds=1)
     killed(experiment, 1, 1)
-    with pytest.raises(RunFailed, match="The run cannot begin again: round 1 would exceed epsilon"):
+    with pytest.raises(RunError, match="The run cannot begin again: round 1 would exceed epsilon"):
         run.resume(experiment)
 
 
@@ -168,15 +168,15 @@ def test_a_round_is_on_disk_before_its_messages_leave(small_sdp: Experiment, mon
 def test_a_line_that_a_kill_cut_short_counts(tmp_path: Path) -> None:
     """Nothing tells that its round was not sent."""
     (tmp_path / "asked.txt").write_text("1\n2\n3")
-    record = AskedRounds(tmp_path)
+    record = RequestedRounds(tmp_path)
     assert record.rounds == [1, 2, 2] and record.again == 1
     assert record.note(3) == 0 and record.note(3) == 1
-    assert AskedRounds(tmp_path).rounds == [1, 2, 2, 3, 3]
+    assert RequestedRounds(tmp_path).rounds == [1, 2, 2, 3, 3]
 
 
 def test_rounds_that_are_asked_for_again_count_though_the_first_ones_were_never_noted(tmp_path: Path) -> None:
     """As in a run that older code began."""
-    record = AskedRounds(tmp_path)
+    record = RequestedRounds(tmp_path)
     for before in range(6):
         assert record.note(6) == before and record.again == before
     assert ((tmp_path / "asked.txt").stat().st_mode & 0o777) == 0o600
@@ -254,13 +254,13 @@ def test_a_client_may_be_drawn_in_every_round_as_far_as_anybody_knows() -> None:
     experiment = asked("dp_fedavg", *chosen, clients=3, sample=1, sampling="poisson", rounds=9, seed=4)
     result = claims(experiment, apart(25, 20, 20))
     for adversary in OTHERS:
-        assert result["client", adversary].epsilon == account((Phase(6.0, 1 / 3, 9),), DELTA).epsilon
+        assert result["client", adversary].epsilon == compute_epsilon((GaussianEvent(6.0, 1 / 3, 9),), DELTA).epsilon
         assert result["example", adversary].epsilon < gaussian(3, 9)  # as a group: one update less, and another more
         assert any("Nobody but the server learns" in one for one in result["client", adversary].assumptions)
     assert isinf(result["client", "server"].epsilon)
-    mechanism = Ledger(resolve(experiment), apart(25, 20, 20)).mechanism
-    assert mechanism is not None and mechanism.participations is None
-    assert mechanism.phase(amplified=False) == Phase(6.0, 1.0, 9)
+    mechanism = RunAccountant(resolve(experiment), apart(25, 20, 20)).mechanism
+    assert mechanism is not None and mechanism.max_participations is None
+    assert mechanism.phase(amplified=False) == GaussianEvent(6.0, 1.0, 9)
 
 
 @pytest.mark.slow
@@ -274,9 +274,9 @@ def test_the_number_of_clients_in_a_round_is_as_secret_as_who_they_are(small: Ex
     assert shown == [len(cohort) for cohort in cohorts(tmp_path / "run")]
     # Of 99 cohorts none has one client with probability 10^-11.
     needy = dataclasses.replace(experiment, min_clients=2, rounds=99, out=tmp_path / "needy")
-    with pytest.raises(RunFailed, match=r"Expected at least 2 clients in round \d+, got 1"):
+    with pytest.raises(RunError, match=r"Expected at least 2 clients in round \d+, got 1"):
         run.run(needy)
-    for one in Ledger(resolve(experiment), apart(10, 10, 10)).claims():
+    for one in RunAccountant(resolve(experiment), apart(10, 10, 10)).claims():
         if one.adversary not in ("server", "aggregate"):
             assert any("how many were" in words and "--min-clients" in words for words in one.assumptions)
 
@@ -289,7 +289,7 @@ def test_real_clients_have_the_seed_so_that_nothing_is_claimed_of_its_noise(
     method: str, chosen: tuple[str, ...], tmp_path: Path
 ) -> None:
     experiment = asked(method, "noise_multiplier=6", "noise_source=seed", *chosen, federation=tmp_path)
-    for one in Ledger(resolve(experiment), apart(25, 20)).claims():
+    for one in RunAccountant(resolve(experiment), apart(25, 20)).claims():
         assert isinf(one.epsilon)
         without = ("sees every message without it", "which it sees without it")
         assert "noise_source=secure" in one.assumptions[0] or any(words in one.assumptions[0] for words in without)
@@ -301,11 +301,11 @@ def test_noise_is_secure_with_real_clients_unless_it_is_chosen_otherwise(tmp_pat
         ("fed_cdp", ("noise_source=seed",), "seed"),
         ("fed_cdp", ("fed_cdp.noise_source=seed",), "seed"),
     ):
-        resolved, _ = settle(resolve(asked(method, *given, federation=tmp_path)), apart(25, 20))
+        resolved, _ = calibrate_noise(resolve(asked(method, *given, federation=tmp_path)), apart(25, 20))
         assert resolved.settings.noise_source == expected
-    simulated, _ = settle(resolve(asked("fed_cdp")), apart(25, 20))
+    simulated, _ = calibrate_noise(resolve(asked("fed_cdp")), apart(25, 20))
     assert simulated.settings.noise_source == "seed"
-    without, _ = settle(resolve(asked("fedavg", federation=tmp_path)), apart(25, 20))
+    without, _ = calibrate_noise(resolve(asked("fedavg", federation=tmp_path)), apart(25, 20))
     assert without.experiment.set == ()
 
 

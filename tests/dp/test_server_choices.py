@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw import apps
 from flfw.dp.budget import EpsilonBudget
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
@@ -87,7 +87,7 @@ def test_sums_of_the_largest_bounds_would_overflow_for_one_example_more() -> Non
     x[:, 0] = 1e38
     sums = [clipped_sum(x[:examples], 4e37) for examples in (12, 13)]
     add_secure_gaussian({"sum": sums[0]}, 4e37)
-    with pytest.raises(BadInput, match="Expected finite values"):
+    with pytest.raises(InputError, match="Expected finite values"):
         add_secure_gaussian({"sum": sums[1]}, 4e37)
     assert float(clipped_sum(x, 1e30).abs().max()) * 1e7 / 13 < torch.finfo(torch.float32).max
 
@@ -104,7 +104,7 @@ REFUSED = {
 
 @pytest.mark.parametrize(("assignment", "message"), REFUSED.items())
 def test_bounds_that_float32_cannot_keep_are_refused(assignment: str, message: str, site: Experiment) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         resolve(dataclasses.replace(site, set=(*site.set, *assignment.split())))
     assert str(caught.value).startswith(message)
 

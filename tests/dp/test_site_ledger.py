@@ -23,10 +23,10 @@ from scipy.stats import norm
 
 from flfw import apps
 from flfw.dp import message_cost, site_ledger
-from flfw.dp.budget import EpsilonBudget, OverBudget, budgeted
+from flfw.dp.budget import BudgetExceededError, EpsilonBudget, budgeted
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost
 from flfw.dp.site_ledger import MessageEntry, charge, epsilon_of, read
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import broadcast
@@ -105,11 +105,11 @@ def test_a_round_costs_what_its_steps_do() -> None:
     """2 passes over 25 examples in batches of 10: 6 steps, of which an example is in 2; each of 3 layers is clipped."""
     result = cost(asked(), TRAIN, {}, 25)
     assert result is not None
-    assert (result.steps, result.participations, result.groups, result.sampling_rate) == (6, 2, 3, 1.0)
+    assert (result.steps, result.max_participations, result.groups, result.sampling_rate) == (6, 2, 3, 1.0)
     assert mu_of([replace(ONE, mechanism=result)]) == pytest.approx(sqrt(2 * 3) / 6, rel=1e-6)
     by_coins = cost(asked("fed_cdp", "batches=poisson"), TRAIN, {}, 25)
     assert by_coins is not None
-    assert (by_coins.steps, by_coins.participations, by_coins.sampling_rate) == (6, None, 10 / 25)
+    assert (by_coins.steps, by_coins.max_participations, by_coins.sampling_rate) == (6, None, 10 / 25)
 
 
 def test_the_servers_cohorts_and_rounds_give_no_credit() -> None:
@@ -126,7 +126,7 @@ def test_a_probe_costs_each_of_its_steps() -> None:
         for batches in ("shuffled", "poisson"):
             result = cost(asked(method, f"batches={batches}"), PROBE, {"rung": "target", "batch": 4, "steps": 3}, 25)
             assert result is not None
-            assert (result.phase().rate, result.phase().steps) == (1.0, 3)
+            assert (result.phase().sampling_rate, result.phase().steps) == (1.0, 3)
     update = cost(asked("fed_sdp"), PROBE, {"rung": "target", "batch": 4, "steps": 3}, 25)
     assert update is not None and update.phase().steps == 1
 
@@ -156,7 +156,7 @@ AROUND = {
 def test_the_ways_around_least_noise_are_closed(
     method: str, assignments: tuple[str, ...], message: str, kind: str
 ) -> None:
-    with pytest.raises(OverBudget, match=f"^this site's budget: {message}") as caught:
+    with pytest.raises(BudgetExceededError, match=f"^this site's budget: {message}") as caught:
         cost(asked(method, *assignments), kind, {"rung": "target", "batch": 1, "steps": 1}, 25)
     assert "\n" not in str(caught.value)
 
@@ -167,7 +167,7 @@ def test_a_million_rounds_end_where_the_budget_does(tmp_path: Path) -> None:
     entry = replace(ONE, mechanism=cost(resolved, TRAIN, {}, 25))
     budget = EpsilonBudget(epsilon_of([replace(ONE, mechanism=Mechanism(1.0, 4))], BUDGET) * (1 + 1e-9), DELTA)
     answered = 0
-    with pytest.raises(OverBudget):
+    with pytest.raises(BudgetExceededError):
         for number in range(1, 10**6):
             charge(path, budget, replace(entry, round=number))
             answered = number
@@ -191,14 +191,16 @@ REFUSED: dict[str, tuple[Any, str, dict[str, Any], str]] = {
 
 @pytest.mark.parametrize(("made", "kind", "config", "message"), REFUSED.values(), ids=REFUSED.keys())
 def test_what_cannot_be_counted_is_refused(made: Any, kind: str, config: dict[str, Any], message: str) -> None:
-    with pytest.raises(OverBudget, match=f"^this site's budget: {message}"):
+    with pytest.raises(BudgetExceededError, match=f"^this site's budget: {message}"):
         cost(made(), kind, config, 25)
 
 
 def test_numbers_beside_the_tensors_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(message_cost, "metrics_of", lambda experiment: "all")
     for kind in (TRAIN, EVALUATE):
-        with pytest.raises(OverBudget, match="metrics=all cannot be counted; run with metrics=private or none"):
+        with pytest.raises(
+            BudgetExceededError, match="metrics=all cannot be counted; run with metrics=private or none"
+        ):
             cost(asked(), kind, {}, 25)
 
 
@@ -213,14 +215,14 @@ def test_a_message_beyond_the_budget_is_refused_and_not_entered(tmp_path: Path) 
         charge(path, budget, ONE)
     whole = f"this site's budget: epsilon {budget.epsilon:g} at delta 1e-05 for one example; "
     for _ in range(3):  # again and again
-        with pytest.raises(OverBudget) as caught:
+        with pytest.raises(BudgetExceededError) as caught:
             charge(path, budget, ONE)
         assert str(caught.value) == f"{whole}{at_most(four)} is spent, and this message would make it {at_most(five)}"
     assert read(path, budget) == site_ledger.Spent(four, 4, 1)
     charge(path, budget, replace(ONE, run="run2", kind=EVALUATE, mechanism=None))
     line = read(path, budget).of(budget)
     assert line == f"{budget}; {at_most(four)} is spent, messages 5, runs 2"
-    with pytest.raises(OverBudget):  # a lower budget than what is spent
+    with pytest.raises(BudgetExceededError):  # a lower budget than what is spent
         charge(path, EpsilonBudget(four / 2, DELTA), replace(ONE, kind=EVALUATE, mechanism=None))
 
 
@@ -235,9 +237,11 @@ def test_a_damaged_ledger_answers_nothing(tmp_path: Path) -> None:
     for _ in range(2):
         charge(path, BUDGET, ONE)
     path.write_bytes(path.read_bytes().replace(b'"steps": 1', b'"steps": 0', 1))
-    with pytest.raises(OverBudget, match="its ledger is damaged, and nothing is answered until it is restored"):
+    with pytest.raises(
+        BudgetExceededError, match="its ledger is damaged, and nothing is answered until it is restored"
+    ):
         charge(path, BUDGET, ONE)
-    with pytest.raises(BadInput, match="it is damaged"):
+    with pytest.raises(InputError, match="it is damaged"):
         read(path, BUDGET)
 
 
@@ -265,7 +269,7 @@ def _charge_many(path: Path, budget: EpsilonBudget) -> None:
     for _ in range(5):
         try:
             charge(path, budget, ONE)
-        except OverBudget:
+        except BudgetExceededError:
             return
 
 
@@ -310,9 +314,9 @@ def test_each_message_of_a_run_is_a_line(tmp_path: Path) -> None:
 
 def test_a_run_ends_with_the_sites_line(tmp_path: Path) -> None:
     one = epsilon_of([replace(ONE, mechanism=cost(asked("fed_cdp", **SMALL), TRAIN, {}, 1000))], BUDGET)
-    with pytest.raises(RunFailed, match=r"client 0 failed in round 2: this site's budget: epsilon \S+ at delta 1e-05 "):
+    with pytest.raises(RunError, match=r"client 0 failed in round 2: this site's budget: epsilon \S+ at delta 1e-05 "):
         run(tmp_path, "a", EpsilonBudget(1.01 * one, DELTA))
-    with pytest.raises(RunFailed, match="client 0 failed in round 1: this site's budget: the server is to add the"):
+    with pytest.raises(RunError, match="client 0 failed in round 1: this site's budget: the server is to add the"):
         run(tmp_path, "b", resolved=asked("dp_fedavg", "unit=client", **SMALL))
     assert [(row["round"], row["kind"]) for row in rows(tmp_path)] == [(1, TRAIN)]
 
@@ -395,5 +399,5 @@ def test_no_refusal_names_a_file_of_the_site(tmp_path: Path) -> None:
     assert cost(resolved, TRAIN, {}, 3) is not None
     (data / "a" / "0 Jane Roe.png").write_bytes(b"no image")
     anew = Resolved(resolved.experiment, resolved.method, resolved.settings)
-    with pytest.raises(BadInput, match="0 Jane Roe"):  # which is no reason that leaves
+    with pytest.raises(InputError, match="0 Jane Roe"):  # which is no reason that leaves
         cost(anew, TRAIN, {}, 3)

@@ -17,12 +17,12 @@ from flfw.engines import ray_start
 from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.message_cohorts import MessageBatches
 from flfw.messages.parcels import pack_message, unpack_message
 from flfw.messages.wire import pack
 from tests.support.actor_app import app, together
 
-SIZES = MessageCohorts("train", 2, together)
+SIZES = MessageBatches("train", 2, together)
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def cancelled(asked: Sequence[tuple[Message, Context]]) -> list[Message | Except
 
 
 def test_a_cohort_that_fails_as_a_whole_is_answered_one_by_one_and_ends_no_actor() -> None:
-    actor = ClientActor(SimulatedApp(app, 3, {}, cohorts=MessageCohorts("train", 2, cancelled)))
+    actor = ClientActor(SimulatedApp(app, 3, {}, cohorts=MessageBatches("train", 2, cancelled)))
     messages = asked([1, 2])
     for message in messages:
         message.metadata.__dict__["_message_id"] = str(message.metadata.dst_node_id)

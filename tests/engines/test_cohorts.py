@@ -20,12 +20,12 @@ from flfw.dp.client import JointNoisySteps
 from flfw.dp.message_cost import cost
 from flfw.dp.site_ledger import MessageEntry, charge, epsilon_of
 from flfw.engines.client_actor import ClientActor, SimulatedApp
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.message_cohorts import MessageBatches
 from flfw.messages.parcels import pack_message, unpack_message
-from flfw.messages.streaming import GridAround
+from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import broadcast, pack
 from flfw.resolve import resolve
 from flfw.runs import run
@@ -33,7 +33,7 @@ from tests.support.actor_app import app, together
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
 from tests.support.resumed_runs import cut_short
 
-SIZES = MessageCohorts("train", 2, together)
+SIZES = MessageBatches("train", 2, together)
 
 
 def small(**changes: Any) -> Experiment:
@@ -139,7 +139,7 @@ def test_a_run_in_cohorts_resumes_to_the_same_bits(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_with_its_own_cohort_alone(tmp_path: Path) -> None:
     cut_short(dataclasses.replace(small(), out=tmp_path / "cut"), after_round=1)
-    with pytest.raises(BadInput, match="cohort"):
+    with pytest.raises(InputError, match="cohort"):
         run.resume(dataclasses.replace(run.stored(tmp_path / "cut"), cohort="3"))
 
 
@@ -182,7 +182,7 @@ def test_clients_that_train_alone_after_joint_steps_failed_are_charged_once(
     monkeypatch.setattr(JointNoisySteps, "step", stumbles)
     config = experiment.to_run_config()
     sites = [budget.to_node_config(ledger) for ledger in ledgers]
-    grid = InProcessGrid(apps.client, 3, config, sites, cohorts=MessageCohorts("train", 3, apps.train_together))
+    grid = InProcessGrid(apps.client, 3, config, sites, cohorts=MessageBatches("train", 3, apps.train_together))
     scalars = {"round": 1, "version": 0, "code": apps.code_hash(), "experiment": "a", "deadline": 2e9}
     sent = broadcast(resolved.build_model(), resolved.sharing.downloads)
     content = [
@@ -198,5 +198,5 @@ def test_an_app_on_another_engine_refuses_a_cohort() -> None:
 
     config = small().to_run_config()
     context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config=dict(config))
-    with pytest.raises(BadInput, match="Expected --cohort 1 on Flower's own engines, got cohort=2"):
-        apps.server(grid=GridAround(InProcessGrid(app, 1, {})), context=context)
+    with pytest.raises(InputError, match="Expected --cohort 1 on Flower's own engines, got cohort=2"):
+        apps.server(grid=GridWrapper(InProcessGrid(app, 1, {})), context=context)

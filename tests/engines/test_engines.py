@@ -14,11 +14,11 @@ import torch
 from flwr.app import ArrayRecord
 
 from flfw import nets, plugins
-from flfw.audit.jobs import ticket_of
+from flfw.audit.jobs import target_probe_set
 from flfw.audit.rungs import tickets_beside
-from flfw.client.store import ClientStore, StateMissing
+from flfw.client.store import ClientStore, StateMissingError
 from flfw.engines import machine
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve
@@ -47,7 +47,7 @@ def same_on_ray(small: Experiment, tmp_path: Path, method: str, engine: str = "r
     assert rows_without_times(here) == rows_without_times(there)
     assert recorded(tmp_path / "inproc") == recorded(tmp_path / "ray")
     rungs = Counter(rung for rung, *_ in recorded(tmp_path / "ray"))
-    target = ticket_of(experiment.points[0], 0)
+    target = target_probe_set(experiment.points[0], 0)
     beside = {
         ticket.rung: 4 for ticket in tickets_beside(resolve(experiment), target)
     }  # where something hides the data
@@ -79,14 +79,14 @@ def test_a_client_that_raises_ends_the_run_by_name(
     (tmp_path / f"{module}.py").write_text(BROKEN)
     monkeypatch.syspath_prepend(str(tmp_path))
     experiment = dataclasses.replace(small, defence=f"{module}:Broken", defended="1", engine=name)
-    with pytest.raises(RunFailed, match=r"^client 1 failed in round 1: .*the shield fell"):
+    with pytest.raises(RunError, match=r"^client 1 failed in round 1: .*the shield fell"):
         train_by_engine(experiment, tmp_path / "run")
     assert not (tmp_path / "run" / "training.json").exists()
 
 
 def test_a_site_without_a_truth_folder_answers_no_probes(small: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(small, attack=("ig",), images=1)
-    with pytest.raises(RunFailed, match="client 0 failed in a probe at round 0: client 0 answers no probes"):
+    with pytest.raises(RunError, match="client 0 failed in a probe at round 0: client 0 answers no probes"):
         train_by_engine(experiment, tmp_path / "run", truth=False)
 
 
@@ -97,7 +97,7 @@ def test_lost_private_state_is_an_error_not_a_fresh_start(small: Experiment, tmp
     client = make_client(experiment, 0, tmp_path)
     client.fit_named(initial_tensors(experiment), version=0)
     make_client(experiment, 0, tmp_path, server_round=2).fit_named(initial_tensors(experiment), version=1)
-    with pytest.raises(StateMissing, match="Expected private state of round 1"):
+    with pytest.raises(StateMissingError, match="Expected private state of round 1"):
         make_client(experiment, 0, tmp_path / "elsewhere", server_round=2).fit_named(initial_tensors(experiment), 1)
     assert set(ClientStore(tmp_path, "test", 0).load(2)) == {"classifier.weight", "classifier.bias"}
 
@@ -127,7 +127,7 @@ def test_an_engine_that_fails_ends_the_run_and_its_threads(
     """Flower's engine finds no room for a client; its server, in a thread that is no daemon, waits for one."""
     before = set(threading.enumerate())
     monkeypatch.setattr(machine, "client_resources", lambda *_: {"num_cpus": 1000, "num_gpus": 0})
-    with pytest.raises(RunFailed, match=r"^Flower's simulation engine failed: .*ActorPool is empty"):
+    with pytest.raises(RunError, match=r"^Flower's simulation engine failed: .*ActorPool is empty"):
         train_by_engine(dataclasses.replace(small, engine="flwr-sim"), tmp_path / "run")
     deadline = time.monotonic() + 120
     while left := [t for t in set(threading.enumerate()) - before if not t.daemon]:

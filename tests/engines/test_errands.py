@@ -6,29 +6,31 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from flfw.engines.errands import Errand, SharedRecords
+from flfw.engines.errands import PendingMessage, SharedRecords
 from flfw.engines.node_software import check_software, versions
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.parcels import held, unpack_message
 from tests.support.awkward_app import app
 
 
 @pytest.fixture
-def errand() -> Errand:
+def errand() -> PendingMessage:
     InProcessGrid(app, 1, {})  # nobody else may write a message
     arrays = ArrayRecord({"w": Array(np.array([1.0, 2.0]))})
-    return Errand(Message(RecordDict({"arrays": arrays, "config": ConfigRecord({"each": [1, 2]})}), 1, "train"), 0.0)
+    return PendingMessage(
+        Message(RecordDict({"arrays": arrays, "config": ConfigRecord({"each": [1, 2]})}), 1, "train"), 0.0
+    )
 
 
-def sent(records: SharedRecords, errand: Errand) -> Message:
+def sent(records: SharedRecords, errand: PendingMessage) -> Message:
     (parcel,), places = records.parcels([errand])
     assert not places, "nobody else has it"
     name, kind, parts = parcel[1][0]  # type: ignore[index]
     return unpack_message((parcel[0], [(name, kind, held(parts)), *parcel[1][1:]], None), {})  # type: ignore[index]
 
 
-def test_a_message_is_sent_with_the_values_that_it_had_when_it_was_noted(errand: Errand) -> None:
+def test_a_message_is_sent_with_the_values_that_it_had_when_it_was_noted(errand: PendingMessage) -> None:
     records = SharedRecords()
     records.note([errand])
     content = errand.message.content
@@ -39,9 +41,9 @@ def test_a_message_is_sent_with_the_values_that_it_had_when_it_was_noted(errand:
     assert arrived.config_records["config"]["each"] == [1, 2]
 
 
-def test_a_record_that_was_changed_between_two_messages_is_two(errand: Errand) -> None:
+def test_a_record_that_was_changed_between_two_messages_is_two(errand: PendingMessage) -> None:
     records, message = SharedRecords(), errand.message
-    same, later = Errand(message, 0.0), Errand(message, 0.0)
+    same, later = PendingMessage(message, 0.0), PendingMessage(message, 0.0)
     records.note([errand])
     records.note([same])
     assert same.records == errand.records and errand.records[0].jobs == 2
@@ -51,8 +53,8 @@ def test_a_record_that_was_changed_between_two_messages_is_two(errand: Errand) -
     assert np.array_equal(sent(records, later).content.array_records["arrays"]["w"].numpy(), [7.0, 7.0])
 
 
-def test_nothing_is_kept_of_settled_messages(errand: Errand) -> None:
-    records, later = SharedRecords(), Errand(errand.message, 0.0)
+def test_nothing_is_kept_of_settled_messages(errand: PendingMessage) -> None:
+    records, later = SharedRecords(), PendingMessage(errand.message, 0.0)
     records.note([errand])
     errand.message.content.array_records["arrays"]["w"] = Array(np.array([7.0, 7.0]))
     records.note([later])
@@ -64,8 +66,8 @@ def test_nothing_is_kept_of_settled_messages(errand: Errand) -> None:
 
 def test_software_of_a_node_must_be_the_same() -> None:
     check_software(versions(), "10.0.0.2")
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         check_software({**versions(), "flwr": "1.0"}, "10.0.0.2")
     assert str(caught.value) == f"Expected flwr {versions()['flwr']} on every node, as here; got 1.0 on 10.0.0.2."
-    with pytest.raises(BadInput, match=r"got None on 10\.0\.0\.2"):
+    with pytest.raises(InputError, match=r"got None on 10\.0\.0\.2"):
         check_software({}, "10.0.0.2")

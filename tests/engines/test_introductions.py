@@ -8,11 +8,11 @@ import pytest
 from flwr.app import Error, Message, RecordDict
 
 from flfw import apps
-from flfw.engines.errands import Errand
+from flfw.engines.errands import PendingMessage
 from flfw.engines.introductions import IntroductionSample, answer_for_all
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import Introduction
+from flfw.messages.introduction import ClientInfo
 
 CLIENTS = 5
 
@@ -28,7 +28,7 @@ def introductions(small: Experiment) -> list[tuple[Message, Message]]:
 
 def changed(pair: tuple[Message, Message], **fields: object) -> Message:
     asked, reply = pair
-    return dataclasses.replace(Introduction.from_message(reply), **fields).to_message(asked)  # type: ignore[arg-type]
+    return dataclasses.replace(ClientInfo.from_message(reply), **fields).to_message(asked)  # type: ignore[arg-type]
 
 
 def test_the_others_would_have_said_the_same(introductions: list[tuple[Message, Message]]) -> None:
@@ -36,7 +36,7 @@ def test_the_others_would_have_said_the_same(introductions: list[tuple[Message, 
     assert answer is not None
     for asked, reply in introductions[2:]:
         given = answer(asked)
-        assert Introduction.from_message(given) == Introduction.from_message(reply)
+        assert ClientInfo.from_message(given) == ClientInfo.from_message(reply)
         assert given.metadata.reply_to_message_id == asked.metadata.message_id
         assert given.metadata.src_node_id == asked.metadata.dst_node_id
 
@@ -72,7 +72,7 @@ def test_all_are_asked_where_an_actor_died_or_answers_otherwise(introductions: l
 
 
 def test_a_sample_is_complete_once_each_of_its_jobs_is_answered(introductions: list[tuple[Message, Message]]) -> None:
-    jobs = [Errand(asked, 0.0) for asked, _ in introductions]
+    jobs = [PendingMessage(asked, 0.0) for asked, _ in introductions]
     sample = IntroductionSample(jobs[:2], jobs[2:], until=0.0)
     sample.take(jobs[3], introductions[3][1])
     sample.take(jobs[1], introductions[1][1])

@@ -18,7 +18,7 @@ from flwr.simulation.ray_transport.ray_actor import pool_size_from_resources
 import sim
 from flfw.engines import machine, ray_start
 from flfw.engines.machine import Node, Resources
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.runs import engine
 from tests.support import tiny_backbone
@@ -68,7 +68,7 @@ def on_ray(**changed: object) -> Experiment:
     ],
 )
 def test_what_is_not_there_is_refused_in_one_line(asked: dict, nodes: list[tuple[float, float]], line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         machine.check(on_ray(**asked), Resources(tuple(Node(c, g) for c, g in nodes), "this machine's"))
     assert str(caught.value) == line
 
@@ -83,7 +83,7 @@ def test_what_is_not_there_is_refused_in_one_line(asked: dict, nodes: list[tuple
     ],
 )
 def test_a_gpu_that_is_not_there_is_not_forgotten_in_process(asked: dict, line: str) -> None:
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(InputError, match=line):
         engine.check_resources(dataclasses.replace(on_ray(**asked), engine="inproc"))
 
 
@@ -118,10 +118,10 @@ def test_how_many_clients_work_at_once(
 
 
 def test_this_machine_is_asked(small: Experiment) -> None:
-    with pytest.raises(BadInput, match=f"Expected cpus-per-client <= {CORES}, this machine's; got {CORES + 1}"):
+    with pytest.raises(InputError, match=f"Expected cpus-per-client <= {CORES}, this machine's; got {CORES + 1}"):
         engine.check_resources(on_ray(cpus_per_client=CORES + 1))
     gpus = torch.cuda.device_count()
-    with pytest.raises(BadInput, match=f"Expected gpus-per-client <= {gpus}, this machine's; got {gpus + 1}"):
+    with pytest.raises(InputError, match=f"Expected gpus-per-client <= {gpus}, this machine's; got {gpus + 1}"):
         engine.check_resources(on_ray(gpus_per_client=gpus + 1))
     engine.check_resources(on_ray())
     engine.check_resources(small)  # in process nothing is shared out

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from flfw.engines.pace import Pace
+from flfw.engines.pace import ChunkSizer
 
 
-def paced(seconds: float, size: int = 0) -> Pace:
-    pace = Pace()
+def paced(seconds: float, size: int = 0) -> ChunkSizer:
+    pace = ChunkSizer()
     pace.note("train", 1, seconds, size)
     return pace
 

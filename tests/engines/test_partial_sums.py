@@ -17,11 +17,11 @@ from safetensors.torch import load_file
 
 from flfw.engines.branches import BranchPlace, fetchable, places_of, rounded, summable, whole
 from flfw.engines.client_actor import ClientActor, SimulatedApp
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.parcels import pack_message, unpack_message
-from flfw.messages.reasons import Unusable
+from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors
 from flfw.resolve import resolve, without_auto
@@ -85,7 +85,7 @@ def combined(replies: Sequence[Message]) -> tuple[Tensors, list[tuple[int, dict,
         client = reply.metadata.src_node_id - 1
         try:
             tensors, metrics, size = read(reply)
-        except Unusable:
+        except UnusableReplyError:
             failed.append(client)
             continue
         rows.append((client, metrics, size))
@@ -127,14 +127,14 @@ def test_a_branch_of_which_all_fail_sends_its_failures() -> None:
 @pytest.mark.parametrize("lost", [0, 3])
 def test_a_sum_without_one_of_its_replies_is_not_used(lost: int) -> None:
     replies = answers(asked(range(4)), summed=True)
-    with pytest.raises(RunFailed, match=r"Expected all answers beside their sum, got (-1|\+3) of them"):
+    with pytest.raises(RunError, match=r"Expected all answers beside their sum, got (-1|\+3) of them"):
         combined([reply for place, reply in enumerate(replies) if place != lost])
 
 
 def test_a_server_that_does_not_ask_for_sums_refuses_them() -> None:
     replies = answers(asked(range(2)), summed=True)
     for reply in replies:
-        with pytest.raises(Unusable):
+        with pytest.raises(UnusableReplyError):
             reader(summed=False)(reply)
 
 
@@ -265,13 +265,13 @@ def test_a_method_of_which_something_looks_at_single_updates_gets_them(name: str
 
 @pytest.mark.usefixtures("foreign")
 def test_a_method_that_refuses_numbers_is_asked_on_the_way_of_a_run(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="no number is good enough"):
+    with pytest.raises(RunError, match="no number is good enough"):
         train_by_engine(of_foreign("Refusing"), tmp_path / "run")
 
 
 @pytest.mark.usefixtures("foreign")
 def test_a_method_that_declares_a_mean_and_looks_at_updates_ends_its_run(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match="for a method that looks at single updates"):
+    with pytest.raises(RunError, match="for a method that looks at single updates"):
         train_by_engine(of_foreign("Sly"), tmp_path / "run")
 
 

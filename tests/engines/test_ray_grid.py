@@ -18,9 +18,9 @@ from flwr.clientapp import ClientApp
 
 from flfw.client.site import Site
 from flfw.engines import ray_start
-from flfw.errors import DIED, RunFailed
+from flfw.errors import DIED, RunError
 from flfw.experiment import Experiment
-from flfw.messages.message_cohorts import MessageCohorts
+from flfw.messages.message_cohorts import MessageBatches
 from flfw.messages.reasons import in_one_line
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack
@@ -232,7 +232,7 @@ def joining() -> Any:
     """A grid whose messages are answered in cohorts of five: of twelve the last has two."""
     from flfw.engines.ray_grid import RayGrid
 
-    cohorts = MessageCohorts("train", 5, together)
+    cohorts = MessageBatches("train", 5, together)
     ready = RayGrid(app, CLIENTS, {"seed": 17}, actors=2, shares={"num_cpus": 0.25}, cohorts=cohorts)
     warm(ready)
     return ready
@@ -288,6 +288,6 @@ def test_an_app_that_no_actor_can_load_ends_the_run_in_one_line() -> None:
 
     broken = RayGrid(Unloadable(), 2, {}, actors=1, shares={"num_cpus": 0.25})
     arrays: ArrayRecord = pack({"w": torch.zeros(3)})
-    with pytest.raises(RunFailed, match=r"^Ray's actors did not start: .*no app") as caught:
+    with pytest.raises(RunError, match=r"^Ray's actors did not start: .*no app") as caught:
         broken.send_and_receive(asked([0], arrays=arrays), timeout=240)
     assert "\n" not in str(caught.value)

@@ -17,7 +17,7 @@ from flwr.serverapp import ServerApp
 from flfw.client.site import Site
 from flfw.engines import ray_start
 from flfw.engines.simulation import run_simulation
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from tests.support.awkward_app import app
@@ -161,7 +161,7 @@ def test_a_node_with_other_versions_is_refused_in_one_line(monkeypatch: pytest.M
     here = {**known_versions(), "torch": "1.0"}
     monkeypatch.setattr("flfw.engines.node_software.versions", lambda: here)
     other = RayGrid(app, 1, {}, actors=1, shares={"num_cpus": 0.25})
-    with pytest.raises(BadInput, match=r"^Expected torch 1\.0 on every node, as here; got \d\S+ on [\d.]+\.$"):
+    with pytest.raises(InputError, match=r"^Expected torch 1\.0 on every node, as here; got \d\S+ on [\d.]+\.$"):
         other.send_and_receive([message(1)], timeout=120)
     other.close()
 

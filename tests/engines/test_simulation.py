@@ -18,7 +18,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flfw.engines.simulation import run_simulation
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 pytestmark = pytest.mark.early
 
@@ -138,7 +138,7 @@ def test_an_app_of_the_older_style_runs_as_well(one_ray: None) -> None:
 
 @pytest.mark.nightly
 def test_a_client_that_does_not_fit_is_refused(one_ray: None) -> None:
-    with pytest.raises(BadInput, match=r"Expected room for one client in Ray, got num_cpus=99, num_gpus=0; lower"):
+    with pytest.raises(InputError, match=r"Expected room for one client in Ray, got num_cpus=99, num_gpus=0; lower"):
         run_simulation(ServerApp(), ClientApp(), 2, backend_config={"client_resources": {"num_cpus": 99}})
 
 
@@ -158,6 +158,6 @@ def test_a_client_that_does_not_fit_is_refused(one_ray: None) -> None:
     ],
 )
 def test_what_cannot_be_done_is_refused_in_one_line(given: dict, line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         run_simulation(ServerApp(), ClientApp(), **{"num_supernodes": 2, **given})
     assert str(caught.value) == line

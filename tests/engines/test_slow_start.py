@@ -11,7 +11,7 @@ from ray._private import services
 
 from flfw.client.site import Site
 from flfw.engines import ray_start
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 
 LINE = "flfw: Ray timed out during its start; it is started once more.\n"
@@ -46,7 +46,7 @@ def test_a_start_that_timed_out_is_tried_once_more(
     start, tries = failing(times, error)
     monkeypatch.setattr("ray.init", start)
     if failed:
-        with pytest.raises(RunFailed, match=r"^Ray did not start: .*; try --engine inproc\.$"), enter(small):
+        with pytest.raises(RunError, match=r"^Ray did not start: .*; try --engine inproc\.$"), enter(small):
             pass
     else:
         with enter(small):

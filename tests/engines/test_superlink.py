@@ -17,7 +17,7 @@ import pytest
 
 import sim
 from flfw.engines import superlink
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from tests.support.engine_runs import BROKEN, rows_without_times, train_by_engine
 from tests.support.paths import ROOT
@@ -121,7 +121,7 @@ def test_the_repository_is_an_app_for_flwr_run(
 
 @pytest.mark.nightly
 def test_an_app_that_flower_refuses_is_a_failed_run(small: Experiment, tmp_path: Path, mark: str) -> None:
-    with pytest.raises(RunFailed, match=r"^Flower did not take the app: .*pyproject\.toml.*$"):
+    with pytest.raises(RunError, match=r"^Flower did not take the app: .*pyproject\.toml.*$"):
         on_flower(small, tmp_path / "run", lr=float("nan"))
     assert survivors(mark) == []
 
@@ -130,7 +130,7 @@ def test_an_app_that_flower_refuses_is_a_failed_run(small: Experiment, tmp_path:
 def test_a_superlink_that_does_not_start_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mark: str) -> None:
     monkeypatch.setattr(superlink, "_free_port", lambda: 99999)
     says = r"^Flower's SuperLink did not start: .*between 1 and 65535; try --engine ray"
-    with pytest.raises(RunFailed, match=says), superlink.private_superlink(tmp_path, {}):
+    with pytest.raises(RunError, match=says), superlink.private_superlink(tmp_path, {}):
         raise AssertionError("it must not start")
     assert survivors(mark) == []
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising
 from tests.support.paths import ROOT
@@ -64,7 +64,7 @@ def test_an_app_is_recorded_and_its_description_explains_what_it_sent(
 @pytest.mark.parametrize("name", sorted(REFUSED))
 def test_what_is_no_network_is_refused_in_one_line(audits: ModuleType, tmp_path: Path, name: str) -> None:
     audits.run(name, tmp_path / "recordings")
-    with pytest.raises(BadInput, match=REFUSED[name]) as error:
+    with pytest.raises(InputError, match=REFUSED[name]) as error:
         audits.examine(name, tmp_path / "recordings", tmp_path / "audit")
     assert "\n" not in str(error.value) and not (tmp_path / "audit").exists()
 

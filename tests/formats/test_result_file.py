@@ -21,9 +21,9 @@ from flfw.client.site import Site
 from flfw.data.files import cache
 from flfw.data.splits import partition
 from flfw.deploy import certificates
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 from flfw.dp.budget import budgeted
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.matrix import matrices
 from flfw.matrix.rows import read
 from flfw.recording.reader import Recordings
@@ -56,7 +56,7 @@ def test_a_result_with_a_field_of_another_type_is_refused_by_it(
     result = json.loads(path.read_text())
     CHANGES[field](result)
     path.write_text(json.dumps(result))
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         reader(folder)
     assert field in str(caught.value) and str(path) in str(caught.value)
 
@@ -66,7 +66,7 @@ def test_a_result_without_its_figures_has_no_summary(tmp_path: Path) -> None:
     (folder / "result.json").write_text(json.dumps({"final": {}, "privacy": [], "audit": [], "notes": []}))
     assert summary(folder).endswith("report.html")
     (folder / "result.json").write_text("{}")
-    with pytest.raises(BadInput, match=r"result\.json, got KeyError"):
+    with pytest.raises(InputError, match=r"result\.json, got KeyError"):
         summary(folder)
 
 
@@ -74,14 +74,14 @@ def test_damaged_rows_of_an_audit_are_refused(tmp_path: Path) -> None:
     folder = a_full_run(tmp_path / "run")
     (folder / "audit.csv").write_bytes((folder / "audit.csv").read_bytes() + b"\xff,1\n")
     for reader in (read, write_report):
-        with pytest.raises(BadInput, match=r"audit\.csv"):
+        with pytest.raises(InputError, match=r"audit\.csv"):
             reader(folder)
 
 
 def test_a_damaged_matrix_is_refused_by_its_field(tmp_path: Path) -> None:
     record = {"question": {}, "notes": [], "cells": [], "combinations": [{"method": "m"}]}
     (tmp_path / "matrix.json").write_text(json.dumps(record))
-    with pytest.raises(BadInput, match=r"combinations\[0\]\.\w+, got none in .*matrix\.json"):
+    with pytest.raises(InputError, match=r"combinations\[0\]\.\w+, got none in .*matrix\.json"):
         matrices.summary(tmp_path)
 
 
@@ -97,10 +97,10 @@ def test_a_damaged_matrix_is_refused_by_its_field(tmp_path: Path) -> None:
 def test_a_damaged_federation_is_refused_by_its_field(tmp_path: Path, text: str, field: str) -> None:
     (tmp_path / "federation.toml").write_text(text)
     if "folder" in text:
-        assert Layout.read(tmp_path).folder == tmp_path  # where the file lies counts, whatever it says
+        assert FederationLayout.read(tmp_path).folder == tmp_path  # where the file lies counts, whatever it says
         return
-    with pytest.raises(BadInput, match=field):
-        Layout.read(tmp_path)
+    with pytest.raises(InputError, match=field):
+        FederationLayout.read(tmp_path)
 
 
 @pytest.mark.parametrize("data", [b"{}", b"[]", b'{"rung": 1}', b"\xff", b"[" * 10_000])
@@ -109,15 +109,15 @@ def test_files_of_a_queue_with_sums_that_fit_are_refused_by_their_types(tmp_path
         queue = Queue(tmp_path / name)
         queue.folder.mkdir()
         write_checked(queue.folder / name, data)
-        with pytest.raises(BadInput):
+        with pytest.raises(InputError):
             queue.next() if name.endswith("json") else queue.tickets()
-    with pytest.raises(BadInput, match="steps >= 1"):
+    with pytest.raises(InputError, match="steps >= 1"):
         type(EASY)("easy", 0, "", 1, -1, "easy")
 
 
 def test_a_manifest_that_is_a_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "manifest.jsonl").mkdir()
-    with pytest.raises(BadInput, match="cannot be read"):
+    with pytest.raises(InputError, match="cannot be read"):
         Recordings(tmp_path)
 
 
@@ -144,26 +144,26 @@ def test_truths_of_other_kinds_count_as_missing(tmp_path: Path) -> None:
 def test_damaged_files_of_the_cache_say_how_they_are_made_again(tmp_path: Path) -> None:
     cache.write_arrays(tmp_path / "x", {"a": np.arange(3)}, {"mean": [0.5]})
     (tmp_path / "x" / "a.npy").write_bytes(b"\x93NUMPY\x01\x00\x05\x00((((\n")
-    with pytest.raises(BadInput, match="is made again"):
+    with pytest.raises(InputError, match="is made again"):
         cache.read_arrays(tmp_path / "x", ("a",))
     np.savez(tmp_path / "s.npz", train=np.array([0.5]), train_sizes=np.array([1]))
-    with pytest.raises(BadInput, match="is made again"):
+    with pytest.raises(InputError, match="is made again"):
         partition._read(tmp_path / "s.npz")
 
 
 def test_damaged_words_of_a_site_are_refused() -> None:
     node = {"truth": "/t", "volunteered": "0 x"}
-    with pytest.raises(BadInput, match="volunteered"):
+    with pytest.raises(InputError, match="volunteered"):
         Site.from_config(node, "abc")
     for damaged in ({"budget": "2.0"}, {"budget": "2.0 1e-5 example 0"}, {"budget": "x y z w", "ledger": "/l"}):
-        with pytest.raises(BadInput, match=r"^Expected budget as EPSILON DELTA UNIT PATIENT_EXAMPLES"):
+        with pytest.raises(InputError, match=r"^Expected budget as EPSILON DELTA UNIT PATIENT_EXAMPLES"):
             budgeted(damaged)
 
 
 def test_damaged_certificates_are_refused() -> None:
     authority = certificates.authority()
     for pair in (certificates.Pair(b"x", authority.public), certificates.Pair(authority.private, b"x")):
-        with pytest.raises(BadInput, match="authority's key and certificate"):
+        with pytest.raises(InputError, match="authority's key and certificate"):
             certificates.server(pair, ["localhost"])
-    with pytest.raises(BadInput, match="in PEM"):
+    with pytest.raises(InputError, match="in PEM"):
         certificates.ends(b"x")

@@ -9,10 +9,10 @@ from typing import Any, Literal, NotRequired, TypedDict
 
 import pytest
 
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.formats.rows import read_rows
-from flfw.formats.typed import Misfit, NodeId, fit, fitted, from_json, read_json, read_toml
-from flfw.storage.asked import AskedRounds
+from flfw.formats.typed import NodeId, SchemaMismatchError, fit, fitted, from_json, read_json, read_toml
+from flfw.storage.asked import RequestedRounds
 from flfw.storage.sealed import seal, unseal
 
 
@@ -71,7 +71,7 @@ def test_what_fits_is_taken_as_its_type() -> None:
     ],
 )
 def test_what_does_not_fit_is_refused_by_its_field(value: Any, shape: Any, field: str) -> None:
-    with pytest.raises(Misfit) as caught:
+    with pytest.raises(SchemaMismatchError) as caught:
         fit(value, shape)
     assert field in str(caught.value) and len(str(caught.value)) < 300
 
@@ -83,7 +83,7 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, data: bytes) -> N
     for read in (lambda: read_json(path, Row), lambda: from_json(data, Row, path), lambda: read_toml(path)):
         if data == b"" and read_toml(path) == {}:
             continue
-        with pytest.raises(BadInput) as caught:
+        with pytest.raises(InputError) as caught:
             read()
         assert str(path) in str(caught.value) and str(caught.value).isprintable()
 
@@ -95,24 +95,24 @@ def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:
     sealed.mkdir()
     reads = (read_json, lambda path, _: read_toml(path), lambda path, _: read_rows(path))
     for read in reads:
-        with pytest.raises(BadInput, match="none that can be read"):
+        with pytest.raises(InputError, match="none that can be read"):
             read(tmp_path, Row)
-    for read in (lambda: AskedRounds(tmp_path), lambda: unseal(sealed)):
-        with pytest.raises(BadInput, match="none that can be read"):
+    for read in (lambda: RequestedRounds(tmp_path), lambda: unseal(sealed)):
+        with pytest.raises(InputError, match="none that can be read"):
             read()
 
 
 @pytest.mark.parametrize("text", ["1\nx\n", "1\n-2\n", "1\n\n2\n", "9" * 5000 + "\n", "é\n"])
 def test_a_line_of_asked_rounds_that_is_no_number_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "asked.txt").write_text(text, encoding="utf-8")
-    with pytest.raises(BadInput, match=r"^Expected a round in each line of .*asked.txt, got "):
-        AskedRounds(tmp_path)
+    with pytest.raises(InputError, match=r"^Expected a round in each line of .*asked.txt, got "):
+        RequestedRounds(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["a,b\n1\n", "a,b\n1,2,3\n", 'a,b\n"1,2\n', "a\n\0\xff\n"])
 def test_a_table_with_a_row_of_another_length_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "t.csv").write_bytes(text.encode("latin1"))
-    with pytest.raises(BadInput, match=r"t\.csv"):
+    with pytest.raises(InputError, match=r"t\.csv"):
         read_rows(tmp_path / "t.csv")
 
 
@@ -122,8 +122,8 @@ def test_a_table_is_read_by_its_header(tmp_path: Path) -> None:
 
 
 def test_errors_are_one_printable_line_whatever_they_name() -> None:
-    for kind in (BadInput, RunFailed):
+    for kind in (InputError, RunError):
         assert str(kind("two\nlines\x1b[2J")) == "two?lines?[2J"
         assert len(str(kind("x" * 10**6))) < 5000
-    with pytest.raises(BadInput, match=r"^Expected a as text, got 1 in b; c\.$"):
+    with pytest.raises(InputError, match=r"^Expected a as text, got 1 in b; c\.$"):
         fitted({"a": 1}, dict[str, str], "b", "c")

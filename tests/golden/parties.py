@@ -18,7 +18,7 @@ import flfw.strategies.fedcg
 import flfw.strategies.fedgen
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
@@ -26,7 +26,7 @@ from flfw.messages.sharing import shared
 from flfw.messages.wire import pack
 from flfw.resolve import resolve
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.place import ServerPlace
+from flfw.server.place import ServerContext
 from flfw.task import Task
 from tests.golden.cases import Arrays, Case
 from tests.support import rounds
@@ -127,7 +127,7 @@ def build_client(case: Case, experiment: Experiment, folder: Path, server_round:
     task = task_with(case, experiment.net, case.inputs.arrays["x"], case.inputs.arrays["y"])
     store = ClientStore(folder, "golden", 0)
     return resolved.client(
-        Workplace(experiment, task, resolved.method, resolved.settings, 0, server_round, None, store)
+        ClientContext(experiment, task, resolved.method, resolved.settings, 0, server_round, None, store)
     )
 
 
@@ -170,7 +170,7 @@ def serve(case: Case, experiment: Experiment, patch: pytest.MonkeyPatch) -> dict
     """Play two rounds of one server, with the case's uploads."""
     resolved = resolve(experiment)
     strategy = resolved.method(resolved.settings)
-    strategy.at = rounds.place(experiment)
+    strategy.ctx = rounds.place(experiment)
     result, broadcast = {}, tensors(case.inputs.start)
     for now in (1, 2):
         replace_draws(case, now, patch)
@@ -180,7 +180,7 @@ def serve(case: Case, experiment: Experiment, patch: pytest.MonkeyPatch) -> dict
             generator = {name: value.numpy().copy() for name, value in broadcast.items() if name.startswith("gen")}
             before = {**case.inputs.start, **generator}
         uploads = updates(case, [shared(tensors(state), resolved.method.uploads) for state in states])
-        broadcast = strategy.combined(pack(broadcast), iter(uploads), now)
+        broadcast = strategy.aggregate_round(pack(broadcast), iter(uploads), now)
         after = {name: value.numpy().copy() for name, value in broadcast.items()}
         result[f"round{now}"] = Outcome(after, before, {})
     return result
@@ -192,7 +192,7 @@ def replace_draws(case: Case, now: int, patch: pytest.MonkeyPatch) -> None:
     if f"x {now}" in arrays:
         x = arrays[f"x {now}"].reshape(-1, *arrays[f"x {now}"].shape[2:])
         task = task_with(case, "lenet5", x, np.zeros(len(x), dtype=np.int64))
-        patch.setattr(ServerPlace, "task", task)
+        patch.setattr(ServerContext, "task", task)
         patch.setattr(torch, "randperm", lambda count, generator: torch.arange(count))
         return
     for module in (flfw.strategies.fedcg, flfw.strategies.fedgen):

@@ -16,9 +16,9 @@ import pytest
 
 import sim
 from flfw.command.record import Command
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.plugins import settings
+from flfw.plugins import build_settings
 from flfw.resolve import without_auto
 from tests.support.paths import ROOT
 
@@ -110,7 +110,7 @@ def test_pyproject_declares_every_field_with_its_default() -> None:
     ],
 )
 def test_a_wrong_value_is_refused_in_one_voice(fields, message) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         Experiment(**fields)
     assert str(caught.value) == message
 
@@ -172,7 +172,7 @@ def test_a_cohort_is_a_number_or_is_chosen_at_the_start(cohort, together) -> Non
 
 @pytest.mark.parametrize("cohort", ["0", "-1", "many", "", "1.5", "9" * 30])
 def test_another_cohort_is_refused(cohort) -> None:
-    with pytest.raises(BadInput, match=f"Expected cohort=auto or a number from 1 to .*, got cohort={cohort}"):
+    with pytest.raises(InputError, match=f"Expected cohort=auto or a number from 1 to .*, got cohort={cohort}"):
         Experiment(cohort=cohort)
 
 
@@ -195,19 +195,19 @@ class MoreKnobs(Knobs):
 
 def test_bare_and_prefixed_assignments_reach_the_method() -> None:
     assignments = ["fast=false", "knob.steps=7", "ratio=1e-3", "mode=soft", "note=a=b.c"]
-    assert settings(Knobs, "knob", assignments, bare=True) == Knobs(False, 7, 0.001, "soft", "a=b.c")
+    assert build_settings(Knobs, "knob", assignments, bare=True) == Knobs(False, 7, 0.001, "soft", "a=b.c")
 
 
 def test_only_prefixed_assignments_reach_other_plugins() -> None:
-    assert settings(Knobs, "knob", ["steps=7", "nonsense=1", "knob.ratio=2"]) == Knobs(ratio=2.0)
+    assert build_settings(Knobs, "knob", ["steps=7", "nonsense=1", "knob.ratio=2"]) == Knobs(ratio=2.0)
 
 
 def test_assignments_of_other_plugins_are_passed_over() -> None:
-    assert settings(Knobs, "knob", ["other.steps=7", "other.nonsense=1", "knobs.steps=8"], bare=True) == Knobs()
+    assert build_settings(Knobs, "knob", ["other.steps=7", "other.nonsense=1", "knobs.steps=8"], bare=True) == Knobs()
 
 
 def test_inherited_fields_can_be_set_and_the_last_assignment_holds() -> None:
-    assert settings(MoreKnobs, "k", ["k.steps=4", "k.extra=2", "k.steps=5"]) == MoreKnobs(steps=5, extra=2)
+    assert build_settings(MoreKnobs, "k", ["k.steps=4", "k.extra=2", "k.steps=5"]) == MoreKnobs(steps=5, extra=2)
 
 
 @pytest.mark.parametrize(
@@ -227,8 +227,8 @@ def test_inherited_fields_can_be_set_and_the_last_assignment_holds() -> None:
     ],
 )
 def test_a_wrong_assignment_is_refused_in_one_voice(assignment, message) -> None:
-    with pytest.raises(BadInput) as caught:
-        settings(Knobs, "knob", [assignment], bare=True)
+    with pytest.raises(InputError) as caught:
+        build_settings(Knobs, "knob", [assignment], bare=True)
     assert str(caught.value) == message
 
 
@@ -507,7 +507,7 @@ def test_a_method_is_attacked_by_what_bears_its_name(
 
 def test_auto_alone_is_refused_where_no_attack_bears_the_methods_name() -> None:
     with pytest.raises(
-        BadInput, match="Expected an attack beside auto, since none bears the method's name, got attack=auto"
+        InputError, match="Expected an attack beside auto, since none bears the method's name, got attack=auto"
     ):
         without_auto(Experiment(method="fedavg", attack=("auto",)))
 

@@ -31,7 +31,7 @@ def between(text: str, start: str, end: str) -> str:
 
 @cache
 def methods() -> dict[str, type[FederatedStrategy]]:
-    return {name: plugins.find(plugins.METHOD, name, FederatedStrategy) for name in plugins.names(plugins.METHOD)}
+    return {name: plugins.load_class(plugins.METHOD, name, FederatedStrategy) for name in plugins.names(plugins.METHOD)}
 
 
 @pytest.mark.slow
@@ -69,7 +69,7 @@ def test_the_methods_that_a_robust_mean_suits_are_listed() -> None:
 def follows_errors(name: str) -> bool:
     """Tell whether the clients of a method follow a squared error."""
     half = methods()[name].client or (name if name in plugins.names(plugins.CLIENT) else "sgd")
-    return plugins.find(plugins.CLIENT, half, FederatedClient).regresses and not methods()[name].needs_classes
+    return plugins.load_class(plugins.CLIENT, half, FederatedClient).regresses and not methods()[name].needs_classes
 
 
 def test_the_methods_and_attacks_for_a_regression_are_listed() -> None:
@@ -78,7 +78,7 @@ def test_the_methods_and_attacks_for_a_regression_are_listed() -> None:
     )
     assert set(re.findall(r"`(\w+)`", row)) == {name for name in methods() if follows_errors(name)}
     (row,) = re.findall(r"^\| (.*`tableak`.*) \| other attacks;", page("data.md"), re.MULTILINE)
-    attacks = {name: plugins.find(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)}
+    attacks = {name: plugins.load_class(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)}
     assert set(re.findall(r"`(\w+)`", row)) == {name for name, attack in attacks.items() if attack.numbers}
 
 

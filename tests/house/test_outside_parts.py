@@ -16,7 +16,7 @@ from flfw import data
 from flfw.data.splits import partition
 from flfw.deploy.pins import DATA_PREFIXES, plugins_of
 from flfw.deploy.policy import Policy
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Net
 from flfw.nets.backbones.weights import VARIABLE
@@ -61,7 +61,7 @@ def unfinished(shape: tuple[int, ...], classes: int) -> Net:
 def test_a_network_of_ones_own_that_cannot_be_built_is_one_line() -> None:
     name = "tests.house.test_outside_parts:unfinished"
     with pytest.raises(
-        BadInput, match=f"Expected net={name} to build a network for inputs of .*, got NotImpl"
+        InputError, match=f"Expected net={name} to build a network for inputs of .*, got NotImpl"
     ) as error:
         run.check(asked(net=name))
     assert "on the device meta" in str(error.value)
@@ -109,7 +109,7 @@ def test_a_table_of_ones_own_is_measured(tmp_path: Path, capsys: pytest.CaptureF
     ],
 )
 def test_bad_names_are_one_line(changes: dict[str, object], words: str) -> None:
-    with pytest.raises(BadInput) as refusal:
+    with pytest.raises(InputError) as refusal:
         run.check(asked(**changes))
     assert str(refusal.value).startswith(f"Expected {words}") and "\n" not in str(refusal.value)
 
@@ -125,7 +125,7 @@ def test_a_name_that_hides_another_module_is_not_imported(tmp_path: Path, monkey
     monkeypatch.syspath_prepend(tmp_path)
     for between in (" ", "+", ",", "\n"):
         for key in ("net", "split", "dataset", "method"):
-            with pytest.raises(BadInput):
+            with pytest.raises(InputError):
                 resolve(asked(**{key: f"hidden.x{between}{tiny_backbone.NAME}"}))
                 run.check(asked(**{key: f"hidden.x{between}{tiny_backbone.NAME}"}))
     assert not (tmp_path / "ran").exists()
@@ -163,6 +163,6 @@ def test_a_sites_policy_must_name_them() -> None:
     for key in ("dataset", "split", "net"):
         config = {**Experiment().to_run_config(), key: "package.module:name"}
         assert plugins_of(config) == ["package.module:name"]
-        assert "lets no code run but the accepted app's" in str(policy.refuses_run(config))
-        assert dataclasses.replace(policy, plugins=("package.module:name",)).refuses_run(config) is None
+        assert "lets no code run but the accepted app's" in str(policy.run_rejection(config))
+        assert dataclasses.replace(policy, plugins=("package.module:name",)).run_rejection(config) is None
     assert plugins_of({**Experiment().to_run_config(), "dataset": "site:1x8x8:2"}) == []

@@ -17,12 +17,12 @@ from flfw import plugins
 from flfw.adversary.attack import Attack, AttackPlugin
 from flfw.client.federated_client import FederatedClient
 from flfw.defence import Defence
-from flfw.errors import BadInput
-from flfw.plugins import ATTACK, CLIENT, DEFENCE, METHOD, Kind
+from flfw.errors import InputError
+from flfw.plugins import ATTACK, CLIENT, DEFENCE, METHOD, PluginKind
 from flfw.server.strategy import FederatedStrategy
 from tests.support.paths import ROOT
 
-KINDS: dict[Kind, tuple[str, type]] = {
+KINDS: dict[PluginKind, tuple[str, type]] = {
     METHOD: ("strategies", FederatedStrategy),
     CLIENT: ("clients", FederatedClient),
     DEFENCE: ("clients/defences", Defence),
@@ -79,7 +79,7 @@ def test_subpackages_are_no_plugins() -> None:
 
 @pytest.mark.parametrize(("kind", "name", "base"), SHIPPED, ids=[f"{k.noun}-{n}" for k, n, _ in SHIPPED])
 def test_every_shipped_file_holds_one_plugin(kind, name, base) -> None:
-    result = plugins.find(kind, name, base)
+    result = plugins.load_class(kind, name, base)
     assert issubclass(result, base)
     assert result.__module__ == f"{kind.package}.{name}"
 
@@ -94,8 +94,8 @@ def test_every_shipped_file_holds_one_plugin(kind, name, base) -> None:
     ],
 )
 def test_an_unknown_name_says_which_there_are(kind, asked, end) -> None:
-    with pytest.raises(BadInput) as caught:
-        plugins.find(kind, asked, KINDS[kind][1])
+    with pytest.raises(InputError) as caught:
+        plugins.load_class(kind, asked, KINDS[kind][1])
     known = ", ".join(plugins.names(kind)) or "none yet"
     message = str(caught.value)
     assert message.startswith("Expected a")
@@ -103,7 +103,7 @@ def test_an_unknown_name_says_which_there_are(kind, asked, end) -> None:
 
 
 def test_somebodys_own_class_is_found(foreign) -> None:
-    result: Any = plugins.find(DEFENCE, "somebodys.walls:Wall", Defence)
+    result: Any = plugins.load_class(DEFENCE, "somebodys.walls:Wall", Defence)
     assert result().strength() == 1
     assert result.__module__ == "somebodys.walls"
 
@@ -118,8 +118,8 @@ def test_somebodys_own_class_is_found(foreign) -> None:
     ],
 )
 def test_what_is_no_concrete_defence_is_refused(foreign, name, complaint) -> None:
-    with pytest.raises(BadInput) as caught:
-        plugins.find(DEFENCE, name, Defence)
+    with pytest.raises(InputError) as caught:
+        plugins.load_class(DEFENCE, name, Defence)
     assert str(caught.value) == f"Expected defence={name} {complaint}"
 
 
@@ -127,19 +127,21 @@ def test_what_is_no_concrete_defence_is_refused(foreign, name, complaint) -> Non
     "name", ["somebodys.walls:", ":Wall", "somebodys.walls:Wall:Wall", "other somebodys.walls:Wall"]
 )
 def test_a_name_of_another_form_is_refused(foreign, name) -> None:
-    with pytest.raises(BadInput) as caught:
-        plugins.find(DEFENCE, name, Defence)
+    with pytest.raises(InputError) as caught:
+        plugins.load_class(DEFENCE, name, Defence)
     assert str(caught.value) == f"Expected package.module:name, got defence={name}."
 
 
 def test_an_instance_is_no_class(foreign) -> None:
-    with pytest.raises(BadInput, match=r"^Expected defence=somebodys.walls:wall to be a concrete Defence, got <somebo"):
-        plugins.find(DEFENCE, "somebodys.walls:wall", Defence)
+    with pytest.raises(
+        InputError, match=r"^Expected defence=somebodys.walls:wall to be a concrete Defence, got <somebo"
+    ):
+        plugins.load_class(DEFENCE, "somebodys.walls:wall", Defence)
 
 
 def test_a_defence_is_no_attack(foreign) -> None:
-    with pytest.raises(BadInput, match=r"to be a concrete Attack, got <class 'somebodys.walls.Wall'>"):
-        plugins.find(ATTACK, "somebodys.walls:Wall", Attack)
+    with pytest.raises(InputError, match=r"to be a concrete Attack, got <class 'somebodys.walls.Wall'>"):
+        plugins.load_class(ATTACK, "somebodys.walls:Wall", Attack)
 
 
 @pytest.mark.parametrize(
@@ -151,22 +153,22 @@ def test_a_defence_is_no_attack(foreign) -> None:
     ],
 )
 def test_a_missing_module_is_named(foreign, name, reason) -> None:
-    with pytest.raises(BadInput) as caught:
-        plugins.find(DEFENCE, name, Defence)
+    with pytest.raises(InputError) as caught:
+        plugins.load_class(DEFENCE, name, Defence)
     assert str(caught.value) == f"Expected an importable module for defence={name}, got: {reason}."
 
 
 def test_a_program_is_no_module(tmp_path, monkeypatch) -> None:
     (tmp_path / "a_program_that_ends.py").write_text("import sys\nsys.exit(0)\n")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(BadInput, match=r"got a program that ended\.$"):
-        plugins.find(DEFENCE, "a_program_that_ends:X", Defence)
+    with pytest.raises(InputError, match=r"got a program that ended\.$"):
+        plugins.load_class(DEFENCE, "a_program_that_ends:X", Defence)
 
 
 @pytest.mark.parametrize("name", [":Wall", ".walls:Wall", "..:Wall", ":"])
 def test_half_a_module_name_is_bad_input(foreign, name) -> None:
-    with pytest.raises(BadInput, match=r"^Expected "):
-        plugins.find(DEFENCE, name, Defence)
+    with pytest.raises(InputError, match=r"^Expected "):
+        plugins.load_class(DEFENCE, name, Defence)
 
 
 # --- other packages of the same names -----------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from torch import nn
 import sim
 from flfw import nets, plugins
 from flfw.data.feed import constants
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.nets.conditional_gan import diversity_loss, of_halves
@@ -23,13 +23,15 @@ from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run
 from flfw.server.aggregation import Update
-from flfw.server.place import ServerPlace
+from flfw.server.place import ServerContext
 from tests.support.method_rounds import make_client
 from tests.support.paths import ROOT
 from tests.support.small_runs import tiny
 
 VARIED = {
-    name: cls for name in plugins.names(plugins.METHOD) if (cls := plugins.find(plugins.METHOD, name, Method)).variants
+    name: cls
+    for name in plugins.names(plugins.METHOD)
+    if (cls := plugins.load_class(plugins.METHOD, name, Method)).variants
 }
 
 
@@ -71,7 +73,7 @@ def test_the_table_in_docs_has_every_variant() -> None:
 
 
 def test_a_variant_that_a_method_has_not_is_refused_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(BadInput, match=r"Expected a variant of fedavg among ours; got variant=authors\."):
+    with pytest.raises(InputError, match=r"Expected a variant of fedavg among ours; got variant=authors\."):
         resolve(Experiment(method="fedavg", variant="authors"))
     assert sim.main(["--method", "hyperfl", "--variant", "paper"]) == 2
     message = capsys.readouterr().err
@@ -113,7 +115,7 @@ def test_all_who_take_part_begin_with_glorots_weights(tmp_path: Path) -> None:
     sent = load_file(folder / "observations" / line["sent_to_client"]["file"])
     with initialising(given.seed, "model"):
         resolved = resolve(given).build_model().state_dict()
-    server = ServerPlace(given, resolve(given).method, resolve(given).settings).model().state_dict()
+    server = ServerContext(given, resolve(given).method, resolve(given).settings).model().state_dict()
     client = make_client(given, 0, tmp_path / "client").at.fresh_model().state_dict()
     for name, value in sent.items():
         assert all(torch.equal(value, other[name]) for other in (resolved, server, client)), name
@@ -136,7 +138,7 @@ def test_a_fixed_order_is_the_stored_one_in_every_pass(tmp_path: Path) -> None:
 
 
 def test_one_less_divides_the_sum_of_models_by_one_client_less() -> None:
-    cls = plugins.find(plugins.METHOD, "fed_cdp", Method)
+    cls = plugins.load_class(plugins.METHOD, "fed_cdp", Method)
     updates = [Update(i, 10 * (i + 1), {"w": torch.tensor([float(i)])}) for i in range(3)]
     means = {}
     for divisor in ("clients", "one_less"):
@@ -144,5 +146,5 @@ def test_one_less_divides_the_sum_of_models_by_one_client_less() -> None:
         method.settings = cls.Settings(divisor=divisor)  # type: ignore[attr-defined]
         means[divisor] = float(method.aggregate(iter(updates))["w"])  # type: ignore[attr-defined]
     assert means == {"clients": 1.0, "one_less": 1.5}
-    with pytest.raises(BadInput, match="two clients or more"):
+    with pytest.raises(InputError, match="two clients or more"):
         method.aggregate(iter(updates[:1]))  # type: ignore[attr-defined]

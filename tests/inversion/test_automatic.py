@@ -14,11 +14,11 @@ from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bo
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
-from flfw.errors import BadInput
-from flfw.inversion.automatic import Automatic
-from flfw.inversion.settled import AsNoise, AsSelection, settled
+from flfw.errors import InputError
+from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.settled import AsNoise, AsSelection, choose_operator
 from flfw.nets import Tensors, build, tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
 from flfw.victims.operator import AsOffset
 from flfw.victims.victim import PlainVictim
@@ -81,7 +81,7 @@ def rounding(bits: int, how: str = "nearest") -> LowPrecision:
     ids=["scaling", "outside", "nearest", "stochastic", "noise", "bound", "pruning"],
 )
 def test_a_derivative_is_used_where_it_foretells_the_response(defence: Defence, faithful: bool) -> None:
-    assert Automatic(defence).is_faithful(some(), rng()) is faithful
+    assert DifferentiableDefence(defence).is_faithful(some(), rng()) is faithful
 
 
 @pytest.mark.parametrize(
@@ -110,12 +110,12 @@ def test_a_derivative_is_used_where_it_foretells_the_response(defence: Defence, 
 def test_what_is_random_is_told_from_what_is_not_and_from_what_has_the_identity_as_mean(
     defence: Defence, nature: str
 ) -> None:
-    assert Automatic(defence).nature(some(), rng()) == nature
+    assert DifferentiableDefence(defence).nature(some(), rng()) == nature
 
 
 def test_a_defence_that_leaves_the_graph_is_passed_straight_through() -> None:
     trial = {"a": torch.tensor([0.4, 1.6], requires_grad=True)}
-    sent = Automatic(rounding(2)).sent(trial, rng(), faithful=False)
+    sent = DifferentiableDefence(rounding(2)).sent(trial, rng(), faithful=False)
     assert sent["a"].tolist() == pytest.approx([0.0, 1.6])
     (slope,) = torch.autograd.grad((sent["a"] * torch.tensor([3.0, 5.0])).sum(), trial["a"])
     assert slope.tolist() == [3.0, 5.0]
@@ -123,13 +123,13 @@ def test_a_defence_that_leaves_the_graph_is_passed_straight_through() -> None:
 
 def test_a_faithful_one_is_differentiated() -> None:
     trial = {"a": torch.tensor([0.4, 1.6], requires_grad=True)}
-    sent = Automatic(Scales()).sent(trial, rng(), faithful=True)
+    sent = DifferentiableDefence(Scales()).sent(trial, rng(), faithful=True)
     (slope,) = torch.autograd.grad(sent["a"].sum(), trial["a"])
     assert slope.tolist() == [2.0, 2.0]
 
 
 def test_what_a_random_defence_sends_is_averaged_before_it_is_compared() -> None:
-    automatic = Automatic(DPGaussian(DPGaussianSettings(1.0, clip=1.0)), draws=400)
+    automatic = DifferentiableDefence(DPGaussian(DPGaussianSettings(1.0, clip=1.0)), draws=400)
     sent = automatic.sent({"a": torch.full((4,), 10.0)}, rng(), faithful=True, nature="random")
     assert sent["a"].tolist() == pytest.approx([0.5] * 4, abs=0.2)  # the bound, without the noise
     assert float(sent["a"].std()) > 0
@@ -137,21 +137,23 @@ def test_what_a_random_defence_sends_is_averaged_before_it_is_compared() -> None
 
 def test_noise_without_a_bound_is_the_identity_in_the_mean() -> None:
     trial = {"a": torch.tensor([1.0, 2.0])}
-    sent = Automatic(DPGaussian(DPGaussianSettings(9.0))).sent(trial, rng(), faithful=True, nature="unbiased")
+    sent = DifferentiableDefence(DPGaussian(DPGaussianSettings(9.0))).sent(
+        trial, rng(), faithful=True, nature="unbiased"
+    )
     assert torch.equal(sent["a"], trial["a"])
 
 
 def test_hooks_are_called_in_the_clients_order_and_units() -> None:
     trial = {"a": torch.tensor([1.0])}
-    assert Automatic(PerStep()).defended(trial, rng())["a"].tolist() == [20.0]
-    assert Automatic(PerStep(), finished=False).defended(trial, rng())["a"].tolist() == [2.0]
+    assert DifferentiableDefence(PerStep()).defended(trial, rng())["a"].tolist() == [20.0]
+    assert DifferentiableDefence(PerStep(), finished=False).defended(trial, rng())["a"].tolist() == [2.0]
     # It acts on minus twice what is compared: -2 -> (-2 + 1) * 10 = -10 -> 5.
-    assert Automatic(PerStep(), factor=-2.0).defended(trial, rng())["a"].tolist() == [5.0]
+    assert DifferentiableDefence(PerStep(), factor=-2.0).defended(trial, rng())["a"].tolist() == [5.0]
 
 
 def victim() -> tuple[PlainVictim, Tensors]:
     """A small network, and what it sends for one example."""
-    inputs = Inputs.from_constants((1, 8, 8), (0.5,), (0.5,))
+    inputs = InputSpec.from_constants((1, 8, 8), (0.5,), (0.5,))
     with initialising(0, "net"):
         net = build("lenet", inputs.shape, 10)
     model = PlainVictim(net, tensors(net), ("*",), inputs)
@@ -165,17 +167,17 @@ def victim() -> tuple[PlainVictim, Tensors]:
         (rounding(8), AsNoise, 1.0),
         (rounding(4, "stochastic"), AsNoise, 1.0),
         (DPGaussian(DPGaussianSettings(0.01)), AsNoise, 1.0),
-        (rounding(1), Automatic, None),
+        (rounding(1), DifferentiableDefence, None),
         (Prune(PruneSettings(0.9)), AsSelection, None),
-        (DPGaussian(DPGaussianSettings(0.001, clip=0.5)), Automatic, 1.0),
-        (DPGaussian(DPGaussianSettings(0.0, clip=0.5)), Automatic, None),
+        (DPGaussian(DPGaussianSettings(0.001, clip=0.5)), DifferentiableDefence, 1.0),
+        (DPGaussian(DPGaussianSettings(0.0, clip=0.5)), DifferentiableDefence, None),
     ],
     ids=["8 bits", "4 bits, stochastic", "noise", "1 bit", "pruning", "noise within a bound", "a bound"],
 )
 def test_what_a_defence_is_is_found_out(defence: Defence, kind: type, noise: float | None) -> None:
     model, gradient = victim()
     sent = defence.update({n: v.clone() for n, v in gradient.items()}, rng())
-    informed = settled(Automatic(defence), model, sent, torch.tensor([3]), 1, rng())
+    informed = choose_operator(DifferentiableDefence(defence), model, sent, torch.tensor([3]), 1, rng())
     assert type(informed) is kind
     assert informed.noise == noise
 
@@ -190,7 +192,7 @@ class OneInTwo(Defence):
 def test_entries_that_were_kept_back_are_seen_in_what_was_sent() -> None:
     model, gradient = victim()
     sent = OneInTwo().update(gradient, rng())
-    informed = settled(Automatic(OneInTwo()), model, sent, torch.tensor([3]), 1, rng())
+    informed = choose_operator(DifferentiableDefence(OneInTwo()), model, sent, torch.tensor([3]), 1, rng())
     assert isinstance(informed, AsSelection)
     result = informed.apply(gradient, sent, informed.read(sent))
     for name, value in sent.items():
@@ -208,7 +210,7 @@ class LastLayerNoise(Defence):
 def test_what_is_sent_without_noise_beside_noise_counts_most() -> None:
     model, gradient = victim()
     sent = LastLayerNoise().update(gradient, rng())
-    informed = settled(Automatic(LastLayerNoise()), model, sent, torch.tensor([3]), 1, rng())
+    informed = choose_operator(DifferentiableDefence(LastLayerNoise()), model, sent, torch.tensor([3]), 1, rng())
     assert isinstance(informed, AsNoise)
     precision = informed.read(sent)
     exact = [float(v) for n, v in precision.items() if "classifier" not in n]
@@ -225,7 +227,9 @@ class Offset(Defence):
 
 def test_what_is_added_each_time_is_taken_away_and_no_noise() -> None:
     model, gradient = victim()
-    informed = settled(Automatic(Offset()), model, Offset().update(gradient, rng()), torch.tensor([3]), 1, rng())
+    informed = choose_operator(
+        DifferentiableDefence(Offset()), model, Offset().update(gradient, rng()), torch.tensor([3]), 1, rng()
+    )
     assert isinstance(informed, AsOffset) and informed.noise is None
     assert all(float((v - 0.5).abs().max()) < 1e-6 for v in informed.offset.values())
 
@@ -244,7 +248,7 @@ class Remembers(Defence):
 
 
 def test_a_defence_that_remembers_is_each_time_as_the_client_began() -> None:
-    automatic, ones = Automatic(Remembers()), {"w": torch.ones(2)}
+    automatic, ones = DifferentiableDefence(Remembers()), {"w": torch.ones(2)}
     for _ in range(3):
         assert torch.equal(automatic.defended(ones, rng())["w"], torch.full((2,), 0.5))
 
@@ -274,7 +278,7 @@ class UnitHalves(Defence):
 def test_the_factor_of_a_selection_is_known_or_fitted(defence: Defence, factor: Any) -> None:
     model, gradient = victim()
     sent = defence.update({n: v.clone() for n, v in gradient.items()}, rng())
-    informed = settled(Automatic(defence), model, sent, torch.tensor([3]), 1, rng())
+    informed = choose_operator(DifferentiableDefence(defence), model, sent, torch.tensor([3]), 1, rng())
     assert isinstance(informed, AsSelection)
     assert informed.factor == factor if isinstance(factor, str) else informed.factor == pytest.approx(factor)
     result = informed.apply(gradient, sent, informed.read(sent))
@@ -291,7 +295,9 @@ class OffsetElsewhere(Defence):
 
 def test_a_fixed_addition_outside_the_graph_is_no_noise() -> None:
     model, gradient = victim()
-    informed = settled(Automatic(OffsetElsewhere()), model, OffsetElsewhere().update(gradient, rng()), None, 1, rng())
+    informed = choose_operator(
+        DifferentiableDefence(OffsetElsewhere()), model, OffsetElsewhere().update(gradient, rng()), None, 1, rng()
+    )
     assert isinstance(informed, AsOffset) and informed.noise is None
     assert all(float((v - 0.5).abs().max()) < 1e-6 for v in informed.offset.values())
 
@@ -299,15 +305,15 @@ def test_a_fixed_addition_outside_the_graph_is_no_noise() -> None:
 def test_what_was_sent_by_another_network_is_refused() -> None:
     model, gradient = victim()
     short = {n: v for n, v in gradient.items() if n != "classifier.bias"}
-    with pytest.raises(BadInput, match=r"Expected classifier\.bias, which .* shares"):
-        settled(Automatic(Offset()), model, short, None, 1, rng())
+    with pytest.raises(InputError, match=r"Expected classifier\.bias, which .* shares"):
+        choose_operator(DifferentiableDefence(Offset()), model, short, None, 1, rng())
 
 
 @pytest.mark.parametrize(("std", "right"), [(0.02, True), (0.02 * 2 / 3, False), (0.02 * 3 / 2, False)])
 def test_the_size_of_noise_is_measured(std: float, right: bool) -> None:
     model, gradient = victim()
-    automatic = Automatic(DPGaussian(DPGaussianSettings(0.02)))
-    informed = settled(automatic, model, gradient, torch.tensor([3]), 1, rng())
+    automatic = DifferentiableDefence(DPGaussian(DPGaussianSettings(0.02)))
+    informed = choose_operator(automatic, model, gradient, torch.tensor([3]), 1, rng())
     assert isinstance(informed, AsNoise)
     name = "extractor.2.weight"
     measured = 1 / float(informed.read(gradient)[f"precision.{name}"])
@@ -316,7 +322,9 @@ def test_the_size_of_noise_is_measured(std: float, right: bool) -> None:
 
 def test_what_is_left_is_counted_in_deviations() -> None:
     model, gradient = victim()
-    informed = settled(Automatic(DPGaussian(DPGaussianSettings(0.02))), model, gradient, None, 1, rng())
+    informed = choose_operator(
+        DifferentiableDefence(DPGaussian(DPGaussianSettings(0.02))), model, gradient, None, 1, rng()
+    )
     constants = informed.read(gradient) if isinstance(informed, AsNoise) else {}
     moved = {name: value + 0.04 for name, value in gradient.items()}
     left = informed.apply(moved, gradient, constants) if isinstance(informed, AsNoise) else {}
@@ -327,7 +335,7 @@ def test_what_is_left_is_counted_in_deviations() -> None:
 def test_tensors_of_zeros_tell_nothing_and_break_nothing() -> None:
     model, gradient = victim()
     silent = {**gradient, "classifier.bias": torch.zeros(10)}
-    informed = AsNoise(Automatic(rounding(8)), gradient)
+    informed = AsNoise(DifferentiableDefence(rounding(8)), gradient)
     result: Callable[[str], Tensor] = informed.read(silent).__getitem__
     assert float(result("precision.classifier.bias")) == 0.0
     assert float(result("precision.classifier.weight")) > 0.0

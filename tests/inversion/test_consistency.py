@@ -8,14 +8,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.errors import BadInput
-from flfw.inversion.compute import Compute
+from flfw.errors import InputError
+from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.consistency import GroupConsistency, registered
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.objective import Guess
-from flfw.inversion.search import Recipe, SearchResult, Target, invert
-from flfw.nets.inputs import Inputs
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import tensors
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
@@ -111,7 +111,7 @@ def test_the_pull_is_the_gradient_of_its_term_after_its_start() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, float], line: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         GroupConsistency(**{"starts": 2, "weight": 1.0, **wrong})  # type: ignore[arg-type]
     assert str(error.value) == line
 
@@ -123,13 +123,13 @@ def searched(targets: int = 2, memory_gb: float = 4.0, **changes: float) -> list
     """Search for images of a network whose gradient tells little of them, so that starts end apart."""
     with initialising(0, "net"):
         model = nn.Sequential(nn.Flatten(), nn.Linear(64, 1), nn.Tanh(), nn.Linear(1, 2))
-    victim = PlainVictim(model, tensors(model), ("*",), Inputs.from_constants((1, 8, 8), (0.5,), (0.25,)))
+    victim = PlainVictim(model, tensors(model), ("*",), InputSpec.from_constants((1, 8, 8), (0.5,), (0.25,)))
     y = torch.tensor([0, 1])
     gradients = [victim.gradient(torch.rand(2, 1, 8, 8), y, {}, {}) for _ in range(targets)]
-    sent = [Target(g, y, torch_generator(i, "start")) for i, g in enumerate(gradients)]
+    sent = [SearchTarget(g, y, torch_generator(i, "start")) for i, g in enumerate(gradients)]
     together = GroupConsistency(starts=3, **{"weight": 0.0, **changes}) if changes else None  # type: ignore[arg-type]
-    recipe = Recipe(squared_distance, AdamDescent(20, 0.1, schedule="cosine"), restarts=3, together=together)
-    return invert(victim, sent, recipe, compute=Compute(memory_gb=memory_gb, compiled=False))
+    recipe = SearchConfig(squared_distance, AdamSearch(20, 0.1, schedule="cosine"), restarts=3, together=together)
+    return invert(victim, sent, recipe, compute=ComputeLimits(memory_gb=memory_gb, compiled=False))
 
 
 @pytest.mark.slow
@@ -155,16 +155,16 @@ def test_starts_of_a_target_are_never_parted(monkeypatch: pytest.MonkeyPatch) ->
     searched(targets=3, weight=1.0)
     assert set(seen) == {3}  # room for four is room for one target
     monkeypatch.setattr("flfw.inversion.evaluation.fitting", lambda needed, batch, compute: 2)
-    with pytest.raises(BadInput, match="Expected memory for 3 starts at once, got room for 2"):
+    with pytest.raises(InputError, match="Expected memory for 3 starts at once, got room for 2"):
         searched(weight=1.0)
 
 
 def test_the_step_size_warms_up() -> None:
-    adam = AdamDescent(100, 0.4, schedule="constant", warmup=3)
+    adam = AdamSearch(100, 0.4, schedule="constant", warmup=3)
     assert [adam.rate(done) for done in (0, 1, 2, 3, 99)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.4])
-    falling = AdamDescent(100, 0.4, schedule="cosine", warmup=3)
+    falling = AdamSearch(100, 0.4, schedule="cosine", warmup=3)
     half_way = 0.4 * (1 + torch.cos(torch.tensor(pi / 2))) / 2
     assert falling.rate(50) == pytest.approx(float(half_way))
-    assert AdamDescent(100, 0.4, schedule="cosine").rate(0) == 0.4
-    with pytest.raises(BadInput, match="Expected warmup >= 0, got warmup=-1"):
-        AdamDescent(10, 0.1, warmup=-1)
+    assert AdamSearch(100, 0.4, schedule="cosine").rate(0) == 0.4
+    with pytest.raises(InputError, match="Expected warmup >= 0, got warmup=-1"):
+        AdamSearch(10, 0.1, warmup=-1)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, unfold
 
 from flfw import nets
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.closed_form.crafted_backbone import CraftedAdapters, craft_adapters, craft_body, layout_of
 from flfw.inversion.closed_form.lone_patches import PatchReadings, group, read_patches
 from flfw.inversion.closed_form.shared_gradient import read, serving
@@ -250,11 +250,11 @@ def test_a_client_with_its_own_copy_refuses_the_crafted_body(file: Path, monkeyp
     monkeypatch.setenv(VARIABLE, RANDOM)
     mine = nets.weights_digest(architecture)
     wanted = f"weights of net=vit_tiny with the SHA-256 {crafted}"
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         nets.build("vit_tiny", (3, 32, 32), 10, tuning=nets.Tuning("adapter", sha256=crafted))
     assert str(caught.value) == f"Expected {wanted}, got {mine}; name the run's own file by --weights."
     monkeypatch.setenv(VARIABLE, str(file))
-    with pytest.raises(BadInput, match="got " + crafted):
+    with pytest.raises(InputError, match="got " + crafted):
         nets.build("vit_tiny", (3, 32, 32), 10, tuning=nets.Tuning("adapter", sha256=mine))
 
 
@@ -267,16 +267,16 @@ def test_a_client_with_its_own_copy_refuses_the_crafted_body(file: Path, monkeyp
     ],
 )
 def test_targets_must_fit(monkeypatch: pytest.MonkeyPatch, places: tuple[int, ...], message: str) -> None:
-    with pytest.raises(BadInput, match=message):
+    with pytest.raises(InputError, match=message):
         crafted_for(built(monkeypatch, RANDOM), places)
 
 
 def test_only_long_tokens_of_adapted_transformers_can_be_crafted(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInput, match="got a body without"):
+    with pytest.raises(InputError, match="got a body without"):
         layout_of(nn.Linear(2, 2))
     with torch.device("meta"):
         small = nets.build("vit_small", (3, 384, 384), 10, tuning=nets.Tuning("adapter"))
-    with pytest.raises(BadInput, match="768 pixels, 576 places and 5 more, got a width of 384"):
+    with pytest.raises(InputError, match="768 pixels, 576 places and 5 more, got a width of 384"):
         layout_of(body_of(small))
 
 

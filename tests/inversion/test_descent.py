@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from flfw.errors import BadInput
-from flfw.inversion.descent import LBFGS, AdamDescent, Best, Descent
+from flfw.errors import InputError
+from flfw.inversion.descent import LBFGS, AdamSearch, Best, SearchOptimiser
 from flfw.inversion.objective import Guess
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
@@ -68,7 +68,7 @@ class Walk:
         return torch.stack([guess[name] for guess in self.path])
 
 
-def walked(descent: Descent, guess: Guess, function: Function = valley) -> Walk:
+def walked(descent: SearchOptimiser, guess: Guess, function: Function = valley) -> Walk:
     walk = Walk(function)
     descent.descend(walk, guess, None, 0.0)
     return walk
@@ -77,7 +77,7 @@ def walked(descent: Descent, guess: Guess, function: Function = valley) -> Walk:
 # --- Adam ---
 
 
-def torchs_adam(guess: Guess, descent: AdamDescent) -> Guess:
+def torchs_adam(guess: Guess, descent: AdamSearch) -> Guess:
     """One problem's path by ``torch.optim.Adam`` and its schedulers, (steps, ...) by name."""
     parameters = {name: torch.nn.Parameter(value.clone()) for name, value in guess.items()}
     optimiser = torch.optim.Adam(parameters.values(), lr=descent.lr)
@@ -102,7 +102,7 @@ def torchs_adam(guess: Guess, descent: AdamDescent) -> Guess:
 @pytest.mark.parametrize("schedule", ["step", "cosine", "constant"])
 @pytest.mark.parametrize("signed", [False, True])
 def test_adam_goes_torchs_way(schedule: Literal["step", "cosine", "constant"], signed: bool) -> None:
-    descent, start = AdamDescent(40, 0.05, signed, schedule), guesses(2)
+    descent, start = AdamSearch(40, 0.05, signed, schedule), guesses(2)
     walk = walked(descent, start)
     for i in range(2):
         theirs = torchs_adam({name: value[i] for name, value in start.items()}, descent)
@@ -112,16 +112,16 @@ def test_adam_goes_torchs_way(schedule: Literal["step", "cosine", "constant"], s
 
 
 def test_steps_drop_where_they_are_told_to() -> None:
-    descent = AdamDescent(10, 0.5, drops=(0.25, 0.6))  # after 2 and after 6 of 10
+    descent = AdamSearch(10, 0.5, drops=(0.25, 0.6))  # after 2 and after 6 of 10
     assert [descent.rate(done) for done in (0, 1, 2, 5, 6, 9)] == pytest.approx([0.5, 0.5, 0.05, 0.05, 0.005, 0.005])
-    early = AdamDescent(3, 1.0, drops=(0.1,))  # never before the first step
+    early = AdamSearch(3, 1.0, drops=(0.1,))  # never before the first step
     assert [early.rate(done) for done in range(3)] == pytest.approx([1.0, 0.1, 0.1])
-    half_a_wave = AdamDescent(4, 1.0, schedule="cosine", drops=(0.5,))
+    half_a_wave = AdamSearch(4, 1.0, schedule="cosine", drops=(0.5,))
     expected = [1.0, 0.5 + 0.125**0.5, 0.5, 0.5 - 0.125**0.5]
     assert [half_a_wave.rate(done) for done in range(4)] == pytest.approx(expected)
-    to_a_tenth = AdamDescent(4, 1.0, schedule="cosine", least=0.1)
+    to_a_tenth = AdamSearch(4, 1.0, schedule="cosine", least=0.1)
     assert [to_a_tenth.rate(done) for done in (0, 2, 4)] == pytest.approx([1.0, 0.55, 0.1])
-    constant = AdamDescent(4, 0.3, schedule="constant")
+    constant = AdamSearch(4, 0.3, schedule="constant")
     assert [constant.rate(done) for done in range(4)] == [0.3] * 4
 
 
@@ -197,8 +197,8 @@ def test_lbfgs_finds_the_bottom_of_an_objective_of_any_scale(scale: float) -> No
 # --- many problems at once ---
 
 
-@pytest.mark.parametrize("descent", [AdamDescent(30, 0.05), LBFGS(2)], ids=["adam", "lbfgs"])
-def test_each_problem_goes_its_way_as_if_alone(descent: Descent) -> None:
+@pytest.mark.parametrize("descent", [AdamSearch(30, 0.05), LBFGS(2)], ids=["adam", "lbfgs"])
+def test_each_problem_goes_its_way_as_if_alone(descent: SearchOptimiser) -> None:
     start = guesses(3)
     together = walked(descent, start)
     for i in range(3):
@@ -207,13 +207,13 @@ def test_each_problem_goes_its_way_as_if_alone(descent: Descent) -> None:
             torch.testing.assert_close(together.of(name)[:, [i]], by_itself.of(name), rtol=1e-7, atol=1e-7)
 
 
-@pytest.mark.parametrize("descent", [AdamDescent(30, 0.05), LBFGS(2)], ids=["adam", "lbfgs"])
-def test_what_is_not_finite_in_one_problem_touches_no_other(descent: Descent) -> None:
+@pytest.mark.parametrize("descent", [AdamSearch(30, 0.05), LBFGS(2)], ids=["adam", "lbfgs"])
+def test_what_is_not_finite_in_one_problem_touches_no_other(descent: SearchOptimiser) -> None:
     def cliff(guess: Guess) -> Tensor:
         return valley(guess) * torch.where(guess["x"][0, 0] > 4, torch.nan, 1.0)
 
     start = guesses(3)
-    start["x"][1, 0, 0] = 4.05 if isinstance(descent, AdamDescent) else 9.0  # not a number from the start
+    start["x"][1, 0, 0] = 4.05 if isinstance(descent, AdamSearch) else 9.0  # not a number from the start
     start["x"][0, 0, 0] = start["x"][2, 0, 0] = -1.0
     walk, best = Walk(cliff), None
     best = descent.descend(walk, start, None, 0.0)
@@ -224,8 +224,8 @@ def test_what_is_not_finite_in_one_problem_touches_no_other(descent: Descent) ->
         assert float(best.objective[i]) < float(best.first[i]) - 0.1
 
 
-@pytest.mark.parametrize("descent", [AdamDescent(30, 0.3, schedule="constant"), LBFGS(2)], ids=["adam", "lbfgs"])
-def test_a_problem_that_breaks_down_keeps_its_best_guess_before(descent: Descent) -> None:
+@pytest.mark.parametrize("descent", [AdamSearch(30, 0.3, schedule="constant"), LBFGS(2)], ids=["adam", "lbfgs"])
+def test_a_problem_that_breaks_down_keeps_its_best_guess_before(descent: SearchOptimiser) -> None:
     def cliff(guess: Guess) -> Tensor:
         return bowl(guess) * torch.where(guess["x"].abs().sum() < 1, torch.nan, 1.0)
 
@@ -257,7 +257,7 @@ def test_adam_ends_once_all_are_solved_and_counts_for_each() -> None:
     # By steps of 0.1 from 1 and 3, the squares are below 0.02 at 0.1: after 9 and 29 steps.
     start = {"x": torch.tensor([[1.0], [3.0]], dtype=torch.float64)}
     walk = Walk(bowl)
-    best = AdamDescent(1000, 0.1, signed=True, schedule="constant").descend(walk, start, None, 0.02)
+    best = AdamSearch(1000, 0.1, signed=True, schedule="constant").descend(walk, start, None, 0.02)
     assert best.iterations.tolist() == [9, 29]
     assert len(walk.path) == 50
     assert bool((best.matched < 0.02).all())
@@ -266,10 +266,10 @@ def test_adam_ends_once_all_are_solved_and_counts_for_each() -> None:
 def test_adam_goes_on_while_one_is_not_solved() -> None:
     start = {"x": torch.tensor([[1.0], [7.0]], dtype=torch.float64)}
     walk = Walk(bowl)
-    best = AdamDescent(120, 0.1, signed=True, schedule="constant").descend(walk, start, None, 0.02)
+    best = AdamSearch(120, 0.1, signed=True, schedule="constant").descend(walk, start, None, 0.02)
     assert (best.iterations.tolist(), len(walk.path)) == ([9, 69], 100)
     walk = Walk(bowl)
-    best = AdamDescent(60, 0.1, signed=True, schedule="constant").descend(walk, start, None, 0.02)
+    best = AdamSearch(60, 0.1, signed=True, schedule="constant").descend(walk, start, None, 0.02)
     assert (best.iterations.tolist(), len(walk.path)) == ([9, 60], 61)
 
 
@@ -286,14 +286,14 @@ def test_lbfgs_ends_once_all_are_solved_and_counts_outer_steps() -> None:
     assert len(walk.path) == 51  # it looks after 50 evaluations
 
 
-@pytest.mark.parametrize("descent", [AdamDescent(70, 0.1), LBFGS(4)], ids=["adam", "lbfgs"])
-def test_without_a_distance_at_which_to_stop_a_search_goes_on_to_its_end(descent: Descent) -> None:
+@pytest.mark.parametrize("descent", [AdamSearch(70, 0.1), LBFGS(4)], ids=["adam", "lbfgs"])
+def test_without_a_distance_at_which_to_stop_a_search_goes_on_to_its_end(descent: SearchOptimiser) -> None:
     def below_zero(guess: Guess) -> Tensor:
         return valley(guess) - 1e4
 
     walk = Walk(below_zero)
     best = descent.descend(walk, guesses(1), None, 0.0)
-    assert len(walk.path) == (71 if isinstance(descent, AdamDescent) else 81)
+    assert len(walk.path) == (71 if isinstance(descent, AdamSearch) else 81)
     assert best.iterations.tolist() == [descent.iterations]
 
 
@@ -308,8 +308,8 @@ def corner(guess: Guess) -> Tensor:
     return ((guess["x"] - torch.tensor([3.0, 0.5, -3.0])) ** 2).sum() + ((guess["w"] - 3.0) ** 2).sum()
 
 
-@pytest.mark.parametrize("descent", [AdamDescent(200, 0.1), LBFGS(3)], ids=["adam", "lbfgs"])
-def test_the_lowest_point_in_the_box_is_found(descent: Descent) -> None:
+@pytest.mark.parametrize("descent", [AdamSearch(200, 0.1), LBFGS(3)], ids=["adam", "lbfgs"])
+def test_the_lowest_point_in_the_box_is_found(descent: SearchOptimiser) -> None:
     start = {"x": torch.tensor([[0.1, 0.9, 1.5]], dtype=torch.float64), "w": torch.full((1, 2), 2.5).double()}
     walk = Walk(corner)
     best = descent.descend(walk, start, (LOW, HIGH), 0.0)
@@ -318,8 +318,8 @@ def test_the_lowest_point_in_the_box_is_found(descent: Descent) -> None:
     torch.testing.assert_close(best.guess["w"][0], torch.full((2,), 3.0).double(), rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("descent", [AdamDescent(20, 0.1), LBFGS(1)], ids=["adam", "lbfgs"])
-def test_the_data_never_leave_the_box_and_what_was_given_stays_as_it_is(descent: Descent) -> None:
+@pytest.mark.parametrize("descent", [AdamSearch(20, 0.1), LBFGS(1)], ids=["adam", "lbfgs"])
+def test_the_data_never_leave_the_box_and_what_was_given_stays_as_it_is(descent: SearchOptimiser) -> None:
     start = {"x": torch.tensor([[0.1, 0.9, 8.0]], dtype=torch.float64), "w": torch.full((1, 2), 2.5).double()}
     given = {name: value.clone() for name, value in start.items()}
     walk = Walk(corner)
@@ -335,14 +335,14 @@ def test_the_data_never_leave_the_box_and_what_was_given_stays_as_it_is(descent:
 @pytest.mark.parametrize(
     ("make", "line"),
     [
-        (lambda: AdamDescent(0, 0.1), "Expected iterations >= 1, got iterations=0."),
-        (lambda: AdamDescent(1, 0.0), "Expected 0 < lr < inf, got lr=0.0."),
+        (lambda: AdamSearch(0, 0.1), "Expected iterations >= 1, got iterations=0."),
+        (lambda: AdamSearch(1, 0.0), "Expected 0 < lr < inf, got lr=0.0."),
         (lambda: LBFGS(0), "Expected iterations >= 1, got iterations=0."),
         (lambda: LBFGS(1, lr=-1.0), "Expected 0 < lr < inf, got lr=-1.0."),
         (lambda: LBFGS(1, inner=0), "Expected inner >= 1, got inner=0."),
         (lambda: LBFGS(1, history=0), "Expected history >= 1, got history=0."),
     ],
 )
-def test_settings_that_lead_nowhere_are_refused(make: Callable[[], Descent], line: str) -> None:
-    with pytest.raises(BadInput, match=line):
+def test_settings_that_lead_nowhere_are_refused(make: Callable[[], SearchOptimiser], line: str) -> None:
+    with pytest.raises(InputError, match=line):
         make()

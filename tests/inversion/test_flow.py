@@ -9,21 +9,21 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.errors import BadInput
-from flfw.inversion.descent import LBFGS, AdamDescent
+from flfw.errors import InputError
+from flfw.inversion.descent import LBFGS, AdamSearch
 from flfw.inversion.flow.denoising import GuidedFlow, PlugAndPlay, denoiser
 from flfw.inversion.flow.recipes import FlowSettings, flow_recipes
 from flfw.inversion.flow.training import FlowTraining, PublicImages, Velocity, flow_loss, trained_flow
 from flfw.inversion.flow.velocity import VelocityNet
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.objective import Guess
-from flfw.inversion.search import Closing, Recipe, Stage
-from flfw.nets.inputs import Inputs
+from flfw.inversion.search import Closing, SearchConfig, Stage
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
 from tests.support.attackable import digits
 
-PLAIN = Inputs((1, 2, 2), torch.full((1, 1, 1), 0.5), torch.full((1, 1, 1), 0.25))  # 2 normalised units from 0 to 1
+PLAIN = InputSpec((1, 2, 2), torch.full((1, 1, 1), 0.5), torch.full((1, 1, 1), 0.25))  # 2 normalised units from 0 to 1
 TINY = FlowTraining(width=8, iterations=120, batch=16, lr=5e-3)
 
 
@@ -186,7 +186,7 @@ def test_a_descent_takes_the_step_every_so_often_and_clamps_afterwards() -> None
         return flat(guess)
 
     step = PlugAndPlay(constant(1.0), PLAIN, every=5, weights=(0.5, 0.3))
-    adam = AdamDescent(10, 0.1, proximal=step).bound(None, generators(1))
+    adam = AdamSearch(10, 0.1, proximal=step).bind(None, generators(1))
     adam.descend(watched, {"x": torch.zeros(1, 1, 1, 2, 2)}, None, 0.0)
     assert places == pytest.approx([0.0] * 5 + [0.8] * 5 + [0.8 + 0.3 * 1.2])  # of 2 units to white
     places.clear()
@@ -196,8 +196,8 @@ def test_a_descent_takes_the_step_every_so_often_and_clamps_afterwards() -> None
 
 
 def test_descents_without_a_step_are_bound_to_nothing() -> None:
-    for descent in (AdamDescent(3, 0.1), LBFGS(1)):
-        assert descent.bound(torch.zeros(1, 1), generators(1)) is descent
+    for descent in (AdamSearch(3, 0.1), LBFGS(1)):
+        assert descent.bind(torch.zeros(1, 1), generators(1)) is descent
 
 
 # --- the guided flow ---
@@ -257,12 +257,12 @@ def test_where_no_gradient_is_finite_the_flow_goes_on_unguided() -> None:
 
 
 def test_the_recipes_with_a_flow_end_in_the_same_searches() -> None:
-    adam = AdamDescent(3, 0.1)
-    closing = Closing((Stage(squared_distance, AdamDescent(2, 0.1)),), 0.5)
-    opening = Stage(squared_distance, AdamDescent(4, 0.1)), Stage(squared_distance, LBFGS(1))
-    plain = Recipe(squared_distance, adam, opening=opening, closing=(closing,))
+    adam = AdamSearch(3, 0.1)
+    closing = Closing((Stage(squared_distance, AdamSearch(2, 0.1)),), 0.5)
+    opening = Stage(squared_distance, AdamSearch(4, 0.1)), Stage(squared_distance, LBFGS(1))
+    plain = SearchConfig(squared_distance, adam, opening=opening, closing=(closing,))
     plugged, guided = flow_recipes(plain, to_point(0.0), PLAIN, FlowSettings(flow_every=2, flow_weight=0.4))
-    steps = [stage.descent.proximal for stage in plugged.stages if isinstance(stage.descent, AdamDescent)]
+    steps = [stage.descent.proximal for stage in plugged.stages if isinstance(stage.descent, AdamSearch)]
     assert [step is not None for step in steps] == [True, True, False]
     (step, _, _) = steps
     assert isinstance(step, PlugAndPlay) and step.every == 2 and step.weights == pytest.approx((0.4, 0.04))
@@ -285,6 +285,6 @@ def test_the_recipes_with_a_flow_end_in_the_same_searches() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(wrong: dict[str, Any], line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         FlowSettings(**wrong)
     assert str(caught.value) == line

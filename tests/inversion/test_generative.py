@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
-from flfw.errors import BadInput
-from flfw.inversion.automatic import Automatic
-from flfw.inversion.compute import Compute
-from flfw.inversion.descent import AdamDescent
+from flfw.errors import InputError
+from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.compute import ComputeLimits
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.evolution import CMAES
 from flfw.inversion.fit import fits
 from flfw.inversion.generative.image_generator import ImageGenerator, Learning, Lesson, learnt
@@ -29,7 +29,7 @@ from flfw.inversion.generative.spaces import (
 )
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.priors import total_variation, within
-from flfw.inversion.search import Recipe, Target, invert
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.nets.net import Tensors
 from flfw.rng import initialising, torch_generator
 from tests.support.attackable import attackable, digits
@@ -70,12 +70,12 @@ def test_adam_stays_in_the_ball_around_its_start() -> None:
         value = (off**2).flatten(1).sum(1)
         return {"x": 2 * off}, value, value
 
-    best = AdamDescent(400, 0.05, schedule="cosine", ball=0.2).descend(evaluate, {"x": start}, None, 0.0)
+    best = AdamSearch(400, 0.05, schedule="cosine", ball=0.2).descend(evaluate, {"x": start}, None, 0.0)
     moved, radius = (best.guess["x"] - start).abs().sum(-1), 0.2 * start.abs().sum(-1)
     assert bool((moved <= radius + 1e-4).all()) and bool((moved > 0.9 * radius).all())
     assert bool((best.objective < 0.9 * best.first).all())
-    with pytest.raises(BadInput, match="ball >= 0"):
-        AdamDescent(1, 0.1, ball=-1.0)
+    with pytest.raises(InputError, match="ball >= 0"):
+        AdamSearch(1, 0.1, ball=-1.0)
 
 
 # --- the generator ---
@@ -123,7 +123,7 @@ def test_a_lesson_teaches_the_same_generator_again_and_its_classes() -> None:
     of_classes = torch.stack([learnt(lesson)(z, labels)[labels == c].mean(0) for c in range(10)])
     nearest = torch.cdist(of_classes.flatten(1), means.flatten(1)).argmin(1)
     assert int((nearest == torch.arange(10)).sum()) >= 9  # draws of a class are like the class
-    with pytest.raises(BadInput, match="at least one public image"):
+    with pytest.raises(InputError, match="at least one public image"):
         Lesson(x[:0], y[:0], 10, lesson.learning)
 
 
@@ -194,13 +194,15 @@ def test_it_keeps_to_the_box_and_survives_values_that_are_not_finite() -> None:
 def test_candidates_have_the_objective_that_a_fit_has(through: bool) -> None:
     """Through ``invert``: the distance at its result is that of `fits`, which evaluates one guess at a time."""
     observations, (known, _) = attackable("mlp", 8, digits(0, side=8), digits(1, side=8))
-    mechanism = Automatic(LowPrecision(LowPrecisionSettings(2))) if through else None
-    victim, recipe = GeneratedImages(known.model, Latent(generator())), Recipe(squared_distance, CMAES(3, 6))
-    targets = [Target(o.sent, torch.tensor([i]), torch_generator(0, "start", i)) for i, o in enumerate(observations)]
-    results = invert(victim, targets, recipe, mechanism=mechanism, box=(-3, 3), compute=Compute())
+    mechanism = DifferentiableDefence(LowPrecision(LowPrecisionSettings(2))) if through else None
+    victim, recipe = GeneratedImages(known.model, Latent(generator())), SearchConfig(squared_distance, CMAES(3, 6))
+    targets = [
+        SearchTarget(o.sent, torch.tensor([i]), torch_generator(0, "start", i)) for i, o in enumerate(observations)
+    ]
+    results = invert(victim, targets, recipe, mechanism=mechanism, box=(-3, 3), compute=ComputeLimits())
     for target, result in zip(targets, results, strict=True):
         (expected,) = fits(victim, target, recipe, [(result.samples, target.labels)], mechanism=mechanism)
-        assert result.matched == pytest.approx(expected.distance, rel=1e-4)
+        assert result.matching_loss == pytest.approx(expected.distance, rel=1e-4)
 
 
 def test_its_generations_are_as_different_as_their_deviation() -> None:

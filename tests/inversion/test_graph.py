@@ -16,23 +16,23 @@ from torch.func import grad, grad_and_value
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import conv2d
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion import graph
-from flfw.inversion.compute import Compute, compiler
-from flfw.inversion.descent import AdamDescent, Best, Descent, Evaluate
+from flfw.inversion.compute import ComputeLimits, compiler
+from flfw.inversion.descent import AdamSearch, Best, Evaluate, SearchOptimiser
 from flfw.inversion.graph import Graph, peak_bytes
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.objective import Guess
-from flfw.inversion.search import Recipe, SearchResult, Target, invert
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.backbones.freezing import freeze
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
 from flfw.victims.batch_statistics import normalise_by_batch
 from flfw.victims.victim import PlainVictim
 from tests.support.attackable import digit_inputs, digits
 
-HERE = Compute()
+HERE = ComputeLimits()
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -174,7 +174,7 @@ def test_a_view_keeps_what_it_shows() -> None:
     assert peak(lambda x, a, b: (x @ a).t() @ b, x, a, b) == 4 * (8 + 20)
 
 
-INPUTS = Inputs.from_constants((1, 6, 6), (0.5,), (0.25,))
+INPUTS = InputSpec.from_constants((1, 6, 6), (0.5,), (0.25,))
 
 
 def victim() -> PlainVictim:
@@ -184,21 +184,21 @@ def victim() -> PlainVictim:
     return PlainVictim(net, tensors(net), ("*",), INPUTS)
 
 
-def targets(given: PlainVictim, count: int) -> list[Target]:
+def targets(given: PlainVictim, count: int) -> list[SearchTarget]:
     many = []
     for i in range(count):
         x, y = torch.rand((2, 1, 6, 6), generator=torch_generator(0, "images", i)), torch.tensor([i % 3, 0])
         sent = {name: value.detach() for name, value in given.gradient(x, y, {}, {}).items()}
-        many.append(Target(sent, y, torch_generator(0, "start", i)))
+        many.append(SearchTarget(sent, y, torch_generator(0, "start", i)))
     return many
 
 
 @final
 @dataclass(frozen=True)
-class Counted(Descent):
+class Counted(SearchOptimiser):
     """Another descent, and how many problems it was given at a time."""
 
-    inner: Descent
+    inner: SearchOptimiser
     iterations: int = 1
     counts: list[int] = field(default_factory=list)
 
@@ -207,15 +207,15 @@ class Counted(Descent):
         return self.inner.descend(evaluate, guess, box, solved)
 
 
-def searched(count: int, compute: Compute) -> tuple[list[SearchResult], Sequence[int]]:
-    model, descent = victim(), Counted(AdamDescent(5, 0.1))
-    return invert(model, targets(model, count), Recipe(cosine_distance, descent), compute=compute), descent.counts
+def searched(count: int, compute: ComputeLimits) -> tuple[list[SearchResult], Sequence[int]]:
+    model, descent = victim(), Counted(AdamSearch(5, 0.1))
+    return invert(model, targets(model, count), SearchConfig(cosine_distance, descent), compute=compute), descent.counts
 
 
 def needed() -> float:
     """GB of one search's step, as the refusal of a smaller bound says."""
-    with pytest.raises(BadInput) as refused:
-        searched(1, Compute(memory_gb=1e-9))
+    with pytest.raises(InputError) as refused:
+        searched(1, ComputeLimits(memory_gb=1e-9))
     return float(str(refused.value).split(" takes ")[1].split(" GB")[0])
 
 
@@ -223,7 +223,7 @@ def assert_alike(many: Sequence[SearchResult], others: Sequence[SearchResult]) -
     assert len(many) == len(others)
     for result, other in zip(many, others, strict=True):
         torch.testing.assert_close(result.samples, other.samples, rtol=0, atol=1e-4)
-        assert result.matched == pytest.approx(other.matched, abs=1e-5)
+        assert result.matching_loss == pytest.approx(other.matching_loss, abs=1e-5)
 
 
 @pytest.mark.slow
@@ -232,8 +232,8 @@ def test_one_search_that_does_not_fit_is_refused_in_one_line() -> None:
         r"Expected a search whose step fits into 1e-09 GB, got a batch of 2 that takes \S+ GB; "
         r"lower --victim-batch or --victim-steps, or raise --attack-memory-gb\."
     )
-    with pytest.raises(BadInput, match=f"^{line}$"):
-        searched(1, Compute(memory_gb=1e-9))
+    with pytest.raises(InputError, match=f"^{line}$"):
+        searched(1, ComputeLimits(memory_gb=1e-9))
     pictures = 2 * 6 * 6 * 4  # bytes of a guess: its step takes several times that, and not thousands of times
     assert 4 * pictures < needed() * 1e9 < 100 * pictures
 
@@ -242,14 +242,14 @@ def test_one_search_that_does_not_fit_is_refused_in_one_line() -> None:
 def test_searches_that_do_not_fit_together_are_done_in_like_chunks_with_the_same_result() -> None:
     whole, counts = searched(5, HERE)
     assert counts == [5]
-    parts, counts = searched(5, Compute(memory_gb=4.5 * needed()))
+    parts, counts = searched(5, ComputeLimits(memory_gb=4.5 * needed()))
     assert counts == [3, 2]  # where four would fit
     assert_alike(parts, whole)
 
 
 def test_a_bound_of_nothing_is_refused() -> None:
-    with pytest.raises(BadInput, match="Expected memory_gb > 0, got memory_gb=0"):
-        Compute(memory_gb=0)
+    with pytest.raises(InputError, match="Expected memory_gb > 0, got memory_gb=0"):
+        ComputeLimits(memory_gb=0)
 
 
 # --- the compiler ---
@@ -260,13 +260,13 @@ def test_a_bound_of_nothing_is_refused() -> None:
 @pytest.mark.parametrize("light", [True, False])
 def test_compiled_is_uncompiled(light: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graph, "LIGHT", 1e9 if light else -1)
-    compiled, _ = searched(2, Compute(compiled=True))
+    compiled, _ = searched(2, ComputeLimits(compiled=True))
     assert_alike(compiled, searched(2, HERE)[0])
 
 
 @pytest.mark.slow
 def test_a_search_in_bfloat16_is_near_that_in_float32_and_another() -> None:
-    rough, exact = (searched(2, Compute(precision=precision))[0] for precision in ("bf16", "float32"))
+    rough, exact = (searched(2, ComputeLimits(precision=precision))[0] for precision in ("bf16", "float32"))
     for a, b in zip(rough, exact, strict=True):
         assert a.samples.dtype == torch.float32
         assert 0 < float((a.samples - b.samples).abs().mean()) < 0.2
@@ -274,8 +274,8 @@ def test_a_search_in_bfloat16_is_near_that_in_float32_and_another() -> None:
 
 def test_tensorfloat_is_refused_where_no_gpu_searches() -> None:
     line = "Expected --attack-precision float32 or bf16 where no GPU searches, got attack_precision=tf32."
-    with pytest.raises(BadInput, match=f"^{re.escape(line)}$"):
-        searched(2, Compute(precision="tf32"))
+    with pytest.raises(InputError, match=f"^{re.escape(line)}$"):
+        searched(2, ComputeLimits(precision="tf32"))
 
 
 @pytest.mark.parametrize("held", [True, False])
@@ -303,7 +303,7 @@ def test_without_a_compiler_a_search_says_so_and_runs(monkeypatch: pytest.Monkey
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
     with pytest.warns(RuntimeWarning, match=r"Expected a C\+\+ compiler \(g\+\+, clang\+\+ or \$CXX\)"):
-        result, _ = searched(2, Compute(compiled=True))
+        result, _ = searched(2, ComputeLimits(compiled=True))
     assert_alike(result, expected)
 
 

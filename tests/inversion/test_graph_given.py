@@ -11,10 +11,10 @@ from torch.func import grad_and_value
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flfw.inversion import graph
-from flfw.inversion.compute import Compute
+from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.graph import Graph, kept_bytes
 
-HERE = Compute()
+HERE = ComputeLimits()
 WEIGHT = torch.arange(12.0).view(3, 4) / 7
 
 

@@ -11,21 +11,21 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 from torch.nn.functional import cosine_similarity, cross_entropy
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion import evaluation, graph
 from flfw.inversion.closed_form.linear import linear_inputs
-from flfw.inversion.descent import AdamDescent, Best, Descent
+from flfw.inversion.descent import AdamSearch, Best, SearchOptimiser
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import Prior, energy, none, total_variation, weighted
-from flfw.inversion.search import Recipe, SearchResult, Stage, Start, Target, invert
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, Start, invert
 from flfw.nets import Net, Tensors, build, tensors
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, numpy_generator, torch_generator
 from flfw.victims.generated import GeneratedVictim
 from flfw.victims.victim import PlainVictim, VictimModel
 
-INPUTS = Inputs.from_constants((2, 6, 6), (0.4, 0.5), (0.2, 0.3))
+INPUTS = InputSpec.from_constants((2, 6, 6), (0.4, 0.5), (0.2, 0.3))
 
 
 def randn(*shape: int, seed: int = 0) -> Tensor:
@@ -52,7 +52,7 @@ def generated(seed: int = 0) -> GeneratedNet:
         return GeneratedNet(tiny_net(), embedding=6, hidden=16, head_init="fan_in")
 
 
-def autograd(model: nn.Module, x: Tensor, y: Tensor, prefix: str = "", inputs: Inputs = INPUTS) -> Tensors:
+def autograd(model: nn.Module, x: Tensor, y: Tensor, prefix: str = "", inputs: InputSpec = INPUTS) -> Tensors:
     """The gradient by the ordinary way, for the parameters whose names start with ``prefix``."""
     model.zero_grad()
     mean, std = inputs.mean, inputs.std
@@ -69,8 +69,8 @@ def flat(many: Tensors) -> Tensor:
 
 def test_inputs_are_normalised_channel_by_channel_or_feature_by_feature() -> None:
     x = torch.tensor([[[[1.0]], [[0.5]]]])
-    assert Inputs.from_constants((2, 1, 1), (0.5, 0.0), (0.25, 2.0)).normalise(x).flatten().tolist() == [2.0, 0.25]
-    rows = Inputs.from_constants((3,), (0.0, 1.0, 0.5), (1.0, 0.5, 0.25))
+    assert InputSpec.from_constants((2, 1, 1), (0.5, 0.0), (0.25, 2.0)).normalise(x).flatten().tolist() == [2.0, 0.25]
+    rows = InputSpec.from_constants((3,), (0.0, 1.0, 0.5), (1.0, 0.5, 0.25))
     assert rows.normalise(torch.tensor([[0.5, 0.5, 1.0]])).tolist() == [[0.5, -1.0, 2.0]]
 
 
@@ -106,7 +106,7 @@ def test_gradient_with_a_private_head_uses_the_guessed_head_and_speaks_of_the_ex
 
 def test_raw_inputs_are_normalised_before_the_network_sees_them() -> None:
     net, x, y = plain(), images(2), torch.tensor([1, 2])
-    as_it_is = Inputs.from_constants(INPUTS.shape, (0.0, 0.0), (1.0, 1.0))
+    as_it_is = InputSpec.from_constants(INPUTS.shape, (0.0, 0.0), (1.0, 1.0))
     raw, bare = (PlainVictim(plain(), tensors(net), ("*",), inputs) for inputs in (INPUTS, as_it_is))
     normalised = (x - torch.tensor([0.4, 0.5]).view(2, 1, 1)) / torch.tensor([0.2, 0.3]).view(2, 1, 1)
     result = flat(raw.gradient(x, y, {}, {}))
@@ -254,18 +254,18 @@ def start_of(given: int) -> torch.Generator:
     return torch_generator(0, "randn", given)
 
 
-def target(sent: Tensors, y: Tensor, given: int) -> Target:
-    return Target(sent, y, start_of(700 + given))
+def target(sent: Tensors, y: Tensor, given: int) -> SearchTarget:
+    return SearchTarget(sent, y, start_of(700 + given))
 
 
-def run(victim: VictimModel, targets: Sequence[Target], descent: AdamDescent) -> list[SearchResult]:
+def run(victim: VictimModel, targets: Sequence[SearchTarget], descent: AdamSearch) -> list[SearchResult]:
     prior = weighted((1e-3, total_variation))
-    return invert(victim, targets, Recipe(cosine_distance, descent, prior))
+    return invert(victim, targets, SearchConfig(cosine_distance, descent, prior))
 
 
 def assert_found_alike(result: SearchResult, other: SearchResult, atol: float = 1e-4) -> None:
     torch.testing.assert_close(result.samples, other.samples, rtol=0, atol=atol)
-    assert result.matched == pytest.approx(other.matched, abs=1e-5)
+    assert result.matching_loss == pytest.approx(other.matching_loss, abs=1e-5)
 
 
 @pytest.mark.slow
@@ -274,12 +274,12 @@ def test_search_pads_bases_of_different_widths_without_changing_any_result() -> 
     many = (one_step(), full_rank(1), dead())
     assert [cheap.observed(sent)[1]["basis"].shape[1] for sent in many] == [1, 16, 0]
 
-    def targets() -> list[Target]:
+    def targets() -> list[SearchTarget]:
         return [target(sent, torch.tensor([1 + i]), i) for i, sent in enumerate(many)]
 
-    together = run(cheap, targets(), AdamDescent(4, 0.1))
+    together = run(cheap, targets(), AdamSearch(4, 0.1))
     for i in (0, 2):  # those that were padded
-        assert_found_alike(together[i], run(cheap, targets()[i : i + 1], AdamDescent(4, 0.1))[0])
+        assert_found_alike(together[i], run(cheap, targets()[i : i + 1], AdamSearch(4, 0.1))[0])
 
 
 @pytest.mark.slow
@@ -289,21 +289,21 @@ def test_bases_of_different_widths_serve_where_not_all_is_done_together(
 ) -> None:
     cheap, _ = both_victims()
 
-    def targets() -> list[Target]:
+    def targets() -> list[SearchTarget]:
         return [target(sent, torch.tensor([1 + i]), i) for i, sent in enumerate((one_step(), full_rank(1)))]
 
-    together = run(cheap, targets(), AdamDescent(4, 0.1))
+    together = run(cheap, targets(), AdamSearch(4, 0.1))
     if way == "one by one":
         monkeypatch.setattr(graph, "LIGHT", -1)
     else:
         monkeypatch.setattr(evaluation, "fitting", lambda needed, batch, compute: 1)
-    for result, other in zip(run(cheap, targets(), AdamDescent(4, 0.1)), together, strict=True):
+    for result, other in zip(run(cheap, targets(), AdamSearch(4, 0.1)), together, strict=True):
         assert_found_alike(result, other)
 
 
 @pytest.mark.slow
 def test_search_finds_the_same_with_the_cheap_and_with_the_dense_victim() -> None:
-    cheap, dense = (run(v, [target(one_step(), torch.tensor([1]), 0)], AdamDescent(8, 0.1))[0] for v in both_victims())
+    cheap, dense = (run(v, [target(one_step(), torch.tensor([1]), 0)], AdamSearch(8, 0.1))[0] for v in both_victims())
     assert_found_alike(cheap, dense, atol=1e-3)
 
 
@@ -413,22 +413,22 @@ def test_closed_form_gives_a_mixture_for_two_examples() -> None:
 
 # --- the search ---
 
-ROW = Inputs.from_constants((5,), (0.0,) * 5, (1.0,) * 5)
+ROW = InputSpec.from_constants((5,), (0.0,) * 5, (1.0,) * 5)
 WIDE = (-1000.0, 1000.0)
 
 
-def linear_victim(inputs: Inputs = ROW) -> VictimModel:
+def linear_victim(inputs: InputSpec = ROW) -> VictimModel:
     with initialising(3, "linear victim"):
         net = build("linear", inputs.shape, 3)
     return PlainVictim(net, tensors(net), ("*",), inputs)
 
 
-def linear_target(victim: VictimModel, seed: int = 0) -> tuple[Tensor, Target]:
+def linear_target(victim: VictimModel, seed: int = 0) -> tuple[Tensor, SearchTarget]:
     """An example, and what softmax regression sent of it."""
     x = torch.rand((1, *victim.inputs.shape), generator=torch_generator(0, "row", seed))
     y = torch.tensor([seed % 3])
     sent = {n: v.detach() for n, v in victim.gradient(x, y, {}, {}).items()}
-    return x, Target(sent, y, start_of(seed))
+    return x, SearchTarget(sent, y, start_of(seed))
 
 
 def nowhere(trial: Tensors, observed: Tensors) -> Tensor:
@@ -442,26 +442,26 @@ def from_all(value: float) -> Start:
 
 def led(
     prior: Prior,
-    descent: AdamDescent,
+    descent: AdamSearch,
     start: float = 0.0,
     box: tuple[float, float] = WIDE,
-    inputs: Inputs = ROW,
+    inputs: InputSpec = ROW,
     boxed: bool = True,
 ) -> SearchResult:
     """Where a search ends that only follows a prior, from one value everywhere in normalised units."""
     victim = linear_victim(inputs)
     _, target = linear_target(victim)
-    (result,) = invert(victim, [target], Recipe(nowhere, descent, prior, from_all(start), boxed=boxed), box=box)
+    (result,) = invert(victim, [target], SearchConfig(nowhere, descent, prior, from_all(start), boxed=boxed), box=box)
     return result
 
 
-def walk(descent: AdamDescent, slope: Tensor, box: tuple[float, float] = WIDE, inputs: Inputs = ROW) -> Tensor:
+def walk(descent: AdamSearch, slope: Tensor, box: tuple[float, float] = WIDE, inputs: InputSpec = ROW) -> Tensor:
     """The same for a prior of constant slope."""
     return led(lambda z: (slope * z).sum(), descent, box=box, inputs=inputs).samples[0]
 
 
-def signed(iterations: int, lr: float, drops: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)) -> AdamDescent:
-    return AdamDescent(iterations, lr, signed=True, drops=drops)
+def signed(iterations: int, lr: float, drops: tuple[float, ...] = (3 / 8, 5 / 8, 7 / 8)) -> AdamSearch:
+    return AdamSearch(iterations, lr, signed=True, drops=drops)
 
 
 @pytest.mark.slow
@@ -475,14 +475,14 @@ def test_steps_fall_to_a_tenth_at_three_five_and_seven_eighths() -> None:
 
 
 def test_steps_are_in_deviations_of_the_normalised_input() -> None:
-    inputs = Inputs.from_constants((1, 1, 1), (0.5,), (0.25,))
+    inputs = InputSpec.from_constants((1, 1, 1), (0.5,), (0.25,))
     result = walk(signed(8, 0.1), torch.tensor(-1.0), inputs=inputs)
     assert float(result) == pytest.approx(0.5 + 0.25 * 0.3221, rel=1e-5)  # from the mean, which is 0 normalised
 
 
 def test_the_sign_hides_how_the_slope_changes_and_the_gradient_does_not() -> None:
     result = {
-        way: float(led(lambda z: (z**4).sum(), AdamDescent(3, 0.1, way, drops=()), start=0.5).samples[0, 0])
+        way: float(led(lambda z: (z**4).sum(), AdamSearch(3, 0.1, way, drops=()), start=0.5).samples[0, 0])
         for way in (True, False)
     }
     assert result[True] == pytest.approx(0.2, rel=1e-5)
@@ -501,7 +501,7 @@ def test_search_stays_in_the_box() -> None:
     slope = torch.tensor([-1.0, 1.0, -1.0, 1.0, -1.0])
     assert walk(signed(8, 1.0), slope, box=(0.0, 1.0)).tolist() == [1.0, 0.0, 1.0, 0.0, 1.0]
     assert walk(signed(8, 1.0), slope, box=(0.2, 0.6)).tolist() == pytest.approx([0.6, 0.2] * 2 + [0.6])
-    inputs = Inputs.from_constants((5,), (0.3,) * 5, (0.7,) * 5)
+    inputs = InputSpec.from_constants((5,), (0.3,) * 5, (0.7,) * 5)
     result = walk(signed(8, 1.0), slope, box=(0.0, 1.0), inputs=inputs)
     assert float(result.min()) >= 0.0 and float(result.max()) <= 1.0
     assert result.tolist() == pytest.approx([1.0, 0.0, 1.0, 0.0, 1.0], abs=1e-6)
@@ -536,7 +536,7 @@ def test_a_search_that_never_gets_below_its_start_found_nothing() -> None:
     }
     for name, prior in ways.items():
         result = led(prior, signed(1, 0.5, drops=()), start=0.2)
-        assert bool(result.samples.isnan().all()) and result.matched == inf, name
+        assert bool(result.samples.isnan().all()) and result.matching_loss == inf, name
         assert result.samples.shape == (1, 5) and result.labels.tolist() == [0], name
 
 
@@ -552,12 +552,12 @@ def test_what_breaks_down_on_its_way_leaves_the_best_guess_before() -> None:
 def test_search_recovers_the_input_of_softmax_regression() -> None:
     victim = linear_victim()
     cases = [linear_target(victim, given) for given in range(3)]
-    recipe = Recipe(cosine_distance, signed(400, 0.1), total_variation)
+    recipe = SearchConfig(cosine_distance, signed(400, 0.1), total_variation)
     result = invert(victim, [target for _, target in cases], recipe, box=(0.0, 1.0))
     for given, ((x, _), one) in enumerate(zip(cases, result, strict=True)):
         assert float((randn(1, 5, seed=given).clamp(0, 1) - x).abs().max()) > 0.2
         assert float((one.samples - x).abs().max()) < 0.01
-        assert one.matched < 1e-4
+        assert one.matching_loss < 1e-4
         assert one.labels.tolist() == [given]
 
 
@@ -569,40 +569,40 @@ def test_what_counts_as_solved_at_zero_is_never_solved() -> None:
     def rounded(trial: Tensors, observed: Tensors) -> Tensor:
         return squared_distance(trial, observed) - 1.0
 
-    (result,) = invert(victim, [target], Recipe(rounded, signed(7, 0.01), start=lambda shape, rng: x + 0.05))
-    assert result.matched < 0 and result.iterations is None
+    (result,) = invert(victim, [target], SearchConfig(rounded, signed(7, 0.01), start=lambda shape, rng: x + 0.05))
+    assert result.matching_loss < 0 and result.iterations is None
 
 
 def test_search_reports_the_distance_at_the_samples_without_the_prior() -> None:
     victim = linear_victim()
     _, target = linear_target(victim)
-    (result,) = invert(victim, [target], Recipe(cosine_distance, signed(5, 0.1), lambda z: z.sum()))
+    (result,) = invert(victim, [target], SearchConfig(cosine_distance, signed(5, 0.1), lambda z: z.sum()))
     expected = cosine_distance(victim.gradient(result.samples, result.labels, {}, {}), target.sent)
-    assert result.matched == pytest.approx(float(expected), abs=1e-5)
+    assert result.matching_loss == pytest.approx(float(expected), abs=1e-5)
 
 
 def test_search_reports_the_distance_in_the_box_however_far_a_step_would_lead_out_of_it() -> None:
     victim = linear_victim()
     _, target = linear_target(victim)
     slope = torch.tensor([9.0, -9.0, -9.0, 9.0, -9.0])
-    recipe = Recipe(cosine_distance, signed(4, 5.0, drops=()), lambda z: (slope * z).sum())
+    recipe = SearchConfig(cosine_distance, signed(4, 5.0, drops=()), lambda z: (slope * z).sum())
     (result,) = invert(victim, [target], recipe)
     assert result.samples[0].tolist() == [0.0, 1.0, 1.0, 0.0, 1.0]
     expected = cosine_distance(victim.gradient(result.samples, result.labels, {}, {}), target.sent)
-    assert result.matched == pytest.approx(float(expected), abs=1e-5)
+    assert result.matching_loss == pytest.approx(float(expected), abs=1e-5)
 
 
 @pytest.mark.slow
 def test_of_several_starts_the_one_with_the_lowest_distance_counts() -> None:
     victim = linear_victim()
-    once, twice = (Recipe(squared_distance, signed(3, 0.05), restarts=n) for n in (1, 2))
+    once, twice = (SearchConfig(squared_distance, signed(3, 0.05), restarts=n) for n in (1, 2))
 
-    def targets() -> list[Target]:
+    def targets() -> list[SearchTarget]:
         return [linear_target(victim, given)[1] for given in range(6)]
 
     same = targets()
     first, second = invert(victim, same, once), invert(victim, same, once)  # the generators draw on
-    better = [b.matched < a.matched for a, b in zip(first, second, strict=True)]
+    better = [b.matching_loss < a.matching_loss for a, b in zip(first, second, strict=True)]
     assert set(better) == {True, False}  # not always the first, nor always the last
     for result, a, b, later in zip(invert(victim, targets(), twice), first, second, better, strict=True):
         assert_found_alike(result, b if later else a)
@@ -619,10 +619,10 @@ def test_what_is_solved_is_not_searched_for_again() -> None:
         return (x if rng is easy_rng else torch.zeros(shape)) + 0.01 * torch.randn(shape, generator=rng)
 
     assert hard_rng is not easy_rng
-    recipe = Recipe(squared_distance, signed(60, 1e-3), start=noted, restarts=3, solved=1e-4)
+    recipe = SearchConfig(squared_distance, signed(60, 1e-3), start=noted, restarts=3, solved=1e-4)
     result = invert(victim, [easy, hard], recipe)
     assert starts == ["easy", "hard", "hard", "hard"]
-    assert result[0].matched < 1e-4 < result[1].matched
+    assert result[0].matching_loss < 1e-4 < result[1].matching_loss
     assert result[0].iterations is not None and result[0].iterations < 60
     assert result[1].iterations is None  # it was never solved
 
@@ -636,9 +636,9 @@ def test_a_search_that_ends_too_far_off_found_nothing(lost: float, result: bool)
     def far(trial: Tensors, observed: Tensors) -> Tensor:
         return 1.0 + squared_distance(trial, observed) * 1e-6
 
-    (one,) = invert(victim, [target], Recipe(far, signed(3, 0.01), lambda z: z.sum(), lost=lost))
+    (one,) = invert(victim, [target], SearchConfig(far, signed(3, 0.01), lambda z: z.sum(), lost=lost))
     assert bool(one.samples.isfinite().all()) is result
-    assert (one.matched < inf) is result
+    assert (one.matching_loss < inf) is result
 
 
 @pytest.mark.slow
@@ -650,21 +650,23 @@ def test_stages_go_on_from_where_the_last_one_ended_and_the_last_alone_is_report
     def noted(trial: Tensors, observed: Tensors) -> Tensor:
         return squared_distance(trial, observed)
 
-    class Watched(Descent):
+    class Watched(SearchOptimiser):
         iterations = 2
 
         def descend(self, evaluate: Any, guess: Any, box: Any, solved: float) -> Best:
             seen.append(float(guess["x"].mean()))
-            return AdamDescent(2, 0.5, signed=True, schedule="constant").descend(evaluate, guess, None, solved)
+            return AdamSearch(2, 0.5, signed=True, schedule="constant").descend(evaluate, guess, None, solved)
 
     upwards, downwards = (lambda z: -z.sum()), (lambda z: z.sum())
     opening = Stage(noted, Watched(), upwards, strength=1e6), Stage(noted, Watched(), upwards, strength=1e6)
-    recipe = Recipe(noted, Watched(), downwards, lambda shape, rng: torch.zeros(shape), boxed=False, opening=opening)
+    recipe = SearchConfig(
+        noted, Watched(), downwards, lambda shape, rng: torch.zeros(shape), boxed=False, opening=opening
+    )
     (result,) = invert(victim, [target], recipe)
     # Two signed steps of 0.5 in each stage; of the last guess of a stage the next one starts.
     assert seen == pytest.approx([0.0, 1.0, 2.0], abs=1e-4)
     expected = squared_distance(victim.gradient(result.samples, result.labels, {}, {}), target.sent)
-    assert result.matched == pytest.approx(float(expected), rel=1e-3)
+    assert result.matching_loss == pytest.approx(float(expected), rel=1e-3)
     assert x.shape == result.samples.shape
 
 
@@ -672,8 +674,8 @@ def test_stages_go_on_from_where_the_last_one_ended_and_the_last_alone_is_report
 def test_labels_that_nobody_granted_are_searched_for() -> None:
     victim = linear_victim()
     cases = [linear_target(victim, given) for given in range(3)]
-    targets = [Target(target.sent, None, target.rng) for _, target in cases]
-    result = invert(victim, targets, Recipe(squared_distance, AdamDescent(500, 0.1)))
+    targets = [SearchTarget(target.sent, None, target.rng) for _, target in cases]
+    result = invert(victim, targets, SearchConfig(squared_distance, AdamSearch(500, 0.1)))
     assert [one.labels.tolist() for one in result] == [[0], [1], [2]]
     for (x, _), one in zip(cases, result, strict=True):
         assert float((one.samples - x).abs().max()) < 0.05
@@ -681,8 +683,8 @@ def test_labels_that_nobody_granted_are_searched_for() -> None:
 
 def test_a_batch_without_labels_is_as_large_as_is_said() -> None:
     victim = linear_victim()
-    target = Target(linear_target(victim)[1].sent, None, start_of(0), batch=3)
-    (result,) = invert(victim, [target], Recipe(squared_distance, AdamDescent(5, 0.1)))
+    target = SearchTarget(linear_target(victim)[1].sent, None, start_of(0), batch=3)
+    (result,) = invert(victim, [target], SearchConfig(squared_distance, AdamSearch(5, 0.1)))
     assert result.samples.shape == (3, 5) and result.labels.shape == (3,)
 
 
@@ -691,16 +693,16 @@ def test_search_does_not_depend_on_what_else_is_searched_for() -> None:
     net = plain()
     victim = PlainVictim(net, tensors(net), ("*",), INPUTS)
 
-    def targets() -> list[Target]:
+    def targets() -> list[SearchTarget]:
         many = []
         for given in range(3):
             y = torch.tensor([given, 0])
-            many.append(Target(autograd(net, images(2, given), y), y, start_of(given)))
+            many.append(SearchTarget(autograd(net, images(2, given), y), y, start_of(given)))
         return many
 
-    together = run(victim, targets(), AdamDescent(6, 0.1))
+    together = run(victim, targets(), AdamSearch(6, 0.1))
     for i in (2, 0):
-        assert_found_alike(together[i], run(victim, targets()[i : i + 1], AdamDescent(6, 0.1))[0])
+        assert_found_alike(together[i], run(victim, targets()[i : i + 1], AdamSearch(6, 0.1))[0])
 
 
 def test_search_moves_unknown_tensors_from_the_given_guess_and_leaves_it_alone() -> None:
@@ -709,10 +711,12 @@ def test_search_moves_unknown_tensors_from_the_given_guess_and_leaves_it_alone()
     victim = PlainVictim(plain(1), known, ("extractor.*",), INPUTS)
     sent = autograd(net, images(1), torch.tensor([2]), "extractor.")
     start, guess = randn(1, *INPUTS.shape), {n: v.clone() for n, v in victim.unknown.items()}
-    recipe = Recipe(cosine_distance, signed(30, 0.1), weighted((1e-3, total_variation)), start=lambda shape, rng: start)
-    (result,) = invert(victim, [Target(sent, torch.tensor([2]), start_of(0))], recipe)
+    recipe = SearchConfig(
+        cosine_distance, signed(30, 0.1), weighted((1e-3, total_variation)), start=lambda shape, rng: start
+    )
+    (result,) = invert(victim, [SearchTarget(sent, torch.tensor([2]), start_of(0))], recipe)
     at_guess = cosine_distance(victim.gradient(result.samples, result.labels, guess, {}), sent)
-    assert result.matched < float(at_guess) - 0.01  # the head has moved too, and towards the client's
+    assert result.matching_loss < float(at_guess) - 0.01  # the head has moved too, and towards the client's
     assert torch.equal(start, randn(1, *INPUTS.shape))
     for name in guess:
         assert torch.equal(victim.unknown[name], guess[name])
@@ -732,5 +736,5 @@ def test_what_no_client_of_the_model_sent_is_refused(changes: dict[str, Tensor |
     victim = PlainVictim(net, tensors(net), ("*",), INPUTS)
     sent = {**autograd(net, images(1), torch.tensor([0])), **changes}
     there = {name: value for name, value in sent.items() if value is not None}
-    with pytest.raises(BadInput, match=line):
-        run(victim, [Target(there, torch.tensor([0]), start_of(0))], AdamDescent(1, 0.1))
+    with pytest.raises(InputError, match=line):
+        run(victim, [SearchTarget(there, torch.tensor([0]), start_of(0))], AdamSearch(1, 0.1))

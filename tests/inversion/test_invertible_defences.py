@@ -19,14 +19,14 @@ from flfw.attacks.ig import IG, IGSettings
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.defence import Defence
-from flfw.inversion.automatic import Automatic
+from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.closed_form.labels import recovered
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.objective import Objective, Problem
 from flfw.inversion.offset import added
 from flfw.inversion.outliers import AsOutliers, Errors, cauchy_likelihood, errors, shrunk
 from flfw.inversion.priors import none
-from flfw.inversion.settled import AsNoise, alike, settled
+from flfw.inversion.settled import AsNoise, alike, choose_operator
 from flfw.nets import Tensors
 from flfw.rng import torch_generator
 from flfw.victims.operator import AsOffset, Scaled
@@ -109,12 +109,12 @@ def some() -> Tensors:
 def test_an_offset_is_subtracted_from_the_observation_alone() -> None:
     operator = AsOffset({"a": torch.tensor([5.0, -1.0], dtype=torch.float64)})
     sent, trial = {"a": torch.tensor([5.25, 0.0])}, {"a": torch.tensor([7.0, 8.0])}
-    observed = operator.undone(sent)
+    observed = operator.undo(sent)
     assert observed["a"].tolist() == [0.25, 1.0] and observed["a"].dtype == torch.float32
     assert operator.apply(trial, observed, operator.read(sent))["a"].tolist() == [7.0, 8.0]
     assert operator.noise is None
     # In units of the weights' change, minus a half of the gradient, the offset is minus a half of it too.
-    assert Scaled(operator, -0.5).undone({"a": torch.tensor([-9.0, 2.0])})["a"].tolist() == [1.0, 0.0]
+    assert Scaled(operator, -0.5).undo({"a": torch.tensor([-9.0, 2.0])})["a"].tolist() == [1.0, 0.0]
 
 
 def test_an_offset_is_subtracted_before_searches_that_leave_the_mechanism_out() -> None:
@@ -123,7 +123,7 @@ def test_an_offset_is_subtracted_before_searches_that_leave_the_mechanism_out() 
     operator = AsOffset({n: torch.full_like(v, 5.0) for n, v in sent.items()})
     problem = Problem(sent, known.labels, torch.zeros(1, 1, 8, 8), {})
     for through in (True, False):
-        given = Objective(known.model, squared_distance, none, operator, through).given(problem)
+        given = Objective(known.model, squared_distance, none, operator, through).constants(problem)
         for name, value in observation.sent.items():
             torch.testing.assert_close(given["observed"][name], value, rtol=0, atol=1e-6)
 
@@ -142,7 +142,7 @@ def test_an_offset_is_subtracted_before_searches_that_leave_the_mechanism_out() 
 def test_what_is_added_each_time_is_measured(
     defence: Defence, factor: float, expected: float, tolerance: float
 ) -> None:
-    offset = added(Automatic(defence, factor=factor), some())
+    offset = added(DifferentiableDefence(defence, factor=factor), some())
     assert offset is not None
     for value in offset.values():
         assert float((value - expected).abs().max()) <= tolerance
@@ -165,7 +165,7 @@ OTHERS = {
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_what_only_looks_like_an_offset_is_not_taken_for_one(name: str) -> None:
-    assert added(Automatic(OTHERS[name]), some()) is None
+    assert added(DifferentiableDefence(OTHERS[name]), some()) is None
 
 
 # --- replaced entries, by hand ---
@@ -193,7 +193,7 @@ def outliers(typical: float, share: float, size: int) -> AsOutliers:
 def test_entries_that_are_too_large_to_be_true_are_left_out() -> None:
     sent = {"a": torch.tensor([1.0, -2.0, 0.5, 19.0, 21.0, -900.0, 0.0, 1.0])}
     operator = outliers(0.1, 1 / 16, 8)  # 0.5 + 3 * 0.7: three are set aside, the fourth is 2, and 20 may be true
-    observed, constants = operator.undone(sent), operator.read(sent)
+    observed, constants = operator.undo(sent), operator.read(sent)
     assert observed["a"].tolist() == [1.0, -2.0, 0.5, 19.0, 0.0, 0.0, 0.0, 1.0]
     assert constants["precision.a"].tolist() == pytest.approx([10, 10, 10, 10, 0, 0, 10, 10])
     left = operator.apply({"a": torch.full((8,), 1.0)}, observed, constants)["a"] - observed["a"]
@@ -207,12 +207,12 @@ def test_the_unit_of_residuals_has_a_floor_and_zeros_have_none() -> None:
     sent = {"a": torch.tensor([3.0, -3.0, 3.0, 3.0])}
     assert outliers(0.0, 1e-4, 4).read(sent)["precision.a"].tolist() == pytest.approx([1 / 3e-3] * 4)
     assert outliers(0.0, 1e-4, 4).read({"a": torch.zeros(4)})["precision.a"].tolist() == [0.0] * 4
-    assert outliers(0.0, 0.9, 1).undone({"a": torch.tensor([7.0])})["a"].tolist() == [7.0]
+    assert outliers(0.0, 0.9, 1).undo({"a": torch.tensor([7.0])})["a"].tolist() == [7.0]
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01])
 def test_the_share_and_the_typical_error_are_measured(noise: float) -> None:
-    measured = errors(Automatic(replaces(0.02, 100.0, noise)), some())
+    measured = errors(DifferentiableDefence(replaces(0.02, 100.0, noise)), some())
     assert measured is not None
     for one in measured.values():
         assert float(one.typical) == pytest.approx(noise, rel=0.1)
@@ -238,7 +238,7 @@ NOT_REPLACED = {
 @pytest.mark.parametrize("net", ["linear", "lenet"])
 def test_what_only_looks_like_replaced_entries_is_not_taken_for_them(name: str, net: str) -> None:
     (observation,), _ = attackable(net, 28, digits(100, 1, 28))
-    assert errors(Automatic(NOT_REPLACED[name]), observation.sent) is None
+    assert errors(DifferentiableDefence(NOT_REPLACED[name]), observation.sent) is None
 
 
 # --- the choice ---
@@ -250,23 +250,23 @@ def test_what_only_looks_like_replaced_entries_is_not_taken_for_them(name: str, 
         (plus(5.0), AsOffset, None, False),
         (keyed(), AsOffset, None, False),
         (by_numpy(0.5), AsOffset, None, False),
-        (GROWING, Automatic, None, False),
-        (DOUBLED_PLUS, Automatic, None, True),
-        (ROUNDED_PLUS, Automatic, None, True),
-        (noisy_plus(5.0), Automatic, 1.0, True),
+        (GROWING, DifferentiableDefence, None, False),
+        (DOUBLED_PLUS, DifferentiableDefence, None, True),
+        (ROUNDED_PLUS, DifferentiableDefence, None, True),
+        (noisy_plus(5.0), DifferentiableDefence, 1.0, True),
         (replaces(0.005), AsOutliers, 1.0, False),
         (replaces(0.4), AsOutliers, 1.0, False),
         (replaces(0.01, 100.0, 0.01), AsOutliers, 1.0, False),
-        (replaces(0.6), Automatic, 1.0, False),
+        (replaces(0.6), DifferentiableDefence, 1.0, False),
         (rounding(2, "stochastic"), AsNoise, 1.0, False),
     ],
 )
 def test_which_equivalent_is_chosen(defence: Defence, kind: type, noise: float | None, origin: bool) -> None:
     (observation,), (known,) = attackable("mlp", 8, digits(100, 1, 8))
     sent = defence.update(observation.sent, rng())
-    chosen = settled(Automatic(defence), known.model, sent, known.labels, 1, rng())
+    chosen = choose_operator(DifferentiableDefence(defence), known.model, sent, known.labels, 1, rng())
     assert (type(chosen), chosen.noise) == (kind, noise)
-    assert (isinstance(chosen, Automatic) and chosen.origin is not None) is origin
+    assert (isinstance(chosen, DifferentiableDefence) and chosen.origin is not None) is origin
 
 
 def test_victims_are_searched_for_together_where_nothing_differs() -> None:
@@ -275,7 +275,7 @@ def test_victims_are_searched_for_together_where_nothing_differs() -> None:
     def keys(defence: Defence) -> set[str]:
         every = zip(observations, known, strict=True)
         sent = [(k, defence.update(o.sent, rng(i))) for i, (o, k) in enumerate(every)]
-        return {alike(settled(Automatic(defence), k.model, s, k.labels, 1, rng())) for k, s in sent}
+        return {alike(choose_operator(DifferentiableDefence(defence), k.model, s, k.labels, 1, rng())) for k, s in sent}
 
     assert keys(plus(5.0)) == {"offset"} and keys(DOUBLED_PLUS) == {"itself, from a constant"}
     (key,) = keys(replaces(0.005))
@@ -288,7 +288,7 @@ def test_labels_are_read_off_the_observation_without_the_offset() -> None:
     right = {False: 0, True: 0}
     for (_, y), observation, each in zip(batches, observations, known, strict=True):
         sent = keyed().update(observation.sent, rng())
-        operator = settled(Automatic(keyed()), each.model, sent, None, 1, rng())
+        operator = choose_operator(DifferentiableDefence(keyed()), each.model, sent, None, 1, rng())
         assert isinstance(operator, AsOffset)
         for mechanism in (None, operator):
             read = recovered(each.model, sent, 1, "single", rng(), mechanism)
@@ -313,7 +313,7 @@ def defended(
     observations, known = attackable(net, side, *batches)
     sent = [defence.update(o.sent, rng(i)) for i, o in enumerate(observations)]
     observations = [seen(s, o.received, i) for i, (s, o) in enumerate(zip(sent, observations, strict=True))]
-    mechanism = Automatic(defence) if informed else None
+    mechanism = DifferentiableDefence(defence) if informed else None
     return observations, [replace(k, mechanism=mechanism) for k in known]
 
 

@@ -12,15 +12,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.closed_form.labels import NoLabels, counts, recovered, single, unique
 from flfw.nets import Net, Tensors, build, tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim, VictimModel
 
 REAL = Path(os.environ.get("FLFW_DATA", "no FLFW_DATA"))
-ROWS = Inputs.from_constants((6,), (0.0,) * 6, (1.0,) * 6)
+ROWS = InputSpec.from_constants((6,), (0.0,) * 6, (1.0,) * 6)
 RNG = torch_generator(0, "no draws")  # where none should be made
 
 
@@ -152,7 +152,9 @@ def test_random_inputs_reach_the_network_as_they_are_drawn() -> None:
 
     with initialising(0, "ear"):
         model = Ear()
-    client = PlainVictim(model, dict(model.state_dict()), ("*",), Inputs.from_constants((6,), (5.0,) * 6, (0.1,) * 6))
+    client = PlainVictim(
+        model, dict(model.state_dict()), ("*",), InputSpec.from_constants((6,), (5.0,) * 6, (0.1,) * 6)
+    )
     there = {"linear.weight": torch.zeros(4, 6), "linear.bias": torch.tensor([0.1, -0.1, 0.0, 0.0])}
     heard = []
     assert client.classes == 4  # asks the network, once
@@ -225,7 +227,7 @@ def test_a_bias_that_is_not_shared_leaves_the_rows() -> None:
 def test_a_head_that_is_a_convolution_gives_no_labels() -> None:
     with initialising(0, "convolution"):
         model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.Flatten())
-    client = PlainVictim(model, dict(model.state_dict()), ("*",), Inputs.from_constants((1, 3, 3), (0.0,), (1.0,)))
+    client = PlainVictim(model, dict(model.state_dict()), ("*",), InputSpec.from_constants((1, 3, 3), (0.0,), (1.0,)))
     with pytest.raises(NoLabels, match="fully connected"):
         recovered(client, sent(client, torch.tensor([1])), 1, "single", RNG)
 
@@ -242,12 +244,12 @@ def test_numbers_that_are_not_finite_are_refused(how: str, name: str) -> None:
     client = victim(net())
     there = sent(client, torch.tensor([1]))
     there[name].view(-1)[0] = torch.nan
-    with pytest.raises(BadInput, match=f"Expected finite numbers in {name}"):
+    with pytest.raises(InputError, match=f"Expected finite numbers in {name}"):
         recovered(client, there, 1, how, RNG)
 
 
 def test_another_way_is_refused() -> None:
-    with pytest.raises(BadInput, match="Expected how in recovered, single, unique, counts, got how=guess"):
+    with pytest.raises(InputError, match="Expected how in recovered, single, unique, counts, got how=guess"):
         recovered(victim(net()), {}, 1, "guess", RNG)
 
 
@@ -268,7 +270,7 @@ def overlaps(batch: int, nets: int) -> list[list[float]]:
     for given in range(nets):
         with initialising(given, "lenet"):
             model = build("lenet", (1, 28, 28), 10)
-        client = PlainVictim(model, tensors(model), ("*",), Inputs.from_constants((1, 28, 28), (0.1307,), (0.3081,)))
+        client = PlainVictim(model, tensors(model), ("*",), InputSpec.from_constants((1, 28, 28), (0.1307,), (0.3081,)))
         rng = torch_generator(given, "digits")
         x, y = mnist(torch.randint(60_000, (batch,), generator=rng))
         there = {name: value.detach() for name, value in client.gradient(x, y, {}, {}).items()}

@@ -6,17 +6,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.layer_statistics import LayerStatistics, batch_statistics, received_statistics, sent_statistics
 from flfw.inversion.matching import tensor_distances
-from flfw.inversion.search import Recipe, Target, invert
-from flfw.nets.inputs import Inputs
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import tensors
 from flfw.rng import initialising, torch_generator
 from flfw.victims.batch_statistics import normalise_by_batch
 from flfw.victims.victim import PlainVictim
 
-SPACE = Inputs.from_constants((2,), (0.0,) * 2, (1.0,) * 2)
+SPACE = InputSpec.from_constants((2,), (0.0,) * 2, (1.0,) * 2)
 X = torch.tensor([[1.0, 0.0], [3.0, 4.0]])
 
 
@@ -103,10 +103,10 @@ def test_a_search_by_the_statistics_alone_finds_a_batch_with_these() -> None:
     wanted = torch.tensor([[0.2, 0.9], [0.6, 0.3]])
     beside = {"batch_norm.mean.0": wanted.mean(0), "batch_norm.variance.0": wanted.var(0)}
     nothing = {name: torch.zeros_like(value) for name, value in model.known.items()}
-    target = Target(nothing, torch.tensor([0, 1]), torch_generator(0, "start"), beside=beside)
-    recipe = Recipe(
+    target = SearchTarget(nothing, torch.tensor([0, 1]), torch_generator(0, "start"), beside=beside)
+    recipe = SearchConfig(
         lambda trial, observed: 0 * tensor_distances(trial, observed),
-        AdamDescent(200, 0.05, schedule="cosine"),
+        AdamSearch(200, 0.05, schedule="cosine"),
         model_prior=LayerStatistics(1.0),
         boxed=False,  # else both examples may start on one corner, where nothing parts them
     )

@@ -9,7 +9,7 @@ from torch.func import grad_and_value
 from torch.nn.functional import conv2d
 
 from flfw.inversion import graph
-from flfw.inversion.compute import Compute
+from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.graph import Graph, constant_bytes
 from flfw.rng import torch_generator
 
@@ -34,10 +34,10 @@ def test_constants_are_counted_once_and_inputs_are_none() -> None:
 
 def test_problems_that_read_a_large_shared_tensor_run_together_and_those_with_one_each_do_not() -> None:
     x = SHARED[0]
-    assert Graph(generated, (x,), Compute()).light
-    assert not Graph(lambda x, tensor: (tensor @ x).sin(), (x, SHARED), Compute()).light
+    assert Graph(generated, (x,), ComputeLimits()).light
+    assert not Graph(lambda x, tensor: (tensor @ x).sin(), (x, SHARED), ComputeLimits()).light
     few = SHARED[:, :2].contiguous()  # 320 bytes, no more than the results
-    assert not Graph(lambda x: (few @ x).sin(), (x[:2],), Compute()).light
+    assert not Graph(lambda x: (few @ x).sin(), (x[:2],), ComputeLimits()).light
 
 
 def test_convolutions_beside_a_shared_tensor_keep_problems_apart(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,13 +46,13 @@ def test_convolutions_beside_a_shared_tensor_keep_problems_apart(monkeypatch: py
         return conv2d(image, kernel)  # 3 places of 4 products: 24 operations, beside 640 of the product
 
     monkeypatch.setattr(graph, "LIGHT", 24)
-    assert Graph(convolved, (SHARED[0],), Compute()).light
+    assert Graph(convolved, (SHARED[0],), ComputeLimits()).light
     monkeypatch.setattr(graph, "LIGHT", 23)
-    assert not Graph(convolved, (SHARED[0],), Compute()).light
+    assert not Graph(convolved, (SHARED[0],), ComputeLimits()).light
 
 
 def test_gradients_together_are_those_one_by_one() -> None:
-    made = Graph(grad_and_value(lambda x: generated(x).square().sum()), (SHARED[0],), Compute())
+    made = Graph(grad_and_value(lambda x: generated(x).square().sum()), (SHARED[0],), ComputeLimits())
     many = SHARED[:3]
     gradients, values = made(many)
     for i in range(3):

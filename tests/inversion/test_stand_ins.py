@@ -7,16 +7,16 @@ from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from flfw.inversion.private.stand_ins import replaceable, stood_in
-from flfw.inversion.private.surrogate import Teaching
+from flfw.inversion.private.surrogate import SurrogateTraining
 from flfw.nets import build
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.rng import initialising, torch_generator
 from flfw.victims.generated import GeneratedVictim
 from flfw.victims.victim import PlainVictim
 
-INPUTS = Inputs.from_constants((1, 4, 4), (0.0,), (1.0,))
+INPUTS = InputSpec.from_constants((1, 4, 4), (0.0,), (1.0,))
 LR = 0.1
 
 
@@ -48,7 +48,9 @@ def test_a_hypernetwork_s_step_gives_the_extractor_and_its_gradient_exactly() ->
     seen, _ = victim.observed(moved)
     torch.testing.assert_close(seen["heads.bias"], torch.cat([value.flatten() for value in true.values()]))
 
-    known_client = stood_in(victim, "classifier", sent, LR, examples(40, 1), Teaching(), torch_generator(0, "stand-in"))
+    known_client = stood_in(
+        victim, "classifier", sent, LR, examples(40, 1), SurrogateTraining(), torch_generator(0, "stand-in")
+    )
     for name, value in true.items():
         torch.testing.assert_close(known_client.update[name], value, rtol=1e-3, atol=1e-6)
         torch.testing.assert_close(
@@ -78,7 +80,7 @@ def test_a_stand_in_fits_the_shared_part_on_public_data() -> None:
     for private in ("classifier", "extractor"):
         victim, shared = _plain(private)
         sent = {name: value - LR * 0.5 for name, value in shared.items()}
-        teaching = Teaching(surrogate_epochs=20)
+        teaching = SurrogateTraining(surrogate_epochs=20)
         known_client = stood_in(victim, private, sent, LR, examples(600, 1), teaching, torch_generator(0, "stand-in"))
         assert known_client.unknown.keys() == victim.unknown.keys()
         assert _accuracy(victim, known_client.unknown) > 0.9

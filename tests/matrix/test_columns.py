@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flfw import matrix
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.matrix import Matrix, tables
 from flfw.matrix.columns import claimed
 from flfw.matrix.compare import table
@@ -19,7 +19,7 @@ from flfw.matrix.findings import combine
 from flfw.matrix.markdown import markdown
 from flfw.matrix.question import MatrixCell
 from flfw.matrix.record import read_matrix
-from flfw.matrix.rows import Finished, read
+from flfw.matrix.rows import FinishedRun, read
 from flfw.matrix.utility import shown
 from flfw.privacy.rounding import at_most
 from tests.support.matrix_runs import written
@@ -63,7 +63,7 @@ def test_the_markdown_has_a_column_for_claims_where_there_are_any() -> None:
     assert markdown({"": records}).splitlines()[3] == "| m | none | – | – | not attacked | – | – | – | – |"
 
 
-def claiming(folder: Path, **against: float | str) -> Finished:
+def claiming(folder: Path, **against: float | str) -> FinishedRun:
     """A run that claims these epsilons, and has a paper's figure."""
     written(folder, [], [])
     lines = [{**CLAIM, "counted": "exact", "adversary": who, "epsilon": value} for who, value in against.items()]
@@ -123,7 +123,7 @@ def test_a_damaged_claim_is_bad_input(tmp_path: Path) -> None:
         run = claiming(tmp_path / lacking, server=2.0)
         lines = [{k: v for k, v in line.items() if k != lacking} for line in run.result["privacy"]]
         (run.folder / "result.json").write_text(json.dumps({**run.result, "privacy": lines}))
-        with pytest.raises(BadInput, match=rf"Expected privacy\[0\]\.{lacking}, got none in "):
+        with pytest.raises(InputError, match=rf"Expected privacy\[0\]\.{lacking}, got none in "):
             read(run.folder)
 
 
@@ -134,7 +134,7 @@ def test_an_accuracy_without_its_mean_is_bad_input_and_one_that_is_not_there_is_
     path.write_text(json.dumps({**fields, "combinations": [combination]}))
     assert tables.lines(read_matrix(path)) == ["m: no accuracy; not attacked"]
     path.write_text(json.dumps({**fields, "combinations": [{**combination, "acc_local": {"mea": 0.5}}]}))
-    with pytest.raises(BadInput, match=r"acc_local\.mean, got none"):
+    with pytest.raises(InputError, match=r"acc_local\.mean, got none"):
         read_matrix(path)
 
 

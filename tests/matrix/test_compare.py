@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.matrix.compare import table
 from flfw.matrix.rows import read
 from flfw.runs.run import run as run_one
@@ -47,7 +47,7 @@ def test_accuracies_stand_beside_each_other(tmp_path: Path) -> None:
 
 def test_a_round_that_is_infinite_is_bad_input(tmp_path: Path) -> None:
     folder = written(tmp_path / "one", [entry()], [{**row(0, 30.0), "round": "1e999"}])
-    with pytest.raises(BadInput, match=r"got a damaged one: OverflowError"):
+    with pytest.raises(InputError, match=r"got a damaged one: OverflowError"):
         read(folder)
 
 
@@ -130,15 +130,15 @@ def test_folders_of_one_name_are_told_apart_by_their_paths(tmp_path: Path) -> No
 
 def test_what_cannot_be_compared_is_refused(tmp_path: Path) -> None:
     one = written(tmp_path / "one", [], [])
-    with pytest.raises(BadInput, match=r"Expected two or more run folders to compare, got .*one"):
+    with pytest.raises(InputError, match=r"Expected two or more run folders to compare, got .*one"):
         table([one])
-    with pytest.raises(BadInput, match="twice"):
+    with pytest.raises(InputError, match="twice"):
         table([one, tmp_path / "one" / ".." / "one"])
-    with pytest.raises(BadInput, match=r"Expected a finished run with result\.json, got .*nothing without"):
+    with pytest.raises(InputError, match=r"Expected a finished run with result\.json, got .*nothing without"):
         table([one, tmp_path / "nothing"])
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "result.json").write_text("[]")
-    with pytest.raises(BadInput, match="damaged"):
+    with pytest.raises(InputError, match="damaged"):
         table([one, tmp_path / "damaged"])
 
 

@@ -18,9 +18,9 @@ import torch
 from flfw import matrix
 from flfw.audit.measures.statistics import share_interval
 from flfw.defence import Defence
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.matrix import Matrix, parse, tables
-from flfw.matrix.cells import settled
+from flfw.matrix.cells import fill_defaults
 from flfw.matrix.compare import table
 from flfw.matrix.findings import combine, comparisons, reference, uneven_budgets
 from flfw.matrix.markdown import markdown
@@ -77,7 +77,7 @@ def test_axes_are_read_from_the_command_line() -> None:
     ],
 )
 def test_other_words_are_refused_in_one_line(words: list[str], complaint: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(complaint)) as refused:
+    with pytest.raises(InputError, match=re.escape(complaint)) as refused:
         parse(words)
     assert "\n" not in str(refused.value)
 
@@ -113,7 +113,7 @@ def test_an_attack_that_bears_a_methods_name_keeps_its_settings_where_that_metho
 def test_attacks_are_the_same_for_all_methods(tmp_path: Path) -> None:
     for axis in ((), ("ig", "auto")):
         matrix = Matrix(("hyperfl", "fedper"), attacks=axis)
-        filled = settled(matrix, replace(SMALL, attack=("ig", "auto")))[0]
+        filled = fill_defaults(matrix, replace(SMALL, attack=("ig", "auto")))[0]
         assert filled.attacks == ("ig", "hyperfl")
 
 
@@ -263,7 +263,7 @@ def test_a_purged_run_still_counts(copied: Path) -> None:
     path = copied / NAMES[0] / "result.json"
     result = json.loads(path.read_text())
     path.write_text(json.dumps({**result, "config": {**result["config"], "lr": 0.5}}))
-    with pytest.raises(BadInput, match=f"{NAMES[0]}: Expected lr=0.01, got 0.5"):
+    with pytest.raises(InputError, match=f"{NAMES[0]}: Expected lr=0.01, got 0.5"):
         again(copied)
 
 
@@ -276,26 +276,26 @@ def test_a_purged_run_still_counts(copied: Path) -> None:
     ],
 )
 def test_the_folder_of_another_matrix_is_refused(copied: Path, changes: Mapping[str, Any], complaint: str) -> None:
-    with pytest.raises(BadInput, match=re.escape(complaint)):
+    with pytest.raises(InputError, match=re.escape(complaint)):
         again(copied, **changes)
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path: Path, copied: Path) -> None:
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "letter.txt").touch()
-    with pytest.raises(BadInput, match=r"without matrix\.json; choose another"):
+    with pytest.raises(InputError, match=r"without matrix\.json; choose another"):
         matrix.run(Matrix(), SMALL, tmp_path / "other")
     assert [path.name for path in (tmp_path / "other").iterdir()] == ["letter.txt"]
-    with pytest.raises(BadInput, match=r"Expected rounds=1 as in the matrix"):
+    with pytest.raises(InputError, match=r"Expected rounds=1 as in the matrix"):
         matrix.run(Matrix(defences=("none", HALVES), seeds=(0, 1)), replace(SMALL, rounds=2), copied)
     (copied / "matrix.json").write_text("{")
-    with pytest.raises(BadInput, match="which is damaged"):
+    with pytest.raises(InputError, match="which is damaged"):
         again(copied)
 
 
 @pytest.mark.parametrize("question", [Matrix(methods=("fedavg", "nosuch")), Matrix(defences=("none", "nosuch"))])
 def test_a_cell_that_cannot_be_run_stops_all_before_anything_is_written(tmp_path: Path, question: Matrix) -> None:
-    with pytest.raises(BadInput, match=r"nosuch.*-s0: Expected a \w+ among .*nosuch"):
+    with pytest.raises(InputError, match=r"nosuch.*-s0: Expected a \w+ among .*nosuch"):
         matrix.run(question, SMALL, tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
@@ -308,7 +308,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
     flag.touch()
     monkeypatch.setattr(Stumbles, "flag", flag)
     question = Matrix(defences=(STUMBLES, "none"))
-    with pytest.raises(RunFailed, match=r"1 of 2 runs failed \(fedavg-.*Stumbles-s0: .*\); the tables are in"):
+    with pytest.raises(RunError, match=r"1 of 2 runs failed \(fedavg-.*Stumbles-s0: .*\); the tables are in"):
         matrix.run(question, SMALL, folder)
     assert list(states(folder).values()) == ["failed", "complete"]
     assert any("failed and is not in the tables" in note for note in about(folder)["notes"])
@@ -327,7 +327,7 @@ def test_a_run_that_fails_is_named_and_the_others_go_on(
 
 
 def test_seeds_alone_are_a_matrix_of_one_method(whole: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="--seeds or the axis seeds, not both"):
+    with pytest.raises(InputError, match="--seeds or the axis seeds, not both"):
         matrix.main(["seeds=0,1"], (0, 1), SMALL)
     for name in NAMES[:2]:
         shutil.copytree(whole / name, tmp_path / "new" / name)
@@ -393,7 +393,7 @@ def test_bad_matrices_stop_before_anything_is_written(
     folder = tmp_path / "new"
     if "nosuch" not in datasets:
         (folder / "other").mkdir(parents=True)
-    with pytest.raises(BadInput, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         matrix.run(Matrix(seeds=(0,), datasets=datasets), IID, folder)
     assert [path.name for path in folder.glob("*")] == (["other"] if folder.exists() else [])
 
@@ -680,5 +680,5 @@ def test_an_unaudited_matrix_still_compares_accuracy(tmp_path: Path) -> None:
 def test_a_plain_run_can_be_read(tmp_path: Path) -> None:
     run = read(run_one(replace(SMALL, out=tmp_path / "run")))
     assert len(run.rows) == 2 and run.seed == 0 and all(row.recovered for row in run.rows)
-    with pytest.raises(BadInput, match=r"Expected a finished run with result\.json"):
+    with pytest.raises(InputError, match=r"Expected a finished run with result\.json"):
         read(tmp_path)

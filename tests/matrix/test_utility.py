@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from flfw import matrix
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.result_file import read_result
 from flfw.matrix import Matrix, tables
 from flfw.matrix.compare import table
@@ -193,12 +193,12 @@ def test_damaged_errors_are_bad_input(tmp_path: Path) -> None:
     folder = regression(tmp_path / "run", 40.0, 50.0)
     result = json.loads((folder / "result.json").read_text())
     (folder / "result.json").write_text(json.dumps({**result, "final": {"mae_local": "much"}}))
-    with pytest.raises(BadInput, match=r"final\.mae_local"):
+    with pytest.raises(InputError, match=r"final\.mae_local"):
         read_result(folder)
     combination = {"method": "m", "defence": "none", "attacks": [], "worst": None, "mae_local": {"mea": 0.5}}
     content = {"question": {}, "notes": [], "cells": [], "combinations": [combination]}
     (tmp_path / "matrix.json").write_text(json.dumps(content))
-    with pytest.raises(BadInput, match=r"mae_local\.mean, got none"):
+    with pytest.raises(InputError, match=r"mae_local\.mean, got none"):
         read_matrix(tmp_path / "matrix.json")
 
 

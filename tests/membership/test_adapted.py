@@ -10,8 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.errors import BadInput
-from flfw.membership.adapted import Passage, chosen_ridge, fitted, joined, noisy_dimension, projections, scale_of
+from flfw.errors import InputError
+from flfw.membership.adapted import (
+    ResidualMechanism,
+    chosen_ridge,
+    fitted,
+    joined,
+    noisy_dimension,
+    projections,
+    scale_of,
+)
 from flfw.membership.sketch import Sketch
 from flfw.membership.whitening import RIDGE, Whitening, predicted_auc
 from flfw.rng import numpy_generator, torch_generator
@@ -39,7 +47,7 @@ def areas(score: Score, hide: Callable[[Tensor, np.random.Generator], Tensor], t
     return float(np.mean(result))
 
 
-def adapted(passage: Passage, noise: float = 0.0) -> Score:
+def adapted(passage: ResidualMechanism, noise: float = 0.0) -> Score:
     """The adapted statistic of one message, without a sketch."""
     left = passage.of_example
     public = torch.stack([left({"w": one})["w"] for one in gradients(1000)])
@@ -88,7 +96,7 @@ def test_rounds_are_joined_as_one_long_message() -> None:
         for i in range(3)
     ]
     np.testing.assert_allclose(joined(parts), by_hand)
-    with pytest.raises(BadInput, match="one round or more, got rounds=0"):
+    with pytest.raises(InputError, match="one round or more, got rounds=0"):
         joined([])
 
 
@@ -102,9 +110,9 @@ def test_a_round_that_is_all_noise_counts_for_nothing_when_rounds_are_joined() -
 def test_the_noise_of_a_sketch_is_counted_where_something_was_sent() -> None:
     message = {"a": torch.zeros(2), "b": torch.zeros(4)}
     sketch = Sketch.draw(message, 2, torch_generator(0, "sketch"))
-    whole = Passage(deviation=2.0).noise(sketch, message)
+    whole = ResidualMechanism(deviation=2.0).noise(sketch, message)
     assert whole.tolist() == [12.0, 12.0]  # 3 entries in each, of variance 4
-    sent = Passage({"a": torch.tensor([1.0, 0.0]), "b": torch.zeros(4)}, deviation=2.0).noise(sketch, message)
+    sent = ResidualMechanism({"a": torch.tensor([1.0, 0.0]), "b": torch.zeros(4)}, deviation=2.0).noise(sketch, message)
     assert sorted(sent.tolist()) == [0.0, 4.0]
 
 
@@ -115,23 +123,23 @@ def test_with_noise_the_area_is_the_predicted_one_and_above_that_without_knowled
     dimension = noisy_dimension(whitening, gradients(1000, 7), N * noise)
     exact = float((LOUD**2 / (LOUD**2 + N * noise)).sum())  # tr S (S + n I)^-1
     assert dimension == pytest.approx(exact, rel=0.1)
-    result = areas(adapted(Passage(), noise), noisy(deviation))
+    result = areas(adapted(ResidualMechanism(), noise), noisy(deviation))
     assert result == pytest.approx(predicted_auc(dimension, N), abs=0.02)
     assert result > areas(static, noisy(deviation)) + 0.05
 
 
 @pytest.mark.parametrize("deviation", (0.3, 1.0))
 def test_a_wrong_deviation_of_the_noise_is_never_better(deviation: float) -> None:
-    right = areas(adapted(Passage(), deviation**2), noisy(deviation))
+    right = areas(adapted(ResidualMechanism(), deviation**2), noisy(deviation))
     for factor in (0.5, 2.0):
-        assert areas(adapted(Passage(), (factor * deviation) ** 2), noisy(deviation)) <= right + 0.002
+        assert areas(adapted(ResidualMechanism(), (factor * deviation) ** 2), noisy(deviation)) <= right + 0.002
 
 
 def test_who_knows_which_entries_were_sent_finds_more() -> None:
     mask = torch.zeros(WIDTH, dtype=torch.float64)
     mask[::4] = 1
     hide: Callable[[Tensor, np.random.Generator], Tensor] = lambda members, rng: members.mean(0) * mask  # noqa: E731
-    assert areas(adapted(Passage({"w": mask})), hide) > areas(static, hide) + 0.1
+    assert areas(adapted(ResidualMechanism({"w": mask})), hide) > areas(static, hide) + 0.1
 
 
 def test_who_clips_examples_as_the_client_does_finds_more() -> None:
@@ -141,15 +149,15 @@ def test_who_clips_examples_as_the_client_does_finds_more() -> None:
     def hide(members: Tensor, rng: np.random.Generator) -> Tensor:
         return torch.stack([clip({"w": one})["w"] for one in members]).mean(0)
 
-    assert areas(adapted(Passage(clip=clip)), hide) > areas(static, hide) + 0.05
+    assert areas(adapted(ResidualMechanism(clip=clip)), hide) > areas(static, hide) + 0.05
 
 
 @pytest.mark.slow
 def test_a_scale_that_the_client_chose_does_no_harm_to_who_knows_that_there_is_one() -> None:
     hide: Callable[[Tensor, np.random.Generator], Tensor] = lambda members, rng: 0.1 * members.mean(0)  # noqa: E731
     open_, scaled = (
-        areas(adapted(Passage()), lambda members, rng: members.mean(0)),
-        areas(adapted(Passage(scaled=True)), hide),
+        areas(adapted(ResidualMechanism()), lambda members, rng: members.mean(0)),
+        areas(adapted(ResidualMechanism(scaled=True)), hide),
     )
     assert scaled == pytest.approx(open_, abs=1e-6)
     assert scaled > areas(static, hide) + 0.05
@@ -175,9 +183,9 @@ def test_the_ridge_is_larger_with_few_public_examples_and_then_finds_more() -> N
 
 
 def test_values_out_of_range_are_refused() -> None:
-    with pytest.raises(BadInput, match="examples >= 1, got examples=0"):
+    with pytest.raises(InputError, match="examples >= 1, got examples=0"):
         fitted(gradients(9), 0)
-    with pytest.raises(BadInput, match=r"scale > 0, got scale=0\.0"):
+    with pytest.raises(InputError, match=r"scale > 0, got scale=0\.0"):
         fitted(gradients(9), 1, scale=0.0)
-    with pytest.raises(BadInput, match="at least 2 public examples, got public=1"):
+    with pytest.raises(InputError, match="at least 2 public examples, got public=1"):
         noisy_dimension(STATIC, gradients(1), 0.0)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flfw.audit.membership_game.membership_audit import MembershipAudit
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.copies import copied, games, said_of_copies
 from flfw.membership.pairs import PatientGame, without_held_out
 
@@ -54,7 +54,7 @@ def test_a_patient_whose_examples_others_have_is_in_no_pair() -> None:
 
 def test_data_of_copies_alone_are_refused_with_their_number() -> None:
     inputs = np.ones((8, 2))
-    with pytest.raises(BadInput, match=r"got 0 at client 0.* 8 of its examples have copies"):
+    with pytest.raises(InputError, match=r"got 0 at client 0.* 8 of its examples have copies"):
         games((np.arange(8),), inputs, np.zeros(8, np.int64), None, 0, None)
 
 

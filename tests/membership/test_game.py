@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from flfw.audit.membership_game.candidates import ordered
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.pairs import game, without_held_out
 
 
@@ -20,9 +20,9 @@ def test_nobody_trains_on_what_is_held_out() -> None:
 
 def test_clients_that_share_examples_or_have_one_pair_are_refused() -> None:
     labels = np.zeros(6, int)
-    with pytest.raises(BadInput, match="without common training examples"):
+    with pytest.raises(InputError, match="without common training examples"):
         game((np.array([0, 1, 2, 3]), np.array([3, 4, 5, 0])), labels, 0, None)
-    with pytest.raises(BadInput, match="got 1 at client 0"):
+    with pytest.raises(InputError, match="got 1 at client 0"):
         game((np.array([0, 1]),), labels, 0, None)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.generated import nearer_share
 from flfw.rng import torch_generator
 
@@ -42,5 +42,5 @@ def test_another_class_is_not_looked_at() -> None:
 
 
 def test_features_of_another_size_are_refused() -> None:
-    with pytest.raises(BadInput, match="of each side, n >= 1"):
+    with pytest.raises(InputError, match="of each side, n >= 1"):
         nearer_share(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), torch.zeros(1, 2, 4), torch.zeros(1, 2, 3))

@@ -5,7 +5,7 @@ import torch
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.gradients import derivatives_along, norm, sketched_gradients
 from flfw.membership.sketch import Sketch
 from flfw.nets import build
@@ -65,9 +65,9 @@ def test_no_candidates_have_no_numbers():
 def test_an_update_of_other_tensors_is_refused():
     losses, at, update, x, y = _cnn(1)
     first = next(iter(at))
-    with pytest.raises(BadInput, match="Expected an update of "):
+    with pytest.raises(InputError, match="Expected an update of "):
         derivatives_along(losses, at, {name: value for name, value in update.items() if name != first}, x, y)
-    with pytest.raises(BadInput, match="Expected an update of "):
+    with pytest.raises(InputError, match="Expected an update of "):
         derivatives_along(losses, at, {**update, first: update[first][:1]}, x, y)
-    with pytest.raises(BadInput, match="Expected chunk >= 1, got chunk=0"):
+    with pytest.raises(InputError, match="Expected chunk >= 1, got chunk=0"):
         derivatives_along(losses, at, update, x, y, chunk=0)

@@ -15,13 +15,13 @@ from flfw.audit.membership_game.seen import in_sums
 from flfw.membership.gradients import compared_gradients
 from flfw.membership.sketch import Sketch
 from flfw.membership.whitening import Whitening, effective_dimension, predicted_auc
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator
 from flfw.victims.victim import PlainVictim
 
 FEATURES, CLASSES, BATCH, DRAWS, LR = 16, 4, 16, 30, 0.1
-INPUTS = Inputs.from_constants((FEATURES,), (0.0,), (1.0,))
+INPUTS = InputSpec.from_constants((FEATURES,), (0.0,), (1.0,))
 
 
 def net() -> nn.Module:

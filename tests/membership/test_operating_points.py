@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.operating_points import (
     area,
     at_rate,
@@ -87,7 +87,7 @@ def test_ties_do_not_make_the_rate_larger_than_asked():
 def test_a_rate_that_the_non_members_cannot_show_is_refused():
     assert smallest_fpr(300) == pytest.approx(1 / 30)
     assert smallest_fpr(5) == 1
-    with pytest.raises(BadInput, match=r"Expected 0.0333 <= rate < 1 with 300 non-members, got rate=0.001"):
+    with pytest.raises(InputError, match=r"Expected 0.0333 <= rate < 1 with 300 non-members, got rate=0.001"):
         at_rate(np.zeros(300), np.zeros(300), 0.001)
 
 
@@ -115,7 +115,7 @@ def test_more_tests_need_a_larger_confidence_and_show_less():
 
 def test_scores_that_are_none_are_refused():
     for members, others in (([np.nan], [0.0] * 20), ([], [0.0] * 20), ([1.0], [])):
-        with pytest.raises(BadInput, match="Expected "):
+        with pytest.raises(InputError, match="Expected "):
             at_rate(np.array(members), np.array(others), 0.5)
-    with pytest.raises(BadInput, match="Expected members and non-members"):
+    with pytest.raises(InputError, match="Expected members and non-members"):
         area(np.zeros(2), np.array([True, True]), np.zeros(2, int), numpy_generator(0, "draws"))

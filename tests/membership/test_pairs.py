@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.pairs import correct_pairs, draw_pairs
 from flfw.privacy.lower_bound import lower_bound
 from flfw.rng import numpy_generator
@@ -43,9 +43,9 @@ def test_chance_is_right_half_of_the_time():
 
 
 def test_what_is_no_game_is_refused():
-    with pytest.raises(BadInput, match="Expected distinct places"):
+    with pytest.raises(InputError, match="Expected distinct places"):
         draw_pairs(np.array([1, 1]), np.array([0, 0]), numpy_generator(0, "pairs"))
-    with pytest.raises(BadInput, match="Expected most >= 1, got most=0"):
+    with pytest.raises(InputError, match="Expected most >= 1, got most=0"):
         draw_pairs(np.array([1, 2]), np.array([0, 0]), numpy_generator(0, "pairs"), most=0)
-    with pytest.raises(BadInput, match="Expected 0 <= guesses <= 1, got guesses=2"):
+    with pytest.raises(InputError, match="Expected 0 <= guesses <= 1, got guesses=2"):
         correct_pairs(np.zeros(1), np.zeros(1), 2)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.pairs import draw_patient_pairs, patient_scores
 
 # patients 1 and 4: two of class 0; 2 and 3: one of each; 5: one of class 0
@@ -42,9 +42,9 @@ def test_a_patients_score_is_the_mean_of_z_scores_within_classes() -> None:
 
 
 def test_what_is_refused() -> None:
-    with pytest.raises(BadInput, match="finite scores"):
+    with pytest.raises(InputError, match="finite scores"):
         patient_scores(np.array([np.nan]), np.zeros(1, int), np.zeros(1, int))
-    with pytest.raises(BadInput, match="a patient for each label"):
+    with pytest.raises(InputError, match="a patient for each label"):
         draw_patient_pairs(LABELS, PATIENTS[1:], np.random.default_rng(0))
-    with pytest.raises(BadInput, match="most >= 1"):
+    with pytest.raises(InputError, match="most >= 1"):
         draw_patient_pairs(LABELS, PATIENTS, np.random.default_rng(0), most=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.reference_models import ReferenceSets, chosen_a, mean_outside, ratios, rmia
 from flfw.rng import torch_generator
 
@@ -22,7 +22,7 @@ def test_sets_are_halves_two_by_two_without_a_common_example() -> None:
 
 @pytest.mark.parametrize(("public", "references"), [(3, 4), (9, 2), (9, 5)])
 def test_too_few_examples_or_models_are_refused(public: int, references: int) -> None:
-    with pytest.raises(BadInput):
+    with pytest.raises(InputError):
         drawn(public, references)
 
 

@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 from scipy.stats import norm
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.shadow_models import Prior, confidence, log_density, predictive, prior_of, student_ratio
 from flfw.rng import numpy_generator
 
@@ -76,9 +76,9 @@ def test_the_ratio_separates_members_from_four_shadows():
 
 
 def test_no_shadow_without_a_candidate_is_refused():
-    with pytest.raises(BadInput, match="Expected a shadow model without a candidate"):
+    with pytest.raises(InputError, match="Expected a shadow model without a candidate"):
         student_ratio(np.zeros(1), np.zeros((1, 1)), np.full((1, 1), np.nan), np.zeros(1, int))
-    with pytest.raises(BadInput, match="Expected values"):
+    with pytest.raises(InputError, match="Expected values"):
         student_ratio(np.zeros(2), np.zeros((1, 1)), np.zeros((1, 1)), np.zeros(2, int))
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.shadow_sets import ShadowSets
 
 
@@ -58,5 +58,5 @@ def test_sets_depend_on_the_generator_alone() -> None:
     ],
 )
 def test_impossible_sets_are_refused(asked: dict[str, int], message: str) -> None:
-    with pytest.raises(BadInput, match=f"Expected {message}"):
+    with pytest.raises(InputError, match=f"Expected {message}"):
         drawn(**asked)

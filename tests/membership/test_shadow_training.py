@@ -10,11 +10,11 @@ from torch.nn.functional import cross_entropy
 from flfw.adversary import shadow_training
 from flfw.adversary.observation import Examples
 from flfw.adversary.shadow_training import ShadowClients, in_turn
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.shadow_models import MOST_COUNTS, Prior, confidence, excess_ratio, fitted
 from flfw.membership.shadow_sets import ShadowSets
 from flfw.membership.sketch import Sketch
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import numpy_generator
 from flfw.victims.local_steps import LocalSteps
 from flfw.victims.victim import PlainVictim
@@ -29,7 +29,7 @@ def victim() -> PlainVictim:
     with torch.no_grad():
         net.weight.copy_(torch.linspace(-1, 1, 12).view(3, 4))
         net.bias.zero_()
-    return PlainVictim(net, net.state_dict(), ("*",), Inputs.from_constants((4,), (0.0,), (1.0,)))
+    return PlainVictim(net, net.state_dict(), ("*",), InputSpec.from_constants((4,), (0.0,), (1.0,)))
 
 
 def sets() -> ShadowSets:
@@ -117,12 +117,12 @@ def test_few_shadows_of_alike_candidates_are_pooled() -> None:
 
 def test_a_candidate_that_is_always_in_is_refused() -> None:
     inside = torch.tensor([[True, True], [True, False]])
-    with pytest.raises(BadInput, match="Expected each candidate in some shadow's training set and out of another's"):
+    with pytest.raises(InputError, match="Expected each candidate in some shadow's training set and out of another's"):
         excess_ratio(torch.zeros(2), torch.zeros(2, 2), inside, torch.zeros(2, dtype=torch.int64))
 
 
 def test_values_that_do_not_belong_together_are_refused() -> None:
-    with pytest.raises(BadInput, match="Expected values"):
+    with pytest.raises(InputError, match="Expected values"):
         excess_ratio(torch.zeros(2), torch.zeros(2, 3), torch.zeros(2, 3, dtype=torch.bool), torch.zeros(2))
 
 

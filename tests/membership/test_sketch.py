@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.sketch import Sketch
 from flfw.rng import torch_generator
 
@@ -50,11 +50,11 @@ def test_inner_products_are_right_on_average_and_their_spread_is_that_of_the_wid
 
 def test_other_tensors_and_widths_are_refused():
     sketch = Sketch.draw(TENSORS, 3, torch_generator(0, "sketch"))
-    with pytest.raises(BadInput, match="Expected tensors a, b, got a"):
+    with pytest.raises(InputError, match="Expected tensors a, b, got a"):
         sketch.of({"a": TENSORS["a"]})
-    with pytest.raises(BadInput, match="Expected 11 numbers, got numbers=12"):
+    with pytest.raises(InputError, match="Expected 11 numbers, got numbers=12"):
         sketch.of({"a": TENSORS["a"], "b": torch.ones(6)})
-    with pytest.raises(BadInput, match="Expected width >= 1, got width=0"):
+    with pytest.raises(InputError, match="Expected width >= 1, got width=0"):
         Sketch.draw(TENSORS, 0, torch_generator(0, "sketch"))
-    with pytest.raises(BadInput, match="Expected some tensors to sketch"):
+    with pytest.raises(InputError, match="Expected some tensors to sketch"):
         Sketch.draw({}, 3, torch_generator(0, "sketch"))

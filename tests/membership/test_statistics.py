@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.gradients import Products
 from flfw.membership.statistics import (
     against_others,
@@ -97,5 +97,5 @@ def test_shapes_that_do_not_belong_together_are_refused():
         lambda: trajectory(torch.zeros(2, 2), torch.ones(3)),
         lambda: within_class(two, two.long(), torch.zeros(1), torch.zeros(1).long()),
     ):
-        with pytest.raises(BadInput, match="Expected "):
+        with pytest.raises(InputError, match="Expected "):
             call()

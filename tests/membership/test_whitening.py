@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.membership.whitening import Whitening, effective_dimension, predicted_auc
 from flfw.rng import numpy_generator
 
@@ -80,5 +80,5 @@ def test_values_out_of_range_are_refused():
         (lambda: predicted_auc(-1, 1), "dimension >= 0, got dimension=-1"),
         (lambda: predicted_auc(1, 0), "examples >= 1, got examples=0"),
     ):
-        with pytest.raises(BadInput, match=words):
+        with pytest.raises(InputError, match=words):
             call()

@@ -21,16 +21,16 @@ import sim
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.clients.defences.prune import Prune
 from flfw.defence import Defence
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.factored_upload import FactoredUpload, FactorReader, Unfit, expand
 from flfw.messages.factors import Factors, Layers, factored
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.replies import Unusable
-from flfw.messages.sharing import SharingViolation
+from flfw.messages.replies import UnusableReplyError
+from flfw.messages.sharing import SharingViolationError
 from flfw.messages.wire import deflate, nbytes, pack
 from flfw.nets import Tensors
 from flfw.recording.format import FORMAT, MANIFEST, PlainTensors
@@ -384,7 +384,7 @@ REFUSED: list[tuple[Spoil, str]] = [
 @pytest.mark.parametrize(("spoil", "line"), REFUSED)
 def test_the_server_refuses_by_name(spoil: Spoil, line: str) -> None:
     before = made(300, 40)
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(UnusableReplyError) as caught:
         reader(before)(reply(spoil(sent_by(before)[1])))
     assert str(caught.value).startswith(line)
 
@@ -395,19 +395,19 @@ def test_a_stream_that_unfolds_to_more_than_the_layers_is_refused() -> None:
     assert len(bomb) < 10**4
     parts = {"stream": torch.from_numpy(bomb), "planes": torch.from_numpy(planes), "axes": torch.ones(7, 1)}
     sent = {**sent_by(before)[1], **{f"{PATTERN}/{part}": value for part, value in parts.items()}}
-    with pytest.raises(Unusable, match="a stream of other than 340 bytes"):
+    with pytest.raises(UnusableReplyError, match="a stream of other than 340 bytes"):
         reader(before)(reply(sent))
 
 
 def test_what_a_reply_lacks_is_said_as_ever() -> None:
     before = made(300, 40)
     _, sent = sent_by(before)
-    with pytest.raises(Unusable, match="expected 1 <= num-examples <= 2147483648, got None"):
+    with pytest.raises(UnusableReplyError, match="expected 1 <= num-examples <= 2147483648, got None"):
         reader(before)(reply(sent, {}))
-    with pytest.raises(Unusable, match="it broke"):
+    with pytest.raises(UnusableReplyError, match="it broke"):
         reader(before)(Message(Error(0, "it broke"), reply_to=reply(sent)))
     two = RecordDict({"arrays": pack(sent), "more": pack(sent), "metrics": MetricRecord({"num-examples": 3})})
-    with pytest.raises(Unusable, match="expected one record of arrays, got arrays, more"):
+    with pytest.raises(UnusableReplyError, match="expected one record of arrays, got arrays, more"):
         reader(before)(Message(two, 1, "train"))
 
 
@@ -422,7 +422,7 @@ def hyperfl(small: Experiment, *settings: str) -> Experiment:
 def client_of(experiment: Experiment, folder: Path, defence: Defence | None = None) -> FederatedClient:
     method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", 0)
-    at = Workplace(experiment, Task.load(experiment, None), method, settings, 0, 1, defence, store)
+    at = ClientContext(experiment, Task.load(experiment, None), method, settings, 0, 1, defence, store)
     return resolve(experiment).client(at)
 
 
@@ -456,7 +456,7 @@ def test_a_probe_of_several_steps_shows_what_the_server_has(small: Experiment, t
     for n, settings in enumerate(((), ("upload=factors", "upload_error=1e-2"))):
         client = client_of(hyperfl(small, *settings), tmp_path / str(n))
         received = received_by(client)
-        client.install(received, 0)
+        client.load_received(received, 0)
         result.append((client.gradient(x, y), client.stepped(x, y, 3)))
     (gradient, whole), (same, shown) = result
     assert all(torch.equal(gradient[name], value) for name, value in same.items())
@@ -468,7 +468,7 @@ def test_private_tensors_stay_at_home(small: Experiment, tmp_path: Path, monkeyp
     client = client_of(hyperfl(small, "upload=factors"), tmp_path)
     received = received_by(client)
     monkeypatch.setattr(client, "outgoing", lambda: dict(client.model.state_dict()))
-    with pytest.raises(SharingViolation, match="would send embedding, but hyperfl uploads only"):
+    with pytest.raises(SharingViolationError, match="would send embedding, but hyperfl uploads only"):
         client.fit(list(received.values()), {"version": 0})
 
 
@@ -482,7 +482,7 @@ class OnGradients(Defence):
 
 def test_a_defence_that_acts_on_updates_is_refused_beside_factors(small: Experiment, tmp_path: Path) -> None:
     defended = dataclasses.replace(small, defence="prune")
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         client_of(hyperfl(defended, "upload=factors"), tmp_path, Prune())
     line = "Expected upload=dense with a defence that acts on updates, got upload=factors and defence=prune."
     assert str(caught.value) == line
@@ -500,7 +500,7 @@ def test_such_a_run_is_refused_before_it_starts(tmp_path: Path, capsys: pytest.C
 
 @pytest.mark.parametrize("error", ["0", "1", "-0.1", "nan"])
 def test_the_error_is_in_its_range(error: str) -> None:
-    with pytest.raises(BadInput, match="Expected 0 < upload_error < 1, got upload_error="):
+    with pytest.raises(InputError, match="Expected 0 < upload_error < 1, got upload_error="):
         HypernetworkTraining(upload="factors", upload_error=float(error))
 
 
@@ -572,7 +572,7 @@ def test_on_real_images_factors_are_a_tenth_at_most(tmp_path: Path) -> None:
     experiment = dataclasses.replace(without_auto(asked), set=("upload=factors",))
     method, settings = resolve(experiment).method, resolve(experiment).settings
     task = Task.load(experiment, REAL)
-    at = Workplace(experiment, task, method, settings, 0, 1, None, ClientStore(tmp_path, "test", 0))
+    at = ClientContext(experiment, task, method, settings, 0, 1, None, ClientStore(tmp_path, "test", 0))
     client = resolve(experiment).client(at)
     received = received_by(client)
     sent, _ = client.fit_named(received, 0)

@@ -10,19 +10,19 @@ import pytest
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from flfw import apps
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import Introduction
-from flfw.messages.replies import Unusable
-from flfw.server.enrolment import Enrolment, Requirements
-from flfw.server.faults import Tolerance
-from flfw.server.roster import Roster
+from flfw.messages.introduction import ClientInfo
+from flfw.messages.replies import UnusableReplyError
+from flfw.server.enrolment import NodeAssignment, Requirements
+from flfw.server.faults import FailurePolicy
+from flfw.server.roster import ClientDirectory
 from flfw.storage.provenance import code_hash
 from flfw.task import input_space
 
 WAIT = 0.2  # seconds for all to join
-TRUE = Introduction(2, "c0de", True, 5, (1, 8, 8), 10, "ab12")
+TRUE = ClientInfo(2, "c0de", True, 5, (1, 8, 8), 10, "ab12")
 
 
 def question() -> Message:
@@ -43,12 +43,12 @@ def honest(**changes: Any) -> dict[str, Any]:
 
 def test_it_comes_back_as_it_was_sent() -> None:
     message = TRUE.to_message(question())
-    assert Introduction.from_message(message) == Introduction.from_message(reply(honest())) == TRUE
+    assert ClientInfo.from_message(message) == ClientInfo.from_message(reply(honest())) == TRUE
 
 
 def test_code_of_another_time_says_more_or_less_of_itself() -> None:
-    answer = Introduction.from_message(reply({"partition": 1, "code": "0123", "colour": "red"}))
-    assert answer == Introduction(1, "0123", False, -1)
+    answer = ClientInfo.from_message(reply({"partition": 1, "code": "0123", "colour": "red"}))
+    assert answer == ClientInfo(1, "0123", False, -1)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +75,8 @@ def test_code_of_another_time_says_more_or_less_of_itself() -> None:
     ],
 )
 def test_what_has_another_form_is_refused(sent: dict[str, Any], reason: str) -> None:
-    with pytest.raises(Unusable) as caught:
-        Introduction.from_message(reply(sent))
+    with pytest.raises(UnusableReplyError) as caught:
+        ClientInfo.from_message(reply(sent))
     assert str(caught.value) == reason
 
 
@@ -86,14 +86,14 @@ def test_another_record_is_no_introduction() -> None:
         {},
         {"about": ConfigRecord(honest()), "more": ConfigRecord()},
     ):
-        with pytest.raises(Unusable, match=r"^sent no introduction$"):
-            Introduction.from_message(Message(RecordDict(content), reply_to=question()))
-    with pytest.raises(Unusable, match=r"^no key$"):
-        Introduction.from_message(Message(Error(1, "a\nno key"), reply_to=question()))
+        with pytest.raises(UnusableReplyError, match=r"^sent no introduction$"):
+            ClientInfo.from_message(Message(RecordDict(content), reply_to=question()))
+    with pytest.raises(UnusableReplyError, match=r"^no key$"):
+        ClientInfo.from_message(Message(Error(1, "a\nno key"), reply_to=question()))
 
 
 def test_trouble_is_one_short_line_that_moves_no_cursor() -> None:
-    answer = Introduction.from_message(reply(honest(trouble="\n".join(["x" * 9999, "\x1b[2J" + "y" * 9999]))))
+    answer = ClientInfo.from_message(reply(honest(trouble="\n".join(["x" * 9999, "\x1b[2J" + "y" * 9999]))))
     assert answer.trouble == "?[2J" + "y" * 296
 
 
@@ -133,8 +133,8 @@ def lying(change: dict[str, Any], experiment: Experiment) -> Lying:
 def test_a_liar_is_left_out_and_the_others_enrol(
     change: dict[str, Any], unfit: dict[int, str], small: Experiment
 ) -> None:
-    roster = Roster(Tolerance("drop"))
-    answers = Enrolment(lying(change, small), roster, 3, WAIT).begin()
+    roster = ClientDirectory(FailurePolicy("drop"))
+    answers = NodeAssignment(lying(change, small), roster, 3, WAIT).begin()
     assert roster.unfit == unfit
     assert [answer.partition for answer in answers] == sorted({0, 1, 2} - unfit.keys())
     assert sorted(roster.nodes) == [0, 1, 2] and len(set(roster.nodes.values())) == 3
@@ -142,22 +142,22 @@ def test_a_liar_is_left_out_and_the_others_enrol(
 
 @pytest.mark.parametrize("claimed", [0, 7])
 def test_where_keys_are_known_a_liar_harms_itself_alone(claimed: int, small: Experiment) -> None:
-    roster = Roster(Tolerance("drop"))
-    answers = Enrolment(lying({"partition": claimed}, small), roster, 3, WAIT, None, {1: 0, 2: 1, 3: 2}).begin()
+    roster = ClientDirectory(FailurePolicy("drop"))
+    answers = NodeAssignment(lying({"partition": claimed}, small), roster, 3, WAIT, None, {1: 0, 2: 1, 3: 2}).begin()
     assert roster.unfit == {1: f"says that it is client {claimed}, and holds another key"}
     assert [answer.partition for answer in answers] == [0, 2] and (roster.nodes[0], roster.nodes[2]) == (1, 3)
 
 
 @pytest.mark.parametrize("known", [{1: 0}, {2: 1}, {1: 0, 3: 2}, {}])
 def test_a_registration_that_is_not_known_here_leaves_nobody_out(known: dict[int, int], small: Experiment) -> None:
-    roster = Roster(Tolerance())
-    answers = Enrolment(InProcessGrid(apps.client, 3, small.to_run_config()), roster, 3, WAIT, None, known).begin()
+    roster = ClientDirectory(FailurePolicy())
+    answers = NodeAssignment(InProcessGrid(apps.client, 3, small.to_run_config()), roster, 3, WAIT, None, known).begin()
     assert [answer.partition for answer in answers] == [0, 1, 2] and not roster.unfit
 
 
 def test_a_node_whose_key_nobody_registered_is_no_client(small: Experiment) -> None:
-    roster = Roster(Tolerance("drop"))
-    answers = Enrolment(
+    roster = ClientDirectory(FailurePolicy("drop"))
+    answers = NodeAssignment(
         InProcessGrid(apps.client, 3, small.to_run_config()), roster, 3, WAIT, None, {1: 0, 9: 1, 3: 2}
     ).begin()
     assert [answer.partition for answer in answers] == [0, 2] and list(roster.unfit) == [1]
@@ -172,21 +172,25 @@ def test_a_node_whose_key_nobody_registered_is_no_client(small: Experiment) -> N
     ],
 )
 def test_without_tolerance_a_lie_ends_the_run_in_one_line(change: dict[str, Any], line: str, small: Experiment) -> None:
-    with pytest.raises(RunFailed, match=line) as caught:
-        Enrolment(lying(change, small), Roster(Tolerance()), 3, WAIT).begin()
+    with pytest.raises(RunError, match=line) as caught:
+        NodeAssignment(lying(change, small), ClientDirectory(FailurePolicy()), 3, WAIT).begin()
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.slow
 def test_who_stays_away_is_left_out_where_failures_are_tolerated(small: Experiment) -> None:
-    roster, began = Roster(Tolerance("drop")), time.monotonic()
-    answers = Enrolment(InProcessGrid(apps.client, 2, small.to_run_config()), roster, 3, WAIT).begin()
+    roster, began = ClientDirectory(FailurePolicy("drop")), time.monotonic()
+    answers = NodeAssignment(InProcessGrid(apps.client, 2, small.to_run_config()), roster, 3, WAIT).begin()
     assert [answer.partition for answer in answers] == [0, 1] and roster.unfit == {2: "did not join within 0.2 s"}
     assert 0.2 < time.monotonic() - began < 60
-    with pytest.raises(RunFailed, match="Expected 3 clients, got 2"):
-        Enrolment(InProcessGrid(apps.client, 2, small.to_run_config()), Roster(Tolerance()), 3, WAIT).begin()
-    with pytest.raises(RunFailed, match="Expected 3 clients, got 0"):
-        Enrolment(InProcessGrid(apps.client, 0, small.to_run_config()), Roster(Tolerance("drop")), 3, WAIT).begin()
+    with pytest.raises(RunError, match="Expected 3 clients, got 2"):
+        NodeAssignment(
+            InProcessGrid(apps.client, 2, small.to_run_config()), ClientDirectory(FailurePolicy()), 3, WAIT
+        ).begin()
+    with pytest.raises(RunError, match="Expected 3 clients, got 0"):
+        NodeAssignment(
+            InProcessGrid(apps.client, 0, small.to_run_config()), ClientDirectory(FailurePolicy("drop")), 3, WAIT
+        ).begin()
 
 
 # --- who comes late -------------------------------------------------------------------------------------------------
@@ -214,9 +218,11 @@ class Coming(InProcessGrid):
         return list(super().pull_messages(ids))
 
 
-def coming(grid: Coming, code: str = CODE, known: Mapping[int, int] | None = None) -> tuple[Roster, Enrolment]:
-    roster, space = Roster(Tolerance("drop")), input_space(grid.experiment)
-    return roster, Enrolment(grid, roster, 3, WAIT, Requirements(code, *space), known)
+def coming(
+    grid: Coming, code: str = CODE, known: Mapping[int, int] | None = None
+) -> tuple[ClientDirectory, NodeAssignment]:
+    roster, space = ClientDirectory(FailurePolicy("drop")), input_space(grid.experiment)
+    return roster, NodeAssignment(grid, roster, 3, WAIT, Requirements(code, *space), known)
 
 
 def test_who_comes_late_takes_part_from_then_on(small: Experiment) -> None:

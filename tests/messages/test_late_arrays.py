@@ -18,7 +18,7 @@ from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.npy import LateArray, late_of, length, made_late, packed, read, split
 from flfw.messages.parcels import pack_message, unpack_arrays, unpack_message, unpack_records
-from flfw.messages.reasons import Unusable
+from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.replies import read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack
@@ -61,7 +61,7 @@ def first_of(record: object) -> float:
 
 
 def refusal(reply: Message, broadcast: ArrayRecord) -> str:
-    with pytest.raises(Unusable) as error:
+    with pytest.raises(UnusableReplyError) as error:
         read_update(reply, ("*",), broadcast, copied=False)
     return str(error.value)
 

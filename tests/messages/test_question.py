@@ -8,7 +8,7 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from flfw import apps
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.question import read_question
@@ -40,20 +40,20 @@ def test_an_honest_question_is_read_as_it_is() -> None:
 )  # fmt: skip
 def test_a_scalar_of_another_kind_is_refused_by_its_name(change: dict[str, Any]) -> None:
     (name,) = change
-    with pytest.raises(BadInput, match=rf"^Expected (an )?{name}\b.* a message of the server"):
+    with pytest.raises(InputError, match=rf"^Expected (an )?{name}\b.* a message of the server"):
         read_question(message({**CONFIG, **change}), "train")
 
 
 @pytest.mark.parametrize("name", ["round", "version", "experiment", "code", "deadline"])
 def test_a_missing_scalar_is_refused_by_its_name(name: str) -> None:
-    with pytest.raises(BadInput, match=rf"^Expected {name}, got none in a message of the server"):
+    with pytest.raises(InputError, match=rf"^Expected {name}, got none in a message of the server"):
         read_question(message({key: value for key, value in CONFIG.items() if key != name}), "train")
 
 
 def test_a_probe_has_its_scalars_and_every_message_its_records() -> None:
-    with pytest.raises(BadInput, match=r"^Expected rung in a message of the server for a probe, got none"):
+    with pytest.raises(InputError, match=r"^Expected rung in a message of the server for a probe, got none"):
         read_question(message(CONFIG, "train.probe"), "train.probe")
-    with pytest.raises(BadInput, match=r"^Expected records arrays and config .* got records=arrays, config\.$"):
+    with pytest.raises(InputError, match=r"^Expected records arrays and config .* got records=arrays, config\.$"):
         read_question(message(CONFIG, arrays=ConfigRecord()), "train")
 
 
@@ -68,11 +68,11 @@ def test_a_client_refuses_a_run_configuration_of_another_kind() -> None:
     ):
         node = {"partition-id": 0, "in-process": True}
         context = Context(run_id=1, node_id=1, node_config=node, state=RecordDict(), run_config={**run, **change})  # type: ignore[arg-type]
-        with pytest.raises(BadInput, match=rf"^Expected .*\b{name}\b"):
+        with pytest.raises(InputError, match=rf"^Expected .*\b{name}\b"):
             apps.client(asked, context)
-    with pytest.raises(BadInput, match=r"^Expected clients <= 1,000,000, got clients=2000000000\.$"):
+    with pytest.raises(InputError, match=r"^Expected clients <= 1,000,000, got clients=2000000000\.$"):
         Experiment.from_run_config({**Experiment().to_run_config(), "clients": 2 * 10**9})
-    with pytest.raises(BadInput, match=r"^Expected lr in the run's configuration, got none"):
+    with pytest.raises(InputError, match=r"^Expected lr in the run's configuration, got none"):
         Experiment.from_run_config({key: value for key, value in run.items() if key != "lr"})
 
 

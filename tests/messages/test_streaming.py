@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.streaming import GridAround, StreamingGrid
+from flfw.messages.streaming import GridWrapper, StreamingGrid
 from flfw.messages.wire import pack, unpack
 
 app = ClientApp()
@@ -101,7 +101,7 @@ def test_clients_see_the_run_config() -> None:
 
 def test_a_grid_around_another_passes_everything_on() -> None:
     inner = InProcessGrid(app, 3, {})
-    outer = GridAround(inner)
+    outer = GridWrapper(inner)
     assert list(outer.get_node_ids()) == [1, 2, 3]
     assert outer.run is inner.run
     ids = list(outer.push_messages([message(2)]))

@@ -12,10 +12,10 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
-from flfw.dp.ledger import Ledger
+from flfw.dp.ledger import RunAccountant
 from flfw.experiment import Experiment
-from flfw.privacy.accountants import account
-from flfw.privacy.mechanism import Phase
+from flfw.privacy.accountants import compute_epsilon
+from flfw.privacy.mechanism import GaussianEvent
 from flfw.resolve import resolve
 from flfw.rng import secret_choices, torch_generator
 from tests.dp.test_ledger import DELTA, apart, asked, claims
@@ -95,7 +95,7 @@ def test_a_step_that_nobody_chose_is_noise_alone(tiny: Experiment, tmp_path: Pat
     client = client_of(experiment, 0, tmp_path)
     empty = [(x, y) for x, y in client.batches(torch.Generator()) if not len(y)]
     assert 2 <= len(empty) < 15  # of 20 steps each is empty with probability 0.36
-    loss, step = client.follow(client.moving(), *empty[0])
+    loss, step = client.loss_and_direction(client.trainable_parameters(), *empty[0])
     assert loss == 0.0
     scale_is(step, 1.5)
 
@@ -104,9 +104,13 @@ def test_what_is_claimed() -> None:
     """Five rounds of two passes; the smaller client, of 20 examples in batches of 10, has two bins."""
     experiment = asked("fed_cdp", "noise_multiplier=12", "batches=balls", "grouping=flat")
     claim = claims(experiment)["example", "server"]
-    assert claim.epsilon == account((Phase(12, 1.0, 10, 2),), DELTA).epsilon
-    assert claim.accountant == "pld" and claim.epsilon < account((Phase(12, 1.0, 10),), DELTA).epsilon
+    assert claim.epsilon == compute_epsilon((GaussianEvent(12, 1.0, 10, 2),), DELTA).epsilon
+    assert claim.accountant == "pld" and claim.epsilon < compute_epsilon((GaussianEvent(12, 1.0, 10),), DELTA).epsilon
     alone = claims(experiment, apart(25, 10))["example", "server"]  # whose smaller client has one bin
-    assert alone.epsilon == account((Phase(12, 1.0, 10),), DELTA).epsilon and alone.accountant == "exact"
-    mechanism = Ledger(resolve(experiment), apart(25, 10)).mechanism
-    assert mechanism is not None and mechanism.phase(copies=25) == Phase(12 / 25, 1.0, 10)  # all 25 may be in one step
+    assert (
+        alone.epsilon == compute_epsilon((GaussianEvent(12, 1.0, 10),), DELTA).epsilon and alone.accountant == "exact"
+    )
+    mechanism = RunAccountant(resolve(experiment), apart(25, 10)).mechanism
+    assert mechanism is not None and mechanism.phase(copies=25) == GaussianEvent(
+        12 / 25, 1.0, 10
+    )  # all 25 may be in one step

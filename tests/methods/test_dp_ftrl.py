@@ -23,9 +23,9 @@ from torch import Tensor
 import sim
 from flfw.combinations import check
 from flfw.dp.correlated_noise import correlated
-from flfw.dp.ledger import Ledger
-from flfw.dp.settlement import settle
-from flfw.errors import BadInput
+from flfw.dp.ledger import RunAccountant
+from flfw.dp.settlement import calibrate_noise
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
@@ -61,7 +61,7 @@ def strategy_of(experiment: Experiment) -> FederatedStrategy:
     """The server half, which knows its clients."""
     settings = resolve(experiment).settings
     strategy = DPFTRL(settings, sample=experiment.sample, sampling=experiment.sampling, seed=experiment.seed)
-    strategy.at = rounds.place(experiment)
+    strategy.ctx = rounds.place(experiment)
     strategy.roster.nodes = {partition: partition + 1 for partition in range(experiment.clients)}
     return strategy
 
@@ -100,7 +100,7 @@ def test_rounds_equal_a_loop(asked: Experiment, tmp_path: Path, coefficients: st
             total = total + change
         sums.append(total)
         noise.append(independent(experiment, {n: v.shape for n, v in model.items()}, now, 0.5 * 0.4))
-        model = strategy.combined(pack(model), iter(updates), now)
+        model = strategy.aggregate_round(pack(model), iter(updates), now)
         models.append(flat(model))
     column = root_coefficients(BANDS) if coefficients == "root" else np.array(optimised_coefficients(BANDS, 7))
     added = np.linalg.inv(whole_matrix(column, 7)) @ np.stack(noise)
@@ -119,8 +119,10 @@ def test_one_band_is_the_servers_noise_of_fed_sdp(asked: Experiment, tmp_path: P
         clients = [make_client(experiment, p, tmp_path / method) for p in range(6)]
         updates = [Update(p, 20, client.fit_named(sent, version=0)[0]) for p, client in enumerate(clients)]
         strategy = cls(resolve(experiment).settings, seed=experiment.seed)
-        strategy.at, strategy.roster.nodes = rounds.place(experiment), dict.fromkeys(range(6), 1)
-        results.append(flat(strategy.combined(pack({n: torch.tensor(v) for n, v in sent.items()}), iter(updates), 1)))
+        strategy.ctx, strategy.roster.nodes = rounds.place(experiment), dict.fromkeys(range(6), 1)
+        results.append(
+            flat(strategy.aggregate_round(pack({n: torch.tensor(v) for n, v in sent.items()}), iter(updates), 1))
+        )
     assert np.abs(results[0] - results[1]).max() < 1e-6
 
 
@@ -139,7 +141,7 @@ def test_the_noise_of_the_models_has_the_scale_that_the_error_says(asked: Experi
     strategy, model = strategy_of(experiment), {"a": torch.zeros(30, 50), "b": torch.zeros(1500)}
     deviations = running_deviations(np.array(optimised_coefficients(bands, 12)), 12) * 2 * 0.5 * bands / 6
     for now in range(1, 13):
-        model = strategy.combined(pack(model), iter(()), now)
+        model = strategy.aggregate_round(pack(model), iter(()), now)
         at = deviations[now - 1] * (1 + MARGIN * (source == "secure"))
         assert fits(model, at) > 1e-7
         assert fits(model, at * 2 / 3) < 1e-9 and fits(model, at * 3 / 2) < 1e-9
@@ -151,7 +153,9 @@ def test_a_server_clips_what_a_client_did_not(asked: Experiment) -> None:
     strategy = strategy_of(of(asked, "noise_multiplier=0", "clip=0.5", sample=2))
     sent = {"w": torch.zeros(4)}
     came = torch.tensor([3.0, 0.0, 0.0, 4.0]), torch.full((4,), torch.nan)
-    result = strategy.combined(pack(sent), (Update(3 * place, 1, {"w": value}) for place, value in enumerate(came)), 1)
+    result = strategy.aggregate_round(
+        pack(sent), (Update(3 * place, 1, {"w": value}) for place, value in enumerate(came)), 1
+    )
     assert result["w"].tolist() == pytest.approx([0.15 * (1 + MARGIN), 0, 0, 0.2 * (1 + MARGIN)])
 
 
@@ -203,7 +207,7 @@ def test_a_servers_past_is_of_the_last_rounds_and_is_not_sent(asked: Experiment)
     kept = []
     for now in range(1, 6):
         update = Update((now - 1) % BANDS, 1, {"w": torch.full((5,), 0.1 * now)})
-        result = strategy.combined(pack(model), iter([update]), now)
+        result = strategy.aggregate_round(pack(model), iter([update]), now)
         assert set(result) == {"w"}
         kept.append({name: value.clone() for name, value in strategy.state.items()})
     assert [sorted(one) for one in kept[:3]] == [
@@ -229,9 +233,9 @@ def test_a_clients_rounds_are_far_apart_and_counted(asked: Experiment, sample: i
             taken.setdefault(config["client"], []).append(now)
     assert all(b - a >= BANDS for many in taken.values() for a, b in pairwise(many))
     resolved = resolve(experiment)
-    mechanism = Ledger(resolved, Task.load(experiment, None).split).mechanism
+    mechanism = RunAccountant(resolved, Task.load(experiment, None).split).mechanism
     assert mechanism is not None and not mechanism.amplified
-    assert mechanism.participations == max(map(len, taken.values())) <= 7
+    assert mechanism.max_participations == max(map(len, taken.values())) <= 7
     if not sample:
         assert {len(many) for many in taken.values()} == {6, 7} and len(taken) == 8
 
@@ -244,7 +248,7 @@ def test_a_client_answers_in_its_own_turn_alone(asked: Experiment, tmp_path: Pat
             if (now - 1) % BANDS == partition % BANDS:
                 assert client.fit_named(sent, version=0)[1]["num-examples"] == 20
             else:
-                with pytest.raises(BadInput, match=rf"client {partition} in a round of its own turn, one in 3, got"):
+                with pytest.raises(InputError, match=rf"client {partition} in a round of its own turn, one in 3, got"):
                     client.fit_named(sent, version=0)
 
 
@@ -263,7 +267,7 @@ def test_a_client_answers_in_its_own_turn_alone(asked: Experiment, tmp_path: Pat
     ],
 )
 def test_what_is_refused(asked: Experiment, changes: dict[str, Any], message: str) -> None:
-    with pytest.raises(BadInput) as refusal:
+    with pytest.raises(InputError) as refusal:
         check(resolve(dataclasses.replace(asked, **changes)))
     assert str(refusal.value).startswith(message)
     check(resolve(asked))
@@ -287,7 +291,7 @@ def test_epsilon_is_that_of_one_gaussian_with_k_rounds(asked: Experiment) -> Non
     """Client 0 takes part in rounds 1, 4 and 7 of 7; an example exchanges an update for another: twice as much."""
     experiment = of(asked, "noise_multiplier=2", "clip=0.1", "noise_source=secure")
     split = Task.load(experiment, None).split
-    ledger = Ledger(resolve(experiment), split)
+    ledger = RunAccountant(resolve(experiment), split)
     claims = {(one.unit, one.adversary): one for one in ledger.claims()}
     for adversary in ("another client", "outsider"):
         assert claims["client", adversary].epsilon == pytest.approx(exact(2 / sqrt(3)), rel=1e-6)
@@ -299,7 +303,7 @@ def test_epsilon_is_that_of_one_gaussian_with_k_rounds(asked: Experiment) -> Non
             "The last 2 of them lie without noise in the server's checkpoint, which it keeps to itself." in assumptions
         )
     assert claims["client", "server"].epsilon == claims["example", "server"].epsilon == inf
-    layers = Ledger(resolve(of(experiment, "grouping=layer")), split)
+    layers = RunAccountant(resolve(of(experiment, "grouping=layer")), split)
     assert layers.claims()[-1].epsilon == pytest.approx(exact(2 / sqrt(3 * 3)), rel=1e-6)
 
 
@@ -308,24 +312,29 @@ def test_a_round_that_is_asked_for_again_is_one_more(asked: Experiment) -> None:
     experiment = of(asked, "noise_multiplier=2", "noise_source=secure")
     split = Task.load(experiment, None).split
     for again in (1, 4):
-        claims = Ledger(resolve(experiment), split, again).claims()
+        claims = RunAccountant(resolve(experiment), split, again).claims()
         (one,) = (claim for claim in claims if (claim.unit, claim.adversary) == ("client", "outsider"))
         assert one.epsilon == pytest.approx(exact(2 / sqrt(3 + again)), rel=1e-6)
 
 
 def test_a_target_and_a_budget_are_met(asked: Experiment) -> None:
     split = Task.load(asked, None).split
-    settled, _ = settle(resolve(dataclasses.replace(asked, target_epsilon=3.0)), split)
+    settled, _ = calibrate_noise(resolve(dataclasses.replace(asked, target_epsilon=3.0)), split)
     sigma = settled.settings.noise_multiplier
     assert 2.999 <= exact(sigma / sqrt(3)) <= 3.0
-    fewer, notes = settle(resolve(of(asked, "noise_multiplier=2", epsilon_budget=exact(2 / sqrt(2)) + 1e-6)), split)
+    fewer, notes = calibrate_noise(
+        resolve(of(asked, "noise_multiplier=2", epsilon_budget=exact(2 / sqrt(2)) + 1e-6)), split
+    )
     assert fewer.experiment.rounds == 6 and "ends after round 6 of 7" in notes[-1]  # before client 0's third
 
 
 def test_defaults_have_noise_and_bands() -> None:
     chosen = DPFTRLSettings()
     assert chosen.noise_multiplier >= 1 and chosen.bands > 1
-    assert DPFTRL.bare(chosen).noise_multiplier == 0 and 0 < DPFTRL.mildest(chosen).noise_multiplier < 1e-5
+    assert (
+        DPFTRL.disabled_settings(chosen).noise_multiplier == 0
+        and 0 < DPFTRL.weakest_settings(chosen).noise_multiplier < 1e-5
+    )
 
 
 # --- runs ---
@@ -355,7 +364,7 @@ def test_secure_noise_goes_on_where_it_was(asked: Experiment, tmp_path: Path) ->
     experiment = of(asked, "noise_multiplier=2", "clip=0.5", "noise_source=secure", rounds=12)
     model, strategy = {"a": torch.zeros(3000)}, strategy_of(experiment)
     for now in range(1, 13):
-        model = strategy.combined(pack(model), iter(()), now)
+        model = strategy.aggregate_round(pack(model), iter(()), now)
         later = strategy_of(experiment)  # a new process after every round
         later.restore(strategy.snapshot(now, pack(model), None), [])
         strategy = later

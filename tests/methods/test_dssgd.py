@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy
 
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.clients.dssgd import selected
 from flfw.combinations import check as check_names
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Net
@@ -155,7 +155,7 @@ def test_rounds_equal_a_loop(small: Experiment, tmp_path: Path, settings: DSSGDS
 def client(experiment: Experiment, folder: Path, partition: int = 0, server_round: int = 1) -> Any:
     method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", partition)
-    at = Workplace(experiment, Task.load(experiment, None), method, settings, partition, server_round, None, store)
+    at = ClientContext(experiment, Task.load(experiment, None), method, settings, partition, server_round, None, store)
     return resolve(experiment).client(at)
 
 
@@ -252,7 +252,7 @@ def combined(settings: DSSGDSettings, *rounds: list[list[float]]) -> tuple[DSSGD
     strategy, arrays = DSSGD(settings), {"shared.w": torch.tensor([10.0, 20.0])}
     for sent in rounds:
         updates = (Update(k, k + 1, {"shared.w": torch.tensor(v)}) for k, v in enumerate(sent))
-        arrays = strategy.combined(pack(arrays), updates, 1)
+        arrays = strategy.aggregate_round(pack(arrays), updates, 1)
     return strategy, arrays["shared.w"].tolist()
 
 
@@ -289,12 +289,12 @@ def test_changes_are_added_or_averaged_and_counted() -> None:
     ],
 )
 def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
-    with pytest.raises(BadInput, match=expected):
+    with pytest.raises(InputError, match=expected):
         check_names(resolve(asked(small, setting)))
 
 
 def test_a_network_with_buffers_is_refused_by_their_names() -> None:
-    with pytest.raises(BadInput, match=r"without buffers, got buffers=extractor\.0\.running_mean"):
+    with pytest.raises(InputError, match=r"without buffers, got buffers=extractor\.0\.running_mean"):
         DSSGD.build_model(Net(nn.Sequential(nn.BatchNorm1d(2)), nn.Linear(2, 2)), DSSGDSettings())
 
 

@@ -15,7 +15,7 @@ from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log
 
 from flfw.client.store import ClientStore
 from flfw.combinations import check as check_names
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.resolve import resolve
@@ -278,7 +278,7 @@ def test_private_parts_start_alike_or_each_by_itself(small: Experiment, tmp_path
 def test_a_client_without_a_class_is_refused_before_anything_is_written(small: Experiment, tmp_path: Path) -> None:
     experiment = asked(small, split="pathological", out=tmp_path / "out")
     experiment = dataclasses.replace(experiment, set=FEW[:3])
-    with pytest.raises(BadInput, match=r"^Expected training examples of all 10 classes at each client, got none of"):
+    with pytest.raises(InputError, match=r"^Expected training examples of all 10 classes at each client, got none of"):
         run.run(experiment)
     assert not (tmp_path / "out").exists()
 
@@ -299,5 +299,5 @@ def test_a_client_without_a_class_is_refused_before_anything_is_written(small: E
     ],
 )
 def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
-    with pytest.raises(BadInput, match=expected):
+    with pytest.raises(InputError, match=expected):
         check_names(resolve(asked(small, setting)))

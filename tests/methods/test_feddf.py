@@ -84,7 +84,7 @@ def test_two_rounds_equal_a_loop(asked: Experiment, tmp_path: Path) -> None:
                 pair = [{n: given[n] for n in names} for given in (result.broadcasts[now], broadcast)]
                 assert rounds.error(pair[0], pair[1], average) < CLOSE
         assert result.strategy.state == {}
-        assert 0 < result.strategy.noted["distillation_loss"] < 0.1
+        assert 0 < result.strategy.round_metrics["distillation_loss"] < 0.1
 
 
 def test_labels_are_never_looked_at(asked: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

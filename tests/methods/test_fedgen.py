@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw.client.store import ClientStore
 from flfw.combinations import check as check_names
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.resolve import resolve
@@ -128,10 +128,10 @@ def test_a_client_asks_only_for_labels_that_it_has(small: Experiment, tmp_path: 
     ],
 )
 def test_what_is_out_of_range_is_refused(small: Experiment, setting: str, expected: str) -> None:
-    with pytest.raises(BadInput, match=expected):
+    with pytest.raises(InputError, match=expected):
         check_names(resolve(asked(small, setting)))
 
 
 def test_a_network_without_maps_in_0_1_is_refused(small: Experiment) -> None:
-    with pytest.raises(BadInput, match=r"^Expected a network whose extractor makes square maps in \(0, 1\)"):
+    with pytest.raises(InputError, match=r"^Expected a network whose extractor makes square maps in \(0, 1\)"):
         check_names(resolve(dataclasses.replace(asked(small), net="cnn1")))

@@ -12,9 +12,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.messages.replies import Unusable
+from flfw.messages.replies import UnusableReplyError
 from flfw.nets import NetCard
 from flfw.server.aggregation import Update
 from flfw.strategies.fednova import FedNova, FedNovaSettings
@@ -101,14 +101,14 @@ def test_equal_clients_make_fedavg(asked: Experiment, tmp_path: Path) -> None:
 @pytest.mark.parametrize("steps", [None, 0, -1, 2.0])
 def test_an_update_without_its_steps_is_not_used(steps: Any) -> None:
     metrics = {"loss": 1.0} if steps is None else {"loss": 1.0, "steps": steps}
-    with pytest.raises(Unusable, match=f"^expected steps >= 1, got {steps}$"):
+    with pytest.raises(UnusableReplyError, match=f"^expected steps >= 1, got {steps}$"):
         FedNova().check_metrics(metrics)
     FedNova().check_metrics({"steps": 1})
 
 
 @pytest.mark.parametrize("chosen", [{"optimiser": "adam"}, {"mu": -1.0}, {"mu": 0.1, "momentum": 0.5}])
 def test_what_has_no_closed_form_is_refused(chosen: dict[str, Any]) -> None:
-    with pytest.raises(BadInput):
+    with pytest.raises(InputError):
         FedNovaSettings(**chosen)
 
 
@@ -118,4 +118,4 @@ def test_it_says_what_it_cannot_do_alone() -> None:
     from flfw.messages.wire import pack
 
     with pytest.raises(RuntimeError, match=r"^Expected FedNova\.at, the ServerPlace of a run, got none\.$"):
-        strategy.combined(pack({"w": Tensor([0.0])}), iter([update]), 1)
+        strategy.aggregate_round(pack({"w": Tensor([0.0])}), iter([update]), 1)

@@ -40,7 +40,7 @@ def test_without_it_nothing_is_kept_and_the_numbers_are_the_same(small: Experime
     kept, plain = (
         rounds.play(asked(small, *given), tmp_path / str(len(given)), 2) for given in (("keep_theta=true",), ())
     )
-    assert "last_theta" in kept.clients[0].private() and "last_theta" not in plain.clients[0].private()
+    assert "last_theta" in kept.clients[0].private_state() and "last_theta" not in plain.clients[0].private_state()
     assert all(torch.equal(kept.broadcasts[2][name], value) for name, value in plain.broadcasts[2].items())
 
 

@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy, leaky_relu, max_pool2d
 
 from flfw import plugins
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.data import feed
 from flfw.experiment import Experiment
-from flfw.messages.sharing import SharingViolation, matches
+from flfw.messages.sharing import SharingViolationError, matches
 from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs.final import final_accuracies
@@ -40,7 +40,7 @@ from tests.support.method_rounds import (
 NOISY = [
     name
     for name in METHODS
-    if plugins.find(plugins.METHOD, name, FederatedStrategy).mechanism.__func__
+    if plugins.load_class(plugins.METHOD, name, FederatedStrategy).mechanism.__func__
     is not FederatedStrategy.mechanism.__func__  # type: ignore[attr-defined]
 ]
 
@@ -203,9 +203,9 @@ def test_sends_what_it_declares_and_keeps_the_rest(small: Experiment, tmp_path: 
     assert set(sent) == {name for name in everything if matches(name, sharing.uploads)}
     assert metrics["num-examples"] == 150 and np.isfinite(metrics["loss"])
     private = {name for name in everything if not matches(name, sharing.downloads)}
-    kept = ClientStore(tmp_path, "test", 0).load(1) if client.private() else {}
-    assert set(kept) == set(client.private()) >= private
-    for name, value in client.private().items():
+    kept = ClientStore(tmp_path, "test", 0).load(1) if client.private_state() else {}
+    assert set(kept) == set(client.private_state()) >= private
+    for name, value in client.private_state().items():
         assert torch.equal(kept[name], value)
 
 
@@ -226,12 +226,12 @@ def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None
 
     class Careless(honest):  # type: ignore[misc, valid-type]
         def outgoing(self) -> dict[str, Tensor]:
-            return {**super().outgoing(), "classifier.weight": self.model.state_dict()["classifier.weight"]}
+            return {**super().upload_tensors(), "classifier.weight": self.model.state_dict()["classifier.weight"]}
 
     method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(tmp_path, "test", 3)
-    at = Workplace(experiment, Task.load(experiment, None), method, settings, 2, 1, None, store)
-    with pytest.raises(SharingViolation) as refusal:
+    at = ClientContext(experiment, Task.load(experiment, None), method, settings, 2, 1, None, store)
+    with pytest.raises(SharingViolationError) as refusal:
         Careless(at).fit(list(initial_tensors(experiment).values()), {"version": 0})
     assert str(refusal.value) == "client 2 would send classifier.weight, but hyperfl uploads only hypernet.*"
 
@@ -260,7 +260,7 @@ def test_the_final_evaluation_has_the_received_model_s_accuracy_on_validation_da
     received = initial_tensors(experiment)
     client, rows = make_client(experiment, 1, tmp_path), []
     rows.append(client.evaluate_named(received, version=0))
-    client.install(received, 0)
+    client.load_received(received, 0)
     assert rows[0]["acc_global_validation"] == client.accuracy("validation")
     assert rows[0]["acc_global_validation"] != rows[0]["acc_validation"]  # that is after the local training
     rows.append({**rows[0], "acc_global_validation": rows[0]["acc_global_validation"] + 0.2})
@@ -318,7 +318,7 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
 ) -> None:
     experiment = by_method(small, method, set=BARE.get(method, ()))
     client = make_client(experiment, 0, tmp_path)
-    client.install(initial_tensors(experiment), version=0)
+    client.load_received(initial_tensors(experiment), version=0)
     before = {n: v.clone() for n, v in client.model.state_dict().items()}
     task = Task.load(experiment, None)
     x, y = task.examples("train", task.split.train[0][:2])
@@ -400,7 +400,7 @@ def test_strategy_alone_needs_no_enrolment() -> None:
     from flfw.messages.inprocess import InProcessGrid
 
     for method in METHODS:
-        strategy = plugins.find(plugins.METHOD, method, FederatedStrategy)()  # type: ignore[abstract]
-        grid, apart = InProcessGrid(ClientApp(), 3, {}), strategy.rounds_apart(strategy.settings)
+        strategy = plugins.load_class(plugins.METHOD, method, FederatedStrategy)()  # type: ignore[abstract]
+        grid, apart = InProcessGrid(ClientApp(), 3, {}), strategy.min_separation(strategy.settings)
         messages = list(strategy.configure_train(1, ArrayRecord({}), ConfigRecord({}), grid))
         assert [m.metadata.dst_node_id for m in messages] == [1, 2, 3][::apart]

@@ -22,9 +22,9 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import nets
-from flfw.dp.client import NoisyClient
+from flfw.dp.client import DPClient
 from flfw.dp.noisy_mean import noisy_mean
-from flfw.dp.settings import Noise, clipped_change
+from flfw.dp.settings import DPSettings, clipped_change
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack, unpack
@@ -53,9 +53,9 @@ def of(experiment: Experiment, method: str, *assignments: str, **changes: Any) -
     return dataclasses.replace(experiment, method=method, set=(*experiment.set, *assignments), **changes)
 
 
-def client_of(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> NoisyClient:
+def client_of(experiment: Experiment, partition: int, folder: Path, server_round: int = 1) -> DPClient:
     client = make_client(experiment, partition, folder, server_round)
-    assert isinstance(client, NoisyClient)
+    assert isinstance(client, DPClient)
     return client
 
 
@@ -327,7 +327,7 @@ def test_a_clipped_change_has_the_norm_of_the_bound_and_nothing_else_gets_throug
 def test_the_servers_mean_divides_by_the_cohort_and_not_by_who_came() -> None:
     sent, count = {"w": torch.tensor([1.0]), "n": torch.tensor([7])}, torch.tensor([9])
     updates = [Update(0, 100, {"w": torch.tensor([3.0]), "n": count}), Update(4, 1, {"w": torch.tensor([2.0])})]
-    wide, none = Noise(clip=10.0), SeededNoise(torch.Generator())
+    wide, none = DPSettings(clip=10.0), SeededNoise(torch.Generator())
     result = noisy_mean(updates, sent, 4, wide, 0.0, none)
     assert result == {"w": torch.tensor([1.75]), "n": torch.tensor([7])}  # and 100 examples weigh no more than 1
     assert noisy_mean([], sent, 4, wide, 0.0, none) == sent
@@ -338,7 +338,7 @@ def test_the_server_bounds_a_change_that_its_client_did_not() -> None:
     sent, none = {"w": torch.tensor([1.0])}, SeededNoise(torch.Generator())
     for change, expected in ((1.0009, 1.0009), (50.0, 1 + 2**-10), (-50.0, -1 - 2**-10)):
         update = Update(0, 1, {"w": torch.tensor([1 + change])})
-        result = noisy_mean([update], sent, 1, Noise(clip=1.0), 0.0, none)["w"]
+        result = noisy_mean([update], sent, 1, DPSettings(clip=1.0), 0.0, none)["w"]
         assert float(result) - 1 == pytest.approx(expected, abs=1e-6)
 
 
@@ -405,7 +405,7 @@ def test_a_last_batch_that_is_smaller_has_no_less_noise(tiny: Experiment, tmp_pa
             settings = ("clip=0.5", f"noise_multiplier={sigma}", f"draws={draws}")
             client = client_of(of(tiny, "fed_cdp", *settings), 0, tmp_path)
             x, y = client.examples("train", client.indices("train")[:4])
-            result.append(client.follow(client.moving(), x, y)[1])
+            result.append(client.loss_and_direction(client.trainable_parameters(), x, y)[1])
         scale_is({name: 4 * (value - result[1][name]) for name, value in result[0].items()}, deviation)
 
 
@@ -444,7 +444,7 @@ def test_the_servers_noise_on_clipped_clients(tiny: Experiment, tmp_path: Path, 
     experiment = of(tiny, method, "unit=client", "noise_multiplier=3", "clip=0.5", sample=2, sampling="poisson")
     assert all(float(value.abs().max()) == 0 for value in noise_in(experiment, tmp_path).values())
     received = initial_tensors(experiment)
-    nobody = strategy_of(experiment).without_updates()
+    nobody = strategy_of(experiment).aggregate_empty()
     scale_is({name: 2 * (value - torch.tensor(received[name])) for name, value in nobody.items()}, 1.5)
 
 
@@ -621,7 +621,7 @@ def test_an_empty_batch_is_a_step_of_noise_alone(tiny: Experiment, tmp_path: Pat
         client = client_of(experiment, 0, tmp_path)
         empty = [(x, y) for x, y in client.batches(torch.Generator()) if not len(y)]
         assert 2 <= len(empty) < 20  # a pass has 20 batches, each empty with probability 0.36
-        loss, step = client.follow(client.moving(), *empty[0])
+        loss, step = client.loss_and_direction(client.trainable_parameters(), *empty[0])
         assert loss == 0.0
         scale_is(step, 1.5)
 
@@ -635,7 +635,7 @@ def test_a_poisson_sum_is_divided_by_the_expected_number_of_a_clients_own_exampl
         x, y = client.examples("train", client.indices("train")[:3])
         net, (inputs, labels) = plain_net(experiment), own_examples(experiment, 0)
         total = clipped_sum(net, inputs[:3], labels[:3], [n for n, _ in net.named_parameters()], 0.5, "layer")
-        _, result = client.follow(client.moving(), x, y)
+        _, result = client.loss_and_direction(client.trainable_parameters(), x, y)
         assert_equal(result, {name: value / expected for name, value in total.items()}, 1e-5)
     assert all(len(y) == 20 for _, y in client.batches(torch.Generator()))
 
@@ -762,7 +762,7 @@ EMPTY = [False, True, False, True]
 # --- what one example can change ---
 
 
-def without(client: NoisyClient, place: int) -> None:
+def without(client: DPClient, place: int) -> None:
     """Takes one of the client's examples away."""
     split = client.at.task.split
     train = tuple(
@@ -857,4 +857,4 @@ def test_the_rest_out_of_range(tiny: Experiment) -> None:
 def test_there_is_noise_for_whoever_sets_nothing() -> None:
     for method in ("fed_cdp", "fed_sdp", *OWN):
         settings = resolve(Experiment(method=method)).settings
-        assert isinstance(settings, Noise) and settings.noise_multiplier > 1
+        assert isinstance(settings, DPSettings) and settings.noise_multiplier > 1

@@ -18,13 +18,13 @@ import sim
 from flfw.adversary.attack import Uses
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.data.splits.partition import Split
-from flfw.dp.ledger import Ledger
+from flfw.dp.ledger import RunAccountant
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve, without_auto
 from flfw.runs import run
 from flfw.runs.estimate import Estimate, Memory, Seconds, lines
-from flfw.server.history import Patience
+from flfw.server.history import EarlyStopping
 from tests.support.resumed_runs import assert_same, cut_short, without_times
 from tests.support.small_runs import ByGuess
 
@@ -42,7 +42,7 @@ def rows(*accuracies: tuple[int, int, float | None]) -> list[dict[str, Any]]:
 
 
 def last_rise(history: list[dict[str, Any]]) -> int:
-    patience = Patience(1)
+    patience = EarlyStopping(1)
     patience.is_over(history, 9)
     return patience.risen
 
@@ -87,15 +87,15 @@ def test_patience_ends_in_the_round_in_which_one_would_say_so() -> None:
     rng, ended = random.Random(0), 0
     for _ in range(200):
         clients, patience = rng.randint(1, 3), rng.randint(1, 3)
-        history, followed = list[dict[str, Any]](), Patience(patience)
+        history, followed = list[dict[str, Any]](), EarlyStopping(patience)
         for done in range(1, 9):
             drawn = [c for c in range(clients) if rng.random() < 0.7]
             history += rows(*((done, c, rng.randrange(4) / 4) for c in drawn))
             expected = naive(history, done, patience)
             assert followed.is_over(history, done) is followed.is_over(history, done) is expected
-            assert Patience(patience).is_over(history, done) is expected, "as in a run that was resumed"
+            assert EarlyStopping(patience).is_over(history, done) is expected, "as in a run that was resumed"
             ended += expected
-            assert not Patience(0).is_over(history, done)
+            assert not EarlyStopping(0).is_over(history, done)
     assert ended > 100
 
 
@@ -111,7 +111,7 @@ class Counted(list):
 
 
 def test_each_row_is_read_once() -> None:
-    history, patience = Counted(), Patience(3)
+    history, patience = Counted(), EarlyStopping(3)
     for done in range(1, 21):
         history += rows((done, 0, 0.01 * done), (done, 1, 0.5))
         for _ in range(3):  # a round asks several times
@@ -252,7 +252,7 @@ def test_epsilons_count_all_the_rounds_that_there_may_be() -> None:
     asked = without_auto(Experiment(method="fed_cdp", clients=2, rounds=3, attack=("none",), net="lenet"))
     patient = dataclasses.replace(asked, patience=1)
     for one, other in zip(
-        Ledger(resolve(asked), split).entries(), Ledger(resolve(patient), split).entries(), strict=True
+        RunAccountant(resolve(asked), split).entries(), RunAccountant(resolve(patient), split).entries(), strict=True
     ):
         assert one["epsilon"] == other["epsilon"] and one["rounds"] == other["rounds"] == 3
         informed = [message for message in other["assumptions"] if message not in one["assumptions"]]

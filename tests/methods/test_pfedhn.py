@@ -20,7 +20,7 @@ from torch.nn.functional import cross_entropy
 from flfw import nets
 from flfw.client.federated_client import FederatedClient
 from flfw.combinations import check as check_names
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.sharing import matches
@@ -31,9 +31,9 @@ from flfw.resolve import resolve
 from flfw.rng import initialising
 from flfw.runs import run
 from flfw.server.aggregation import Update
-from flfw.server.faults import Tolerance
+from flfw.server.faults import FailurePolicy
 from flfw.server.hypernetwork import HypernetworkServer, ServerHypernetworkTraining
-from flfw.server.roster import Roster
+from flfw.server.roster import ClientDirectory
 from tests.support import rounds
 from tests.support.engine_runs import train_by_engine
 from tests.support.resumed_runs import assert_same, cut_short
@@ -147,7 +147,7 @@ def server(experiment: Experiment) -> HypernetworkServer:
     cls, settings = resolve(experiment).method, resolve(experiment).settings
     strategy = cls(settings, seed=experiment.seed)
     assert isinstance(strategy, HypernetworkServer)
-    strategy.at = rounds.place(experiment)
+    strategy.ctx = rounds.place(experiment)
     return strategy
 
 
@@ -164,10 +164,10 @@ def play(experiment: Experiment, folder: Path, *cohorts: Sequence[int]) -> tuple
         updates = []
         for i in cohort:
             clients[i] = rounds.client(experiment, folder, i, now)
-            sent, metrics = clients[i].fit_named(views(strategy.message_for(i, arrays)), last.get(i, 0))
+            sent, metrics = clients[i].fit_named(views(strategy.arrays_for(i, arrays)), last.get(i, 0))
             updates.append(Update(i, metrics["num-examples"], {n: v.clone() for n, v in sent.items()}))
             last[i] = now
-        strategy.combined(arrays, iter(updates), now)
+        strategy.aggregate_round(arrays, iter(updates), now)
     return strategy, clients
 
 
@@ -282,10 +282,10 @@ def test_the_mean_counts_clients_and_scales_its_step_by_their_number(asked: Expe
         arrays, updates = pack(first(asked)), []
         bias = strategy.parameters()["heads.3.bias"].clone()
         for i, examples in ((0, 10), (1, 1000)):  # client 1 counts no more for its many examples
-            sent = unpack(strategy.message_for(i, arrays))
+            sent = unpack(strategy.arrays_for(i, arrays))
             sent["classifier.bias"] = sent["classifier.bias"] + (1 + 2 * i)
             updates.append(Update(i, examples, sent))
-        strategy.combined(arrays, iter(updates), 1)
+        strategy.aggregate_round(arrays, iter(updates), 1)
         return strategy.parameters()["heads.3.bias"] - bias
 
     ones = torch.ones(10)
@@ -305,12 +305,12 @@ def test_the_length_of_an_embedding_follows_the_number_of_clients(asked: Experim
 
 def test_each_client_is_sent_its_own_network_and_nobody_the_broadcast(asked: Experiment) -> None:
     strategy, arrays = server(asked), pack(first(asked))
-    sent = [unpack(strategy.message_for(i, arrays)) for i in range(3)]
+    sent = [unpack(strategy.arrays_for(i, arrays)) for i in range(3)]
     assert all(one.keys() == first(asked).keys() for one in sent)
     for one, other in ((sent[0], sent[1]), (sent[1], sent[2]), (sent[2], first(asked))):
         assert all(one[name].shape == other[name].shape and not torch.equal(one[name], other[name]) for name in one)
     again = server(asked)
-    assert all(torch.equal(value, unpack(again.message_for(1, arrays))[name]) for name, value in sent[1].items())
+    assert all(torch.equal(value, unpack(again.arrays_for(1, arrays))[name]) for name, value in sent[1].items())
 
 
 def test_the_head_of_pc_never_leaves_and_its_momentum_lasts(asked: Experiment, tmp_path: Path) -> None:
@@ -318,22 +318,22 @@ def test_the_head_of_pc_never_leaves_and_its_momentum_lasts(asked: Experiment, t
     strategy, clients = play(experiment, tmp_path, [0, 1], [0, 1])
     assert all(name.startswith("extractor.") for name in unpack(strategy.message_for(0, pack(first(experiment)))))
     for i, client in clients.items():
-        assert all(name.startswith("extractor.") for name in client.outgoing())
+        assert all(name.startswith("extractor.") for name in client.upload_tensors())
         x, y = client.stored(client.indices("train")[:1])
         assert all(name.startswith("extractor.") for name in client.gradient(x, y))
         kept = load_file(next(tmp_path.glob(f"test/*/client-{i:04d}/round-00002-*")))
         velocity = {f"head/velocity/classifier.{name}" for name in ("weight", "bias")}
         assert kept.keys() == {"classifier.weight", "classifier.bias", *velocity}
         third = rounds.client(experiment, tmp_path, i, 3)
-        third.install(views(strategy.message_for(i, pack(first(experiment)))), version=2)
-        memory = {name: value for name, value in third.private().items() if name in velocity}
+        third.load_received(views(strategy.message_for(i, pack(first(experiment)))), version=2)
+        memory = {name: value for name, value in third.private_state().items() if name in velocity}
         assert all(bool(value.any()) and torch.equal(value, kept[name]) for name, value in memory.items())
         assert memory.keys() == velocity
 
 
 def test_clients_of_pfedhn_keep_nothing(asked: Experiment, tmp_path: Path) -> None:
     _, clients = play(asked, tmp_path, [0, 1])
-    assert not any(client.private() for client in clients.values()) and not list(tmp_path.iterdir())
+    assert not any(client.private_state() for client in clients.values()) and not list(tmp_path.iterdir())
 
 
 def test_an_audit_sees_what_each_client_was_sent(asked: Experiment, tmp_path: Path) -> None:
@@ -347,14 +347,14 @@ def test_an_audit_sees_what_each_client_was_sent(asked: Experiment, tmp_path: Pa
     for line in recordings.probe_lines("target", 0, point=experiment.points[0].name):
         (seen,) = recordings.observations([line["id"]])
         assert seen is not None
-        sent = unpack(strategy.message_for(line["client"], pack(first(experiment))))
+        sent = unpack(strategy.arrays_for(line["client"], pack(first(experiment))))
         assert all(torch.equal(value, seen.received[name]) for name, value in sent.items())
 
 
 def test_an_attacker_of_pfedhn_computes_the_gradient_that_a_client_sends(asked: Experiment, tmp_path: Path) -> None:
     strategy, one = server(asked), rounds.client(asked, tmp_path, 1)
-    received = views(strategy.message_for(1, pack(first(asked))))
-    one.install(received, version=0)
+    received = views(strategy.arrays_for(1, pack(first(asked))))
+    one.load_received(received, version=0)
     x, y = one.stored(one.indices("train")[:1])
     sent, known = one.gradient(x, y), {name: torch.tensor(value) for name, value in received.items()}
     model, cls = rounds.fresh(asked, 7), resolve(asked).method
@@ -373,7 +373,7 @@ def test_a_change_on_real_sites_is_measured_from_what_that_client_was_sent(asked
     """Client 0's network is far from the others' and from the broadcast, and it changes little; client 2 lies."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
     strategy, arrays = server(having(asked, federation=tmp_path / "fed")), pack(first(asked))
-    strategy.roster = Roster(Tolerance(on_failure="drop"))
+    strategy.roster = ClientDirectory(FailurePolicy(on_failure="drop"))
     strategy.roster.nodes = {i: i + 1 for i in range(3)}
     strategy.parameters()[EMBEDDINGS][0] *= 1e6
     replies, grid = [], InProcessGrid(ClientApp(), 3, {})
@@ -420,7 +420,7 @@ def test_a_run_that_was_cut_short_goes_on_to_the_same_bits(asked: Experiment, tm
 def test_what_does_not_fit_is_refused_before_anything_starts(
     small: Experiment, changes: dict[str, Any], complaint: str
 ) -> None:
-    with pytest.raises(BadInput, match=complaint):
+    with pytest.raises(InputError, match=complaint):
         run.check(dataclasses.replace(small, **{"method": "pfedhn", **changes}))
 
 
@@ -442,13 +442,13 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
     ],
 )
 def test_a_setting_out_of_its_range_is_refused_in_one_line(small: Experiment, setting: str, complaint: str) -> None:
-    with pytest.raises(BadInput) as refusal:
+    with pytest.raises(InputError) as refusal:
         check_names(resolve(dataclasses.replace(small, method="pfedhn", set=(setting,))))
     assert complaint in str(refusal.value) and "\n" not in str(refusal.value)
 
 
 def test_a_network_without_an_extractor_has_nothing_to_generate_for_pc(small: Experiment) -> None:
-    with pytest.raises(BadInput, match=r"^Expected a network with extractor\.\* to share, got net=linear without"):
+    with pytest.raises(InputError, match=r"^Expected a network with extractor\.\* to share, got net=linear without"):
         check_names(resolve(dataclasses.replace(small, method="pfedhn_pc", net="linear")))
 
 

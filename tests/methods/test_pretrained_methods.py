@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear, relu
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.shared_gradient import read
 from flfw.messages.sharing import matches
@@ -244,7 +244,7 @@ def test_a_hypernetwork_has_the_papers_size(small: Experiment) -> None:
 )  # fmt: skip
 def test_bad_settings_are_refused(small: Experiment, changes: dict[str, object], words: str) -> None:
     experiment = dataclasses.replace(asked(small, "fedavg", "adapter"), **changes)  # type: ignore[arg-type]
-    with pytest.raises(BadInput) as refusal:
+    with pytest.raises(InputError) as refusal:
         resolve(experiment)
         rounds.fresh(resolve(experiment).experiment)
     assert words in str(refusal.value)
@@ -256,7 +256,7 @@ def test_the_run_names_the_hash_of_its_weights(small: Experiment, monkeypatch: p
     assert "weights" not in resolved.decisive
     monkeypatch.setenv(VARIABLE, "/nowhere.pth")
     assert resolve(resolved).experiment == resolved  # a site is told the hash, and looks for no file here
-    with pytest.raises(BadInput, match=r"Expected weights of net=tiny in /nowhere.pth, got no such file"):
+    with pytest.raises(InputError, match=r"Expected weights of net=tiny in /nowhere.pth, got no such file"):
         rounds.fresh(resolved)
 
 
@@ -269,7 +269,7 @@ def test_the_server_reads_the_adapters_gradient_off_the_hypernetworks(
     with rounds.exactly():
         client = rounds.client(experiment, tmp_path, 0)
         received = {n: v.numpy().copy() for n, v in rounds.fresh(experiment).state_dict().items() if "hypernet" in n}
-        client.install(received, 0)
+        client.load_received(received, 0)
         net = client.model
         assert isinstance(net, GeneratedNet)
         x, y = torch.rand(3, 1, 8, 8), torch.tensor([1, 4, 4])
@@ -294,7 +294,7 @@ def test_the_attackers_model_of_a_client_gives_its_message(
     resolved = resolve(experiment)
     client = rounds.client(experiment, tmp_path, 0)
     received = {n: v.clone() for n, v in rounds.fresh(experiment).state_dict().items()}
-    client.install({n: received[n].numpy().copy() for n in client.download_names}, 0)
+    client.load_received({n: received[n].numpy().copy() for n in client.download_names}, 0)
     x, y = torch.rand(3, 1, 8, 8, generator=torch.Generator().manual_seed(1)), torch.tensor([1, 4, 4])
     private = {n: v.clone() for n, v in client.model.state_dict().items() if n in client.private_names}
     sent = client.gradient(x, y)
@@ -319,7 +319,9 @@ def test_the_gradients_of_single_examples_reach_adapters_through_a_frozen_body(s
     for name, value in expected.items():
         torch.testing.assert_close(clipped.sums[name], value, rtol=1e-4, atol=1e-5)
     by_batch = rounds.fresh(asked(small, "fedavg", "adapter"))
-    with pytest.raises(BadInput, match=r"stage1\.adapter\.bn1; its output depends .*; adapter_norm=frozen is the way"):
+    with pytest.raises(
+        InputError, match=r"stage1\.adapter\.bn1; its output depends .*; adapter_norm=frozen is the way"
+    ):
         PerExample(by_batch)
 
 

@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.client.store import ClientStore
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.nets import Net, NetCard
@@ -94,14 +94,14 @@ def test_three_rounds_equal_a_loop(asked: Experiment, tmp_path: Path, option: st
 def test_a_client_that_sat_out_counts_among_all(asked: Experiment) -> None:
     """C moves by 1 / N of a change, x by 1 / |S|."""
     strategy = Scaffold(ScaffoldSettings(global_lr=2.0))
-    strategy.at = rounds.place(dataclasses.replace(asked, clients=5))
+    strategy.ctx = rounds.place(dataclasses.replace(asked, clients=5))
     sent = {"net.w": torch.tensor([1.0]), "control.w": torch.tensor([10.0]), "net.buffer": torch.tensor([4])}
     changed = [(2.0, 20.0, 5), (5.0, 15.0, 7)]
     updates = [
         Update(p, 100**p, {"net.w": torch.tensor([w]), "control.w": torch.tensor([c]), "net.buffer": torch.tensor([b])})
         for p, (w, c, b) in enumerate(changed)
     ]
-    result = strategy.combined(pack(sent), iter(updates), 1)
+    result = strategy.aggregate_round(pack(sent), iter(updates), 1)
     assert {name: value.tolist() for name, value in result.items()} == {
         "net.w": [1 + 2 * (1 + 4) / 2],
         "control.w": [10 + (10 + 5) / 5],
@@ -125,7 +125,7 @@ def corrected(asked: Experiment, folder: Path, option: str = "II") -> tuple[Any,
     result = rounds.play(asked, folder, 2)
     client = rounds.client(asked, folder, 0, 3)
     received = {name: value.numpy().copy() for name, value in result.broadcasts[-1].items()}
-    client.install(received, version=2)
+    client.load_received(received, version=2)
     return client, received
 
 
@@ -176,7 +176,7 @@ def test_a_probe_of_steps_sends_both_sets(asked: Experiment, tmp_path: Path, opt
 
 @pytest.mark.parametrize("chosen", [{"optimiser": "adam"}, {"momentum": 0.5}, {"global_lr": 0.0}])
 def test_settings_that_the_algorithm_does_not_have_are_refused(chosen: dict[str, Any]) -> None:
-    with pytest.raises(BadInput):
+    with pytest.raises(InputError):
         ScaffoldSettings(**chosen)
 
 

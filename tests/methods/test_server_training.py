@@ -152,7 +152,7 @@ class Watched(TrainingServer):
 
 def watched() -> Watched:
     strategy = Watched(seed=3)
-    strategy.at = place(Experiment())
+    strategy.ctx = place(Experiment())
     return strategy
 
 
@@ -163,32 +163,32 @@ def sent(*values: float) -> list[Update]:
 def test_it_trains_the_weighted_mean_on_one_thread_and_remembers() -> None:
     strategy, arrays = watched(), pack({"w": torch.zeros(1)})
     torch.set_num_threads(2)
-    result = strategy.combined(arrays, iter(sent(0.0, 3.0)), 1)
+    result = strategy.aggregate_round(arrays, iter(sent(0.0, 3.0)), 1)
     assert torch.get_num_threads() == 2
     assert (strategy.seen[0], strategy.seen[1]["w"].tolist(), strategy.seen[2]) == ([0, 1], [2.0], 1)
     assert result["w"].tolist() == [1.0] and not result["w"].requires_grad
     assert strategy.state["velocity/w"].tolist() == [1.0]
     first = strategy.drawn
-    assert strategy.combined(arrays, iter(sent(0.0, 3.0)), 2)["w"].tolist() == [0.5]  # 2 - (0.5 + 1)
+    assert strategy.aggregate_round(arrays, iter(sent(0.0, 3.0)), 2)["w"].tolist() == [0.5]  # 2 - (0.5 + 1)
     assert strategy.state["velocity/w"].tolist() == [1.5] and strategy.drawn != first
     again = watched()
     again.state = {"velocity/w": torch.tensor([1.0])}
-    assert again.combined(arrays, iter(sent(0.0, 3.0)), 2)["w"].tolist() == [0.5]
+    assert again.aggregate_round(arrays, iter(sent(0.0, 3.0)), 2)["w"].tolist() == [0.5]
     assert again.drawn == strategy.drawn
 
 
 def test_what_it_remembers_is_not_what_the_optimiser_goes_on_with() -> None:
     """A snapshot that a checkpoint is being written from must not change under it."""
     strategy, arrays = watched(), pack({"w": torch.zeros(1)})
-    strategy.combined(arrays, iter(sent(1.0)), 1)
+    strategy.aggregate_round(arrays, iter(sent(1.0)), 1)
     kept: Tensor = strategy.snapshot(1, arrays, None).state["velocity/w"]
-    strategy.combined(arrays, iter(sent(1.0)), 2)
+    strategy.aggregate_round(arrays, iter(sent(1.0)), 2)
     assert kept.tolist() == [1.0]
 
 
 def test_without_a_place_it_says_what_it_lacks() -> None:
     with pytest.raises(RuntimeError, match=r"^Expected Watched\.at, the ServerPlace of a run, got none\.$"):
-        _ = Watched().place
+        _ = Watched().require_context
 
 
 def test_a_place_gives_the_model_that_every_run_begins_with_and_leaves_torch_s_generator_alone() -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import gelu, interpolate, layer_norm, linear, relu, scaled_dot_product_attention
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets import (
     AdapterSettings,
     Net,
@@ -162,12 +162,12 @@ def test_the_published_bug_drops_the_biases_of_queries_keys_and_values() -> None
     assert wrong.extractor.get_submodule("body.blocks.0.attn.qkv").bias is None
     assert wrong.extractor.get_submodule("body.blocks.0.norm1").eps == 1e-5
     assert right.extractor.get_submodule("body.blocks.0.attn.qkv").bias is not None
-    with pytest.raises(BadInput, match="published_bug=false for a network without queries and keys"):
+    with pytest.raises(InputError, match="published_bug=false for a network without queries and keys"):
         tuned("resnet18_imagenet", published_bug=True)
 
 
 def test_a_transformer_has_no_stages() -> None:
-    with pytest.raises(BadInput, match="Expected places=own or blocks for a transformer"):
+    with pytest.raises(InputError, match="Expected places=own or blocks for a transformer"):
         tuned("vit_tiny", places="stages")
 
 
@@ -362,7 +362,7 @@ def test_both_formats_have_one_hash_and_other_numbers_another(tmp_path: Path, mo
     monkeypatch.setenv(VARIABLE, str(write(tmp_path / "c.pth", state)))
     hashes.append(weights_digest(tiny_backbone.TINY))
     assert hashes[0] == hashes[1] != hashes[2] and len(hashes[0]) == 64
-    with pytest.raises(BadInput, match=f"with the SHA-256 {hashes[0]}, got {hashes[2]}; name the run's own file"):
+    with pytest.raises(InputError, match=f"with the SHA-256 {hashes[0]}, got {hashes[2]}; name the run's own file"):
         build(TINY, (3, 32, 32), 10, tuning=Tuning("fixed", sha256=hashes[0]))
 
 
@@ -388,7 +388,7 @@ def test_torchvisions_cache_is_searched(tmp_path: Path, monkeypatch: pytest.Monk
 def test_without_weights_one_line_names_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE)
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    with pytest.raises(BadInput) as refusal:
+    with pytest.raises(InputError) as refusal:
         tuned("resnet18_imagenet", "fixed")
     assert str(refusal.value) == (
         f"Expected weights of net=resnet18_imagenet in {tmp_path}/hub/checkpoints/resnet18-f37072fd.pth, got no such "
@@ -450,7 +450,7 @@ def test_a_bad_file_gives_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     path = tmp_path / "bad.pth"
     torch.save(content, path)
     monkeypatch.setenv(VARIABLE, str(path))
-    with pytest.raises(BadInput) as refusal:
+    with pytest.raises(InputError) as refusal:
         tuned(train="fixed")
     assert str(refusal.value) == words.replace("FILE", str(path))
 
@@ -460,14 +460,14 @@ def test_a_damaged_file_gives_one_line(tmp_path: Path, monkeypatch: pytest.Monke
     path = write(tmp_path / file, body_state())
     path.write_bytes(b"no weights" if file.startswith("text") else path.read_bytes()[:200])
     monkeypatch.setenv(VARIABLE, str(path))
-    with pytest.raises(BadInput, match=r"^Expected (weights as|a file of tensors)[^\n]*$"):
+    with pytest.raises(InputError, match=r"^Expected (weights as|a file of tensors)[^\n]*$"):
         tuned(train="fixed")
 
 
 @pytest.mark.parametrize("place", ["~nobody-here/x.pth", "/" + 300 * "x"])
 def test_a_place_that_cannot_be_looked_at_gives_one_line(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     monkeypatch.setenv(VARIABLE, "random")
-    with pytest.raises(BadInput, match=r"^Expected [^\n]*$"):
+    with pytest.raises(InputError, match=r"^Expected [^\n]*$"):
         look_in(place)
         tuned(train="fixed")
 
@@ -508,7 +508,7 @@ def test_a_frozen_body_neither_draws_nor_remembers() -> None:
 
 
 def test_a_body_with_tensors_beside_its_state_is_refused() -> None:
-    with pytest.raises(BadInput) as refusal:
+    with pytest.raises(InputError) as refusal:
         of_body(lambda settings: Restless(table=True))
     words = "got table of Restless beside it; register it as a persistent buffer."
     assert str(refusal.value) == f"Expected a body whose tensors are all in its state_dict, {words}"
@@ -550,7 +550,7 @@ def test_the_stand_in_has_real_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_bad_networks_are_refused(name: str, side: int, channels: int, train: str, words: str) -> None:
-    with pytest.raises(BadInput) as refusal:
+    with pytest.raises(InputError) as refusal:
         build(name, (channels, side, side), 10, tuning=Tuning(train))  # type: ignore[arg-type]
     assert str(refusal.value).startswith(f"Expected {words}")
 

@@ -11,7 +11,7 @@ from torch.distributions import Normal, kl_divergence
 from torch.nn.functional import cross_entropy, softplus
 
 from flfw import nets
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets import Net
 from flfw.nets.bottleneck import bottlenecks, divergence, draws, penalty, with_bottleneck
 
@@ -93,9 +93,9 @@ def test_any_fully_connected_layer_can_be_chosen_and_no_other() -> None:
     assert net.get_submodule("extractor.1.bottleneck").decoder.out_features == 6
     assert torch.equal(net.state_dict()["extractor.1.layer.weight"], before["extractor.1.weight"])
     assert net(inputs(2)).shape == (2, 3)
-    with pytest.raises(BadInput, match=r"among extractor.1, classifier; got layer=extractor.0"):
+    with pytest.raises(InputError, match=r"among extractor.1, classifier; got layer=extractor.0"):
         with_bottleneck(Net(nn.Sequential(nn.Flatten(), nn.Linear(6, 7)), nn.Linear(7, 3)), "extractor.0", 4, 0.1, 1.0)
-    with pytest.raises(BadInput, match="among none; got layer="):
+    with pytest.raises(InputError, match="among none; got layer="):
         with_bottleneck(Net(nn.Flatten(), nn.Flatten()), "", 4, 0.1, 1.0)
 
 
@@ -107,5 +107,7 @@ def test_features_of_places_are_refused_also_where_there_are_as_many_as_examples
 ) -> None:
     net = with_bottleneck(nets.build(name, shape, 256), layer, WIDTH, 0.1, 1.0).eval()
     for batch in (1, 3, 4):
-        with pytest.raises(BadInput, match=r"Expected one row of features for each example before the bottleneck, got"):
+        with pytest.raises(
+            InputError, match=r"Expected one row of features for each example before the bottleneck, got"
+        ):
             net(torch.rand(batch, *shape))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import batch_norm, conv2d, conv_transpose2d, leaky_relu
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets import build
 from flfw.nets.conditional_gan import (
     LATENT,
@@ -196,7 +196,7 @@ def test_looking_at_the_features_changes_no_running_statistics() -> None:
     ],
 )
 def test_features_that_no_generator_can_make_are_refused(name: str, shape: tuple[int, ...], features: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         GeneratingNet(build(name, shape, 3))
     expected = "Expected a network whose extractor makes square maps in (0, 1), such as lenet5, got features of "
     assert str(error.value) == f"{expected}{features}; choose another --net."

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, conv2d, linear, relu
 
 import sim
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets import Net, build, card, names, numel, tensors
 from flfw.nets.hypernetwork import GeneratedNet, Hypernetwork
 from flfw.rng import initialising, torch_generator
@@ -304,7 +304,7 @@ def test_one_example_whose_maps_are_one_pixel_is_normalised_by_the_running_stati
 
 
 def test_a_hypernetwork_generates_no_running_statistics() -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         HyperFL.build_model(fresh("resnet18"), HypernetworkTraining())
     message = "Expected a network whose extractor is all weights, for a hypernetwork to generate, got the running "
     assert str(error.value) == f"{message}statistics bn1.running_mean; choose another --net."
@@ -368,13 +368,13 @@ def test_torchvisions_networks_train_and_repeat(
     ],
 )
 def test_a_net_refuses_inputs_it_is_not_made_for(name: str, shape: tuple[int, ...], line: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         build(name, shape, 10)
     assert str(error.value) == line
 
 
 def test_an_unknown_net_says_which_there_are() -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         card("resnet")
     first_ones = "alexnet, bert_tiny, cnn1, cnn2, cnn3x3, convnet32, convnet64, gpt_next, gpt_tiny, lenet, lenet5"
     fresh_ones = f"{first_ones}, linear, mlp, resnet18, vit_norm, vit_plain"

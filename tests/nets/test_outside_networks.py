@@ -11,9 +11,9 @@ from torch import Tensor, nn
 import sim
 from flfw import nets
 from flfw.combinations import check
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net, draws_in_training, refuse_tied, tensors
 from flfw.resolve import resolve
 from flfw.victims.victim import PlainVictim
@@ -70,11 +70,11 @@ def own(builder: object, **changes: str) -> Experiment:
 @pytest.mark.parametrize(("builder", "two"), [(tied, "extractor.1.weight and extractor.3.weight"), (called_twice, "")])
 def test_tied_weights_are_refused_by_their_two_names(builder: object, two: str) -> None:
     two = two or "extractor.1.weight and extractor.3.weight"
-    with pytest.raises(BadInput, match=rf"each name of Net, got {two}, which are the same \(tied weights\)"):
+    with pytest.raises(InputError, match=rf"each name of Net, got {two}, which are the same \(tied weights\)"):
         resolve(own(builder)).build_model()
     model = builder((3,), 2)  # type: ignore[operator]
-    with pytest.raises(BadInput, match=f"got {two}, which"):
-        PlainVictim(model, tensors(model), ("*",), Inputs.from_constants((3,), (0.0,) * 3, (1.0,) * 3))
+    with pytest.raises(InputError, match=f"got {two}, which"):
+        PlainVictim(model, tensors(model), ("*",), InputSpec.from_constants((3,), (0.0,) * 3, (1.0,) * 3))
     refuse_tied(untied((3,), 2))
 
 
@@ -98,19 +98,19 @@ def test_built_in_networks_have_a_tensor_for_each_name() -> None:
 def test_scores_that_fit_no_labels_are_refused(tmp_path: Path) -> None:
     check(resolve(own(untied)))
     name = rf"Expected net={__name__}:"
-    with pytest.raises(BadInput, match=rf"{name}narrow to give scores \(1, 10\) for an input, got \(1, 9\)\."):
+    with pytest.raises(InputError, match=rf"{name}narrow to give scores \(1, 10\) for an input, got \(1, 9\)\."):
         check(resolve(own(narrow)))
-    with pytest.raises(BadInput, match=rf"{name}one_size to take inputs of shape \(1, 8, 8\), got: .*mat1 and mat2 "):
+    with pytest.raises(InputError, match=rf"{name}one_size to take inputs of shape \(1, 8, 8\), got: .*mat1 and mat2 "):
         check(resolve(own(one_size)))
     lines = [f"{'even' if n % 2 else 'odd'}\ttext {n}" for n in range(40)]
     (tmp_path / "labelled.tsv").write_text("\n".join(lines))
     (tmp_path / "plain.txt").write_text("a text without labels. " * 40)
     labelled, plain = f"text:{tmp_path / 'labelled.tsv'}@6", f"text:{tmp_path / 'plain.txt'}@6"
-    with pytest.raises(BadInput, match=r"to give scores \(1, 2\) for an input of labelled text, got \(1, 2, 6\)\."):
+    with pytest.raises(InputError, match=r"to give scores \(1, 2\) for an input of labelled text, got \(1, 2, 6\)\."):
         check(resolve(own(places, dataset=labelled)))
     check(resolve(own(places, dataset=plain)))
     with pytest.raises(
-        BadInput, match=r"the whole network for net=.*:places, which scores every place, got method=fed"
+        InputError, match=r"the whole network for net=.*:places, which scores every place, got method=fed"
     ):
         check(resolve(own(places, dataset=plain, method="fed_cdp")))
 

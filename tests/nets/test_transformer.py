@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import conv2d, cross_entropy, gelu, layer_norm, one_hot
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets import Net, build, numel, tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import hits, targets
 from flfw.nets.transformer import Transformer, VisionTransformer, raw, tokens
 from flfw.rng import initialising, torch_generator
@@ -120,7 +120,7 @@ def test_one_label_for_each_text_stays_as_it_is() -> None:
 
 def test_an_attackers_model_of_the_client_has_the_same_loss() -> None:
     net, x, y = language_model(), raw(texts(2)), torch.tensor([7, 250])
-    known, inputs = tensors(net), Inputs.from_constants((8,), (0.0,) * 8, (1.0,) * 8)
+    known, inputs = tensors(net), InputSpec.from_constants((8,), (0.0,) * 8, (1.0,) * 8)
     loss = cross_entropy(net(x), torch.cat([tokens(x)[:, 1:], y[:, None]], 1))
     expected = torch.autograd.grad(loss, list(net.parameters()))
     once = PlainVictim(net, known, ("*",), inputs)
@@ -133,7 +133,7 @@ def test_an_attackers_model_of_the_client_has_the_same_loss() -> None:
 @pytest.mark.slow
 def test_labels_are_read_off_raw_inputs_however_they_are_normalised() -> None:
     net, x, y = language_model(), raw(texts(2)), torch.tensor([7, 250])
-    known, inputs = tensors(net), Inputs.from_constants((8,), (0.25,) * 8, (0.5,) * 8)
+    known, inputs = tensors(net), InputSpec.from_constants((8,), (0.25,) * 8, (0.5,) * 8)
     once = PlainVictim(net, known, ("*",), inputs)
     for name, value in SteppedVictim(once, known, LocalSteps(lr=0.1, steps=1)).gradient(x, y, {}, {}).items():
         torch.testing.assert_close(value, once.gradient(x, y, {}, {})[name], atol=1e-6, rtol=1e-4)
@@ -175,7 +175,7 @@ def test_a_patch_s_vector_is_its_pixels_times_the_embedding_plus_its_position() 
 
 
 def test_images_that_do_not_divide_into_patches_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"a height and a width that 4 divides, for patches, got shape=\(1, 30, 28\)"):
+    with pytest.raises(InputError, match=r"a height and a width that 4 divides, for patches, got shape=\(1, 30, 28\)"):
         build("vit_plain", (1, 30, 28), 10)
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from flfw.command.record import Command
 from flfw.command.record import parse as command_line
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.matrix import parse
-from flfw.matrix.cells import settled
+from flfw.matrix.cells import fill_defaults
 from flfw.papers import attacked
 from flfw.papers.attacked.__main__ import main
 
@@ -30,7 +30,7 @@ def test_the_page_is_that_of_the_records() -> None:
 @pytest.mark.parametrize("dataset", attacked.DATASETS)
 def test_the_records_answer_the_printed_command(dataset: str) -> None:
     experiment = replace(asked().experiment, dataset=dataset)
-    matrix, experiment = settled(replace(parse(attacked.AXES), datasets=()), experiment)
+    matrix, experiment = fill_defaults(replace(parse(attacked.AXES), datasets=()), experiment)
     question: dict[str, Any] = json.loads(json.dumps(matrix.question(experiment)))
     # The records are older than this setting, and were made as it says.
     for settings in (question, question["experiment"]):
@@ -67,7 +67,7 @@ def test_the_printed_command_is_the_one_that_is_run() -> None:
 
 
 def test_a_matrix_that_is_not_finished_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInput, match=r"without .*mnist/matrix.json"):
+    with pytest.raises(InputError, match=r"without .*mnist/matrix.json"):
         attacked.take(tmp_path, tmp_path)
     (tmp_path / "mnist").mkdir()
     (tmp_path / "mnist" / "matrix.json").write_text(
@@ -75,7 +75,7 @@ def test_a_matrix_that_is_not_finished_is_refused(tmp_path: Path, monkeypatch: p
             {"question": {}, "notes": [], "combinations": [], "cells": [{"state": "complete"}, {"state": "cut"}]}
         )
     )
-    with pytest.raises(BadInput, match="Expected complete runs, got 1 of 2"):
+    with pytest.raises(InputError, match="Expected complete runs, got 1 of 2"):
         attacked.take(tmp_path, tmp_path)
     assert not (tmp_path / "mnist.json").exists()
     assert main([str(tmp_path)]) == 2

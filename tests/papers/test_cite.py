@@ -16,7 +16,7 @@ PLUGINS = [(kind, name) for kind in (plugins.METHOD, plugins.ATTACK, plugins.DEF
 
 
 @pytest.mark.parametrize(("kind", "name"), PLUGINS, ids=lambda part: str(getattr(part, "noun", part)))
-def test_every_card_names_a_paper(kind: plugins.Kind, name: str) -> None:
+def test_every_card_names_a_paper(kind: plugins.PluginKind, name: str) -> None:
     cited = paper(importlib.import_module(f"{kind.package}.{name}"))
     assert cited != "its card names no paper" and "Departures" not in cited and "  " not in cited
 

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 
 import sim
 from flfw import nets
-from flfw.errors import BadInput
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net
 from flfw.papers import distortion
 from flfw.papers.distortion import constant, distortions
 from flfw.rng import initialising, torch_generator
 
-INPUTS = Inputs.from_constants((1, 12, 12), (0.5,), (0.25,))
+INPUTS = InputSpec.from_constants((1, 12, 12), (0.5,), (0.25,))
 
 
 def linear(rows: list[list[float]]) -> Net:
@@ -27,19 +27,19 @@ def linear(rows: list[list[float]]) -> Net:
 
 
 def test_of_a_linear_model_it_is_the_distance_to_the_boundary() -> None:
-    inputs = Inputs.from_constants((2,), (0.0, 0.0), (0.5, 0.5))
+    inputs = InputSpec.from_constants((2,), (0.0, 0.0), (0.5, 0.5))
     result = distortions(linear([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]]), torch.tensor([[1.0, 0.0]]), inputs)
     # In network units (2, 0): margins 6 to both; the rows' differences are 5 and 3 long; one raw unit is two of those.
     assert result.proven.tolist() == pytest.approx([6 / 5 / 2]) and result.first_order.tolist() == pytest.approx([0.6])
 
 
 def test_equal_scores_and_tiny_weights_have_no_false_bound() -> None:
-    inputs, x = Inputs.from_constants((2,), (0.0, 0.0), (1.0, 1.0)), torch.tensor([[0.5, 0.5]])
+    inputs, x = InputSpec.from_constants((2,), (0.0, 0.0), (1.0, 1.0)), torch.tensor([[0.5, 0.5]])
     tied = distortions(linear([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]), x, inputs)
     assert tied.proven.tolist() == [0.0] and tied.first_order.tolist() == [0.0]
     tiny = distortions(linear([[1e-24, 0.0], [0.0, 5e-25]]), x, inputs)  # in float32 their squares are 0
     assert tiny.proven.tolist() == pytest.approx([0.25 / (1.25**0.5)], rel=1e-6)
-    with pytest.raises(BadInput, match="Expected finite scores"):
+    with pytest.raises(InputError, match="Expected finite scores"):
         distortions(linear([[float("inf"), 0.0], [0.0, 1.0]]), x, inputs)
 
 
@@ -74,7 +74,7 @@ def test_a_layers_constant_is_at_least_its_largest_singular_value(layer: nn.Modu
 @pytest.mark.parametrize("name", ["lenet", "cnn1", "mlp"])
 def test_no_distortion_below_it_changes_a_class(name: str) -> None:
     """The worst that a search finds: steps along the gradient of the margin, as long as the bound allows."""
-    inputs = Inputs.from_constants((1, 28, 28), (0.5,), (0.25,))
+    inputs = InputSpec.from_constants((1, 28, 28), (0.5,), (0.25,))
     with initialising(3, name):
         net = nets.build(name, inputs.shape, 10).eval().requires_grad_(False)
     x = torch.rand(4, 1, 28, 28, generator=torch_generator(0, "x"))
@@ -89,7 +89,7 @@ def test_no_distortion_below_it_changes_a_class(name: str) -> None:
             assert int(net(inputs.normalise(moved[None]))[0].argmax()) == int(z.argmax())
 
 
-def pushed(net: nn.Module, inputs: Inputs, x: Tensor, top: int, other: int, radius: float) -> Tensor:
+def pushed(net: nn.Module, inputs: InputSpec, x: Tensor, top: int, other: int, radius: float) -> Tensor:
     d = torch.zeros_like(x)
     for _ in range(10):
         guess = (x + d).requires_grad_()
@@ -108,9 +108,9 @@ def test_a_layer_without_a_bound_is_refused() -> None:
         nn.AvgPool2d(2, divisor_override=1),
         nn.LeakyReLU(2.0),
     ):
-        with pytest.raises(BadInput, match="known Lipschitz constant"):
+        with pytest.raises(InputError, match="known Lipschitz constant"):
             constant(layer, torch.zeros(1, 1, 8, 8))
-    with pytest.raises(BadInput, match="ends in a fully connected layer"):
+    with pytest.raises(InputError, match="ends in a fully connected layer"):
         distortions(Net(nn.Flatten(), nn.ReLU()), torch.zeros(1, 1, 12, 12), INPUTS)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.papers import published
 from flfw.papers.evidence import costs, page, records
 from flfw.papers.evidence.__main__ import main
@@ -105,7 +105,7 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
     path = file_of(tmp_path, CELL, "authors", 0, 0)
     path.parent.mkdir()
     path.write_text(text)
-    with pytest.raises(BadInput, match=r"damaged"):
+    with pytest.raises(InputError, match=r"damaged"):
         read(tmp_path)
 
 

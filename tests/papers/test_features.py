@@ -12,7 +12,7 @@ from matplotlib.colors import same_color
 
 import sim
 from flfw.client.store import ClientStore
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.conditional_gan import GeneratingNet
 from flfw.papers import features, figures
 from flfw.papers.restored import restored
@@ -138,5 +138,5 @@ def test_a_run_without_generator_or_state_is_refused_in_one_line(
 
 
 def test_too_few_examples_are_refused(finished: Path) -> None:
-    with pytest.raises(BadInput, match="Expected at least 2 training examples of client 0"):
+    with pytest.raises(InputError, match="Expected at least 2 training examples of client 0"):
         features.features(finished, examples=1)

@@ -21,9 +21,9 @@ from matplotlib.text import Annotation, Text
 from safetensors.numpy import load_file
 
 import sim
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.matrix.rows import Finished
+from flfw.matrix.rows import FinishedRun
 from flfw.papers import charts, comparisons, drawing, embeddings, figures, norms
 from flfw.recording.retention import purge
 from flfw.runs import results
@@ -209,10 +209,10 @@ def test_state_is_kept_if_asked_and_purged_all_the_same(copied: Path, capsys: py
 
 def test_state_that_is_not_whole_is_refused(copied: Path) -> None:
     shutil.rmtree(next((copied / "state").glob("*/*/client-0004")))
-    with pytest.raises(BadInput, match=r"Expected the whole state of the run in .*copy: .* round 2 .*client-0004"):
+    with pytest.raises(InputError, match=r"Expected the whole state of the run in .*copy: .* round 2 .*client-0004"):
         embeddings.embeddings(copied)
     (copied / "clients.csv").unlink()
-    with pytest.raises(BadInput, match=r"Expected the whole state of the run in .*clients\.csv"):
+    with pytest.raises(InputError, match=r"Expected the whole state of the run in .*clients\.csv"):
         embeddings.embeddings(copied)
 
 
@@ -234,11 +234,11 @@ def claim(unit: str, epsilon: float | str, counted: str = "exact", adversary: st
     return {"unit": unit, "adversary": adversary, "epsilon": epsilon, "delta": 1e-5, "counted": counted}
 
 
-def finished_with(accuracy: float | None, claims: Any = (), audit: Any = (), **config: Any) -> Finished:
+def finished_with(accuracy: float | None, claims: Any = (), audit: Any = (), **config: Any) -> FinishedRun:
     details = {"seed": 0, "dataset": "digits", "method": "fed_cdp", "defence": "none", **config}
     final = None if accuracy is None else {"acc_global": accuracy, "acc_local": 0.01}
     result = {"config": details, "privacy": list(claims), "final": final, "audit": list(audit)}
-    return Finished(Path("somewhere"), result, ())
+    return FinishedRun(Path("somewhere"), result, ())
 
 
 def test_privacy_has_the_true_epsilon_and_the_paper_s_of_each_unit() -> None:
@@ -280,8 +280,8 @@ def test_privacy_has_the_true_epsilon_and_the_paper_s_of_each_unit() -> None:
         (finished_with(0.5, [{"unit": "client"}]), "Expected claims of this version in somewhere, got others"),
     ],
 )
-def test_runs_without_privacy_or_utility_are_refused(one: Finished, complaint: str) -> None:
-    with pytest.raises(BadInput) as refused:
+def test_runs_without_privacy_or_utility_are_refused(one: FinishedRun, complaint: str) -> None:
+    with pytest.raises(InputError) as refused:
         comparisons.privacy({"one": one})
     assert str(refused.value).startswith(complaint)
 
@@ -309,7 +309,7 @@ def entry(attack: str, success: float, rmsd: float | None, vantage: str = "clien
     return {"attack": attack, "vantage": vantage, "round": 0, "failures": 2, "distance": distance}
 
 
-def compressed(where: str, ratio: float, accuracy: float, *audit: dict[str, Any]) -> Finished:
+def compressed(where: str, ratio: float, accuracy: float, *audit: dict[str, Any]) -> FinishedRun:
     return finished_with(accuracy, audit=audit, method_settings={"compress": where, "compress_ratio": ratio})
 
 
@@ -338,10 +338,10 @@ def test_compression_has_the_worst_attack_on_single_examples() -> None:
 
 def test_runs_that_say_nothing_on_compression_are_refused() -> None:
     with pytest.raises(
-        BadInput, match=r"^Expected runs of a method with the setting compress_ratio, got fed_cdp in x\.$"
+        InputError, match=r"^Expected runs of a method with the setting compress_ratio, got fed_cdp in x\.$"
     ):
         comparisons.compression({"x": finished_with(0.5)})
-    with pytest.raises(BadInput, match=r"^Expected runs with different compress_ratio, got ratios=0\.$"):
+    with pytest.raises(InputError, match=r"^Expected runs with different compress_ratio, got ratios=0\.$"):
         comparisons.compression({"x": compressed("none", 0.1, 0.5), "y": compressed("after", 0.0, 0.5)})
 
 
@@ -432,7 +432,7 @@ def test_neighbours_stay_neighbours_and_places_repeat() -> None:
     ],
 )
 def test_what_cannot_be_laid_out_is_refused(vectors: np.ndarray, complaint: str) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(InputError) as refused:
         embeddings.plane(vectors, 0)
     assert str(refused.value) == complaint
 
@@ -554,5 +554,5 @@ def test_norms_of_a_model_that_has_diverged_are_drawn_as_far_as_they_are_numbers
     axes = charts.norms(rows, "title").axes[0]
     assert axes.get_yscale() == "log"
     assert [line.get_ydata().tolist() for line in axes.get_lines()] == [[9.0, 3.0], [9e9]]
-    with pytest.raises(BadInput, match="Expected norms that are numbers"):
+    with pytest.raises(InputError, match="Expected norms that are numbers"):
         charts.norms([{**row, "mean": nan} for row in rows], "title")

@@ -13,7 +13,7 @@ import pytest
 from scipy.stats import norm
 
 from flfw import plugins
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.papers import cells, planned
@@ -89,7 +89,7 @@ def test_every_method_that_claims_something_has_a_line() -> None:
     private = {
         name
         for name in plugins.names(plugins.METHOD)
-        if plugins.find(plugins.METHOD, name, Method).mechanism.__func__ is not Method.mechanism.__func__  # type: ignore[attr-defined]
+        if plugins.load_class(plugins.METHOD, name, Method).mechanism.__func__ is not Method.mechanism.__func__  # type: ignore[attr-defined]
     }
     assert private == {line.method for line in LINES}
     assert len({(line.method, line.unit) for line in LINES}) == len(LINES)
@@ -236,7 +236,7 @@ def test_what_is_missing_is_shown_and_what_is_there_is_not_run_again(
 def test_a_point_outside_the_scale_is_refused(tiny_table: Table, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setitem(trials.EPSILONS, "quick", (1.0,))
     with pytest.raises(
-        BadInput, match=r"^Expected a cell of the quick scale, got --cell dp\.frontier/digits/dp_fedavg/client/4"
+        InputError, match=r"^Expected a cell of the quick scale, got --cell dp\.frontier/digits/dp_fedavg/client/4"
     ):
         frontier.reproduce("dp.frontier/digits/dp_fedavg/client/4", "quick", replace(GIVEN, out=tmp_path))
 
@@ -248,7 +248,7 @@ def test_points_are_read_as_they_were_written(tmp_path: Path) -> None:
     points.write(tmp_path / "points.json", "quick", [point], [replace(MARK, epsilon=inf)])
     assert points.read(tmp_path / "points.json") == ("quick", (point,), (replace(MARK, epsilon=inf),))
     (tmp_path / "points.json").write_text("{")
-    with pytest.raises(BadInput, match="Expected points of the frontier"):
+    with pytest.raises(InputError, match="Expected points of the frontier"):
         points.read(tmp_path / "points.json")
 
 

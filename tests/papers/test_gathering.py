@@ -17,7 +17,7 @@ from types import SimpleNamespace
 import pytest
 
 from flfw.engines.federation import Checkpoints
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.papers import published
 from flfw.papers.evidence import __main__ as command
@@ -250,19 +250,19 @@ def test_worktrees_that_no_process_uses_are_removed(git: Callable[..., str], tmp
 def test_unknown_commits_and_changed_worktrees_are_refused(git: Callable[..., str], tmp_path: Path) -> None:
     checkout, place = tmp_path / "checkout", tmp_path / "place"
     for commit in ("nobody", "--help"):
-        with pytest.raises(BadInput, match=f"Expected a commit of .*, got COMMIT={commit}; give a branch"):
+        with pytest.raises(InputError, match=f"Expected a commit of .*, got COMMIT={commit}; give a branch"):
             landed.worktree(commit, checkout, place)
     code = landed.worktree("main", checkout, place)
     (code / "code.py").write_text("3\n")
-    with pytest.raises(BadInput, match=r"Expected the files of commit .*, got others; remove that folder"):
+    with pytest.raises(InputError, match=r"Expected the files of commit .*, got others; remove that folder"):
         landed.worktree("main", checkout, place)
     (code / "code.py").write_text("2\n")
     (code / "more.py").write_text("")
-    with pytest.raises(BadInput, match="got others"):
+    with pytest.raises(InputError, match="got others"):
         landed.worktree("main", checkout, place)
     other = place / git("rev-parse", "first")
     other.mkdir()  # it is in the way
-    with pytest.raises(BadInput, match="got others"):
+    with pytest.raises(InputError, match="got others"):
         landed.worktree("first", checkout, place)
 
 

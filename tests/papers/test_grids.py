@@ -17,7 +17,7 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 
 import sim
-from flfw.matrix.rows import Finished, read
+from flfw.matrix.rows import FinishedRun, read
 from flfw.papers import figures, grids
 from flfw.papers.drawing import INKS
 from flfw.papers.grids import GridChoice
@@ -54,7 +54,7 @@ def changed(folder: Path, place: int, **cells: Any) -> None:
 
 
 def content(*folders: Path, **choice: Any) -> grids.PictureGrid:
-    runs: dict[str, Finished] = {folder.name: read(folder) for folder in folders}
+    runs: dict[str, FinishedRun] = {folder.name: read(folder) for folder in folders}
     return grids.grid(runs, GridChoice(**choice))
 
 

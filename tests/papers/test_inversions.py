@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 import sim
-from flfw.errors import BadInput
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError
+from flfw.nets.inputs import InputSpec
 from flfw.papers import inversions
 from flfw.papers.inversions import GENERATED, TRUE, InversionSettings, inverted
 from flfw.papers.restored import restored
@@ -21,7 +21,7 @@ from flfw.rng import torch_generator
 from flfw.task import Task
 from tests.support import rounds
 
-INPUTS = Inputs.from_constants((1, 4, 4), (0.5,), (0.25,))
+INPUTS = InputSpec.from_constants((1, 4, 4), (0.5,), (0.25,))
 FEW = InversionSettings(images=2, iterations=4, lr=0.1, epochs=1, generated=5)
 
 
@@ -108,7 +108,7 @@ def test_the_command_compares_the_attackers(finished: Path, tmp_path: Path, caps
 @pytest.mark.slow
 def test_other_data_are_none_of_the_clients_own(finished: Path) -> None:
     run = restored(finished)
-    with pytest.raises(BadInput, match=r"Expected other data than the client's, got 40 of its own examples"):
+    with pytest.raises(InputError, match=r"Expected other data than the client's, got 40 of its own examples"):
         inversions.inversions(run, 0, FEW, run.task)
     assert inversions.main([str(finished), "--other", "digits", "--images", "1", "--iterations", "1"]) == 2
     negative = replace(run.task, dataset=replace(run.task.dataset, train_x=255 - run.task.dataset.train_x))
@@ -120,7 +120,7 @@ def test_other_data_are_none_of_the_clients_own(finished: Path) -> None:
 def test_a_run_that_did_not_end_is_refused(finished: Path, tmp_path: Path) -> None:
     begun = shutil.copytree(finished, tmp_path / "begun")
     (begun / "result.json").unlink()
-    with pytest.raises(BadInput, match="Expected a finished run with rounds of training"):
+    with pytest.raises(InputError, match="Expected a finished run with rounds of training"):
         restored(begun)
 
 
@@ -140,7 +140,7 @@ def test_of_several_weights_the_best_is_shown(finished: Path) -> None:
 def test_data_of_another_shape_are_refused(finished: Path) -> None:
     run = restored(finished)
     rows = Task.load(replace(run.experiment, dataset="cancer", net="mlp", split="iid", set=()), None)
-    with pytest.raises(BadInput, match="Expected other data of shape 1x32x32 with 10 classes, got 30 with 2 classes"):
+    with pytest.raises(InputError, match="Expected other data of shape 1x32x32 with 10 classes, got 30 with 2 classes"):
         inversions.inversions(run, 0, FEW, rows)
 
 
@@ -157,5 +157,5 @@ def test_wrong_input_is_one_line(finished: Path, flags: str, line: str, capsys: 
     assert inversions.main([str(finished), *flags.split()]) == 2
     captured = capsys.readouterr()
     assert not captured.out and len(captured.err.splitlines()) == 1
-    with pytest.raises(BadInput, match=line):
-        raise BadInput(captured.err.strip())
+    with pytest.raises(InputError, match=line):
+        raise InputError(captured.err.strip())

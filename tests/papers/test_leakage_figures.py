@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 
 import sim
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.matrix.rows import read
 from flfw.papers import drawing, figures
 from flfw.papers import leakage_charts as charts
@@ -191,7 +191,7 @@ def test_membership_alone_is_drawn_and_other_figures_name_it(tmp_path: Path) -> 
     assert (line["auc"], line["auc_low"], line["read"]) == (0.7, 0.6, "in round 1")
     files = figures.write([run], tmp_path / "out", only=["membership"])
     assert "40 pairs of a member and another example" in files[-1].read_text()
-    with pytest.raises(BadInput, match="got fedavg without; draw --only membership"):
+    with pytest.raises(InputError, match="got fedavg without; draw --only membership"):
         figures.write([run], tmp_path / "out", only=["leakage"])
 
 

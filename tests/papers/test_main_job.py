@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.papers.main_job import page
 from flfw.papers.main_job.__main__ import main
@@ -50,9 +50,9 @@ def test_a_finished_main_job_gives_a_record(tmp_path: Path) -> None:
 
 
 def test_another_run_is_no_main_job(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"Expected rounds=10, the main job's, got rounds=3 in "):
+    with pytest.raises(InputError, match=r"Expected rounds=10, the main job's, got rounds=3 in "):
         take(finished(tmp_path / "run", rounds=3))
-    with pytest.raises(BadInput, match=r"Expected \w+=.*, the main job's"):
+    with pytest.raises(InputError, match=r"Expected \w+=.*, the main job's"):
         take(run.run(tiny(attack=("none",), out=tmp_path / "tiny")))
 
 

@@ -23,7 +23,7 @@ from flfw import data, plugins
 from flfw.combinations import check
 from flfw.data.splits import partition
 from flfw.defence import Defence
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.backbones.weights import VARIABLE
 from flfw.papers import cells, command, fed_cdp, fedcg, hyperfl, low_resolution, published, show
@@ -32,7 +32,7 @@ from flfw.papers.layout import Sheet, number, sheet
 from flfw.papers.preset import Figure, Preset, Presets, Scale, presets, varied
 from flfw.papers.published import Cell, Table
 from flfw.papers.reproduce import Reproduction
-from flfw.plugins import settings
+from flfw.plugins import build_settings
 from flfw.privacy.accountants import epsilon
 from flfw.privacy.mechanism import Mechanism
 from flfw.resolve import resolve
@@ -113,13 +113,13 @@ def test_a_path_s_beginning_selects_all_that_goes_on_from_it() -> None:
     ],
 )
 def test_a_wrong_path_says_how_it_could_go_on(prefix: str, known: str) -> None:
-    with pytest.raises(BadInput, match=rf"^Expected a cell among {re.escape(known)}.*; got --cell {prefix}\.$"):
+    with pytest.raises(InputError, match=rf"^Expected a cell among {re.escape(known)}.*; got --cell {prefix}\.$"):
         published.table("hyperfl.1").select(prefix)
 
 
 def test_an_unknown_table_says_which_ones_there_are() -> None:
     with pytest.raises(
-        BadInput,
+        InputError,
         match=r"^Expected a table among hyperfl\.1, .*fed_cdp\.7; got --table hyperfl\.9; did you mean .* or hyperfl",
     ):
         command.reproduce("hyperfl.9", "", "quick", Experiment())
@@ -146,7 +146,7 @@ def test_every_cell_resolves_to_experiments_that_fit_what_there_is(table: str, s
             if experiment.method in plugins.names(plugins.METHOD):
                 resolve(experiment).method, resolve(experiment).settings
             if experiment.split in partition.schemes():
-                settings(partition.scheme(experiment.split), experiment.split, experiment.set)
+                build_settings(partition.scheme(experiment.split), experiment.split, experiment.set)
 
 
 @pytest.mark.slow
@@ -227,9 +227,9 @@ def test_the_images_that_are_enlarged_are_a_set_s_first_ones(tmp_path: Path) -> 
     assert arrays.train_y[-1] == 999 and arrays.test_y[0] == 0
 
 
-def _numbered(count: int) -> data.Arrays:
+def _numbered(count: int) -> data.DatasetArrays:
     images, labels = np.zeros((count, 1, 28, 28), np.uint8), np.arange(count)
-    return data.Arrays(images, labels, images, labels)
+    return data.DatasetArrays(images, labels, images, labels)
 
 
 def test_hyperfl_s_hypernetworks_at_the_server_run_as_the_other_methods() -> None:
@@ -323,7 +323,7 @@ def test_hyperfl_s_private_methods_have_the_authors_noise_and_their_epsilons_bes
 @pytest.mark.parametrize(("batch", "examples", "sigma"), [(50, 600, 10.63), (100, 1000, 11.62)])
 def test_the_authors_noise_is_epsilon_4_by_their_own_count(batch: int, examples: int, sigma: float) -> None:
     rate = batch / examples
-    counted = Mechanism(sigma, round(200 * 5 / rate), sampling_rate=rate, poisson=True, hidden=True)
+    counted = Mechanism(sigma, round(200 * 5 / rate), sampling_rate=rate, poisson=True, secret_sampling=True)
     assert epsilon(counted, 1e-5, "rdp") == pytest.approx(4, abs=0.02)
 
 
@@ -558,7 +558,7 @@ def test_two_tables_share_their_runs(copy: Path) -> None:
 def test_one_command_at_a_time_works_in_a_folder(done: Path) -> None:
     with (
         locked(done / "cells" / ".run"),
-        pytest.raises(BadInput, match=rf"^Expected {done} to be nobody else's"),
+        pytest.raises(InputError, match=rf"^Expected {done} to be nobody else's"),
     ):
         command.run(reproduction(done), "")
 
@@ -673,7 +673,7 @@ def test_a_real_table_s_reasons_agree_with_what_there_is(name: str, tmp_path: Pa
 
 
 def test_flags_that_decide_numbers_are_refused_beside_a_table(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"^Expected only flags that decide no numbers beside --table, got rounds=3;"):
+    with pytest.raises(InputError, match=r"^Expected only flags that decide no numbers beside --table, got rounds=3;"):
         command.reproduce("hyperfl.1", "", "quick", Experiment(rounds=3, out=tmp_path))
     assert not list(tmp_path.iterdir())
 
@@ -692,7 +692,7 @@ def test_a_cell_s_path_names_its_table(tmp_path: Path, capsys: Any) -> None:
     given = Experiment(engine="inproc", out=tmp_path, data_root=tmp_path / "nothing")
     assert command.reproduce("", "dcs2.1", "quick", given) == 1
     assert "Defences against the GS attack" in capsys.readouterr().out
-    with pytest.raises(BadInput, match=r"Expected a cell among hyperfl\.3; got --cell hyperfl\.1/FedAvg"):
+    with pytest.raises(InputError, match=r"Expected a cell among hyperfl\.3; got --cell hyperfl\.1/FedAvg"):
         command.reproduce("hyperfl.3", "hyperfl.1/FedAvg", "quick", given)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from flfw.errors import BadInput
-from flfw.matrix.rows import Finished, read
+from flfw.errors import InputError
+from flfw.matrix.rows import FinishedRun, read
 from flfw.papers import charts, comparisons, drawing, figures, gains, leakage_charts
 from flfw.papers import leakage_numbers as numbers
 from flfw.papers.captions import caption
@@ -88,12 +88,12 @@ def test_training_is_drawn_by_its_errors(tmp_path: Path) -> None:
     assert below.yaxis.get_major_formatter()(42.0, 0) == "42"
 
 
-def finished(error: float | None, *claims: dict[str, Any], ratio: float | None = None) -> Finished:
+def finished(error: float | None, *claims: dict[str, Any], ratio: float | None = None) -> FinishedRun:
     settings = {} if ratio is None else {"compress": "before", "compress_ratio": ratio}
     config = {"seed": 0, "dataset": "t", "method": "fed_cdp", "defence": "none", "method_settings": settings}
     final = {"acc_global": None, "acc_local": None} | ({} if error is None else {"mae_global": error})
     result = {"config": config, "privacy": list(claims), "final": final, "audit": []}
-    return Finished(Path("somewhere"), result, ())
+    return FinishedRun(Path("somewhere"), result, ())
 
 
 CLAIM = {"unit": "example", "adversary": "server", "epsilon": 4.0, "delta": 1e-5, "counted": "exact"}
@@ -108,7 +108,7 @@ def test_privacy_and_compression_have_errors() -> None:
     rows = comparisons.compression({"a": finished(40.0, ratio=0.0), "b": finished(50.0, ratio=0.5)})
     assert [(row["ratio"], row["mean_absolute_error"]) for row in rows] == [(0.5, 50.0), (0.0, 40.0)]
     assert charts.compression(rows, "t").axes[0].get_title(loc="left") == "Mean absolute error (less is better)"
-    with pytest.raises(BadInput, match="Expected a run whose clients report mean absolute errors, got somewhere"):
+    with pytest.raises(InputError, match="Expected a run whose clients report mean absolute errors, got somewhere"):
         comparisons.privacy({"a": finished(40.0, CLAIM), "b": finished(None, CLAIM)})
 
 

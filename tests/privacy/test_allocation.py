@@ -7,13 +7,13 @@ from math import exp, inf, sqrt
 import numpy as np
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.privacy import allocation
-from flfw.privacy.accountants import account
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.calibration import noise_for
 from flfw.privacy.claims import claim
 from flfw.privacy.filter import spent
-from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.mechanism import GaussianEvent, Mechanism
 
 DRAWS = 400_000
 
@@ -41,8 +41,8 @@ CASES = [(1.0, 5, 1, 1e-3), (0.7, 3, 2, 3e-3), (2.0, 10, 8, 1e-3), (1.5, 2, 3, 2
 @pytest.mark.slow
 @pytest.mark.parametrize(("z", "steps", "passes", "delta"), CASES)
 def test_the_bound_is_above_simulated_losses_and_not_far(z: float, steps: int, passes: int, delta: float) -> None:
-    bound = account((Phase(z, 1.0, passes, steps),), delta)
-    without = account((Phase(z, 1.0, passes),), delta)
+    bound = compute_epsilon((GaussianEvent(z, 1.0, passes, steps),), delta)
+    without = compute_epsilon((GaussianEvent(z, 1.0, passes),), delta)
     assert bound.accountant == "pld" and 0 < bound.epsilon < 0.95 * without.epsilon
     rng, deltas = np.random.default_rng(0), []
     for added in (True, False):
@@ -55,37 +55,45 @@ def test_the_bound_is_above_simulated_losses_and_not_far(z: float, steps: int, p
 
 @pytest.mark.slow
 def test_it_lies_between_a_choice_of_everything_and_no_choice() -> None:
-    epsilons = [account((Phase(2.0, 1.0, 4, steps),), 1e-5).epsilon for steps in (1, 2, 4, 8, 16)]
-    assert epsilons == sorted(epsilons, reverse=True) and epsilons[0] == account((Phase(2.0, 1.0, 4),), 1e-5).epsilon
-    coins = account((Phase(2.0, 1 / 16, 64),), 1e-5).epsilon
+    epsilons = [compute_epsilon((GaussianEvent(2.0, 1.0, 4, steps),), 1e-5).epsilon for steps in (1, 2, 4, 8, 16)]
+    assert (
+        epsilons == sorted(epsilons, reverse=True)
+        and epsilons[0] == compute_epsilon((GaussianEvent(2.0, 1.0, 4),), 1e-5).epsilon
+    )
+    coins = compute_epsilon((GaussianEvent(2.0, 1 / 16, 64),), 1e-5).epsilon
     assert 0.7 * coins < epsilons[-1] < 1.5 * coins
 
 
 def test_phases_compose() -> None:
     """Two kinds of passes are worse than each; beside a phase without a choice, none gets credit."""
-    parts = (Phase(2.0, 1.0, 2, 8), Phase(3.0, 1.0, 2, 4))
-    whole = account(parts, 1e-5)
+    parts = (GaussianEvent(2.0, 1.0, 2, 8), GaussianEvent(3.0, 1.0, 2, 4))
+    whole = compute_epsilon(parts, 1e-5)
     assert whole.accountant == "pld"
-    assert max(account((part,), 1e-5).epsilon for part in parts) < whole.epsilon
-    plain = Phase(3.0, 1.0, 2)
-    assert account((parts[0], plain), 1e-5).epsilon == account((Phase(2.0, 1.0, 2), plain), 1e-5).epsilon
+    assert max(compute_epsilon((part,), 1e-5).epsilon for part in parts) < whole.epsilon
+    plain = GaussianEvent(3.0, 1.0, 2)
+    assert (
+        compute_epsilon((parts[0], plain), 1e-5).epsilon
+        == compute_epsilon((GaussianEvent(2.0, 1.0, 2), plain), 1e-5).epsilon
+    )
 
 
-BALLS = Mechanism(4.0, 60, groups=4, batch=10, participations=6, hidden=True, bins=10)
+BALLS = Mechanism(4.0, 60, groups=4, batch=10, max_participations=6, secret_sampling=True, bins=10)
 
 
 def test_who_gets_credit() -> None:
-    assert BALLS.phase() == Phase(2.0, 1.0, 6, 10)
-    assert BALLS.phase(amplified=False) == Phase(2.0, 1.0, 6)
-    assert BALLS.phase(copies=3) == Phase(2.0 / 3, 1.0, 6)  # a step may hold all three, whatever the batch size
-    assert BALLS.phase(copies=30) == Phase(2.0 / 30, 1.0, 6)
-    seen = Mechanism(4.0, 60, groups=4, batch=10, participations=6, bins=10)
-    assert seen.phase() == Phase(2.0, 1.0, 6)
-    owners = Mechanism(4.0, 60, groups=4, batch=10, participations=6, hidden=True, bins=10, replication=3)
-    assert owners.phase() == Phase(2.0, 1.0, 18, 10)
-    assert spent([(BALLS, 1)], 10.0, 1e-5) == account((Phase(2.0, 1.0, 6),), 5e-6).epsilon  # a site's own count
+    assert BALLS.phase() == GaussianEvent(2.0, 1.0, 6, 10)
+    assert BALLS.phase(amplified=False) == GaussianEvent(2.0, 1.0, 6)
+    assert BALLS.phase(copies=3) == GaussianEvent(2.0 / 3, 1.0, 6)  # a step may hold all three, whatever the batch size
+    assert BALLS.phase(copies=30) == GaussianEvent(2.0 / 30, 1.0, 6)
+    seen = Mechanism(4.0, 60, groups=4, batch=10, max_participations=6, bins=10)
+    assert seen.phase() == GaussianEvent(2.0, 1.0, 6)
+    owners = Mechanism(4.0, 60, groups=4, batch=10, max_participations=6, secret_sampling=True, bins=10, max_copies=3)
+    assert owners.phase() == GaussianEvent(2.0, 1.0, 18, 10)
+    assert (
+        spent([(BALLS, 1)], 10.0, 1e-5) == compute_epsilon((GaussianEvent(2.0, 1.0, 6),), 5e-6).epsilon
+    )  # a site's own count
     for wrong in ({"poisson": True}, {"participations": None}, {"clipped": "client"}):
-        with pytest.raises(BadInput, match="bins=0 unless examples choose"):
+        with pytest.raises(InputError, match="bins=0 unless examples choose"):
             Mechanism(**{"noise_multiplier": 4.0, "steps": 60, "participations": 6, "bins": 10, **wrong})  # type: ignore[arg-type]
 
 
@@ -95,20 +103,22 @@ def test_a_claim_says_how_steps_are_chosen() -> None:
     assert any("one of the 10 or more steps of a pass" in sentence for sentence in example.assumptions)
     assert not any("give no credit" in sentence for sentence in example.assumptions)
     patient = claim(BALLS, "patient", "server", 1e-5, 6, examples=2)
-    assert patient.epsilon == account((Phase(1.0, 1.0, 6),), 1e-5).epsilon
+    assert patient.epsilon == compute_epsilon((GaussianEvent(1.0, 1.0, 6),), 1e-5).epsilon
 
 
 @pytest.mark.slow
 def test_noise_for_a_target() -> None:
     sigma, reached = noise_for(2.0, BALLS, 1e-5)
     assert 1.999 <= reached.epsilon <= 2.0 and reached.accountant == "pld"
-    again = account((Phase(sigma / 2, 1.0, 6, 10),), 1e-5).epsilon
+    again = compute_epsilon((GaussianEvent(sigma / 2, 1.0, 6, 10),), 1e-5).epsilon
     assert again == reached.epsilon
 
 
 def test_where_the_package_has_no_bound_there_is_no_credit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flfw.privacy.accountants.allocated_epsilon", lambda *_: inf)
-    assert account((Phase(2.0, 1.0, 4, 8),), 1e-5) == account((Phase(2.0, 1.0, 4),), 1e-5)
+    assert compute_epsilon((GaussianEvent(2.0, 1.0, 4, 8),), 1e-5) == compute_epsilon(
+        (GaussianEvent(2.0, 1.0, 4),), 1e-5
+    )
 
 
 def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,6 +126,6 @@ def test_without_the_package_it_is_named(monkeypatch: pytest.MonkeyPatch) -> Non
         raise ImportError(name)
 
     monkeypatch.setattr(allocation, "import_module", absent)
-    with pytest.raises(BadInput, match="Expected the package PLD_accounting, got none"):
-        account((Phase(2.125, 1.0, 4, 8),), 1e-5)
-    assert exp(account((Phase(2.125, 1.0, 4),), 1e-5).epsilon) > 1
+    with pytest.raises(InputError, match="Expected the package PLD_accounting, got none"):
+        compute_epsilon((GaussianEvent(2.125, 1.0, 4, 8),), 1e-5)
+    assert exp(compute_epsilon((GaussianEvent(2.125, 1.0, 4),), 1e-5).epsilon) > 1

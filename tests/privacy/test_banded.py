@@ -9,15 +9,15 @@ from math import ceil, sqrt
 import numpy as np
 import pytest
 
-from flfw.errors import BadInput
-from flfw.privacy.accountants import account
+from flfw.errors import InputError
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.banded import (
     inverse_coefficients,
     optimised_coefficients,
     root_coefficients,
     running_deviations,
 )
-from flfw.privacy.mechanism import Mechanism, Phase
+from flfw.privacy.mechanism import GaussianEvent, Mechanism
 
 
 def matrix(coefficients: np.ndarray, rounds: int) -> np.ndarray:
@@ -65,14 +65,16 @@ def test_rounds_that_are_nearer_are_not_covered(bands: int) -> None:
 
 def test_what_the_accountant_is_told() -> None:
     """Sigma 3 in each entry, two groups of tensors, four rounds: one Gaussian of multiplier 3 / sqrt(2 * 4)."""
-    mechanism = Mechanism(3.0, 20, clipped="client", groups=2, noised_by="server", participations=4, bands=5)
-    (whole,) = (Phase(3 / sqrt(8), 1.0, 1),)
-    assert account((mechanism.phase(),), 1e-5).epsilon == pytest.approx(account((whole,), 1e-5).epsilon, rel=1e-12)
-    coins = Mechanism(
-        3.0, 20, clipped="client", noised_by="server", bands=5, sampling_rate=0.1, poisson=True, hidden=True
+    mechanism = Mechanism(3.0, 20, clipped="client", groups=2, noised_by="server", max_participations=4, bands=5)
+    (whole,) = (GaussianEvent(3 / sqrt(8), 1.0, 1),)
+    assert compute_epsilon((mechanism.phase(),), 1e-5).epsilon == pytest.approx(
+        compute_epsilon((whole,), 1e-5).epsilon, rel=1e-12
     )
-    assert not coins.amplified and coins.phase() == Phase(3.0, 1.0, 20)
-    with pytest.raises(BadInput, match="a whole number bands >= 1, got bands=0"):
+    coins = Mechanism(
+        3.0, 20, clipped="client", noised_by="server", bands=5, sampling_rate=0.1, poisson=True, secret_sampling=True
+    )
+    assert not coins.amplified and coins.phase() == GaussianEvent(3.0, 1.0, 20)
+    with pytest.raises(InputError, match="a whole number bands >= 1, got bands=0"):
         Mechanism(3.0, 20, bands=0)
 
 
@@ -80,8 +82,8 @@ def test_copies_in_several_clients_add_up_even_if_their_rounds_are_neighbours() 
     """Two clients with the same example in rounds that share noisy sums: at most twice the length of one's."""
     strategy, rounds = matrix(root_coefficients(3), 9), ((0, 3, 6), (1, 4, 7))
     together = np.linalg.norm(sum(strategy[:, chosen].sum(1) for chosen in rounds))
-    phase = Mechanism(1.0, 9, clipped="client", noised_by="server", participations=3, replication=2, bands=3).phase()
-    assert sqrt(2 * 3) < together <= sqrt(phase.steps) / phase.multiplier == pytest.approx(2 * sqrt(3))
+    phase = Mechanism(1.0, 9, clipped="client", noised_by="server", max_participations=3, max_copies=2, bands=3).phase()
+    assert sqrt(2 * 3) < together <= sqrt(phase.steps) / phase.noise_multiplier == pytest.approx(2 * sqrt(3))
 
 
 def test_the_roots_square_is_the_matrix_of_running_sums() -> None:
@@ -127,5 +129,5 @@ def test_more_bands_than_rounds_are_of_no_use_and_do_no_harm() -> None:
     assert optimised_coefficients(1, 5) == (1.0,)
     assert optimised_coefficients(6, 3) == (*optimised_coefficients(3, 3), 0.0, 0.0, 0.0)
     assert optimised_coefficients(4, 1) == (1.0, 0.0, 0.0, 0.0)
-    with pytest.raises(BadInput, match="bands >= 1"):
+    with pytest.raises(InputError, match="bands >= 1"):
         root_coefficients(0)

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from scipy.optimize import brentq, minimize_scalar
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.papers import compositions
-from flfw.privacy.accountants import account
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.compositions import (
     advanced,
     amplified,
@@ -22,12 +22,12 @@ from flfw.privacy.compositions import (
     randomised_responses,
     step_epsilon,
 )
-from flfw.privacy.mechanism import Phase
+from flfw.privacy.mechanism import GaussianEvent
 from tests.support.paths import ROOT
 
 DELTA = 1e-5
-BOUNDS: tuple[Callable[[Phase, float], float], ...] = (basic, advanced, optimal, concentrated)
-PAPER = Phase(6.0, 0.01, 10_000)
+BOUNDS: tuple[Callable[[GaussianEvent, float], float], ...] = (basic, advanced, optimal, concentrated)
+PAPER = GaussianEvent(6.0, 0.01, 10_000)
 bounds = pytest.mark.parametrize("bound", BOUNDS, ids=lambda bound: bound.__name__)
 
 # What dp_accounting 0.6.0 gives for Poisson-sampled Gaussian steps, one unit more or less: multiplier, rate, steps and
@@ -67,13 +67,15 @@ def gaussian(multiplier: float, delta: float) -> float:
 
 @pytest.mark.parametrize(("multiplier", "delta"), GAUSSIAN)
 def test_a_step_without_sampling_has_the_epsilon_of_dp_accounting(multiplier: float, delta: float) -> None:
-    assert step_epsilon(Phase(multiplier, 1.0, 1), delta) == pytest.approx(GAUSSIAN[multiplier, delta], rel=1e-9)
+    assert step_epsilon(GaussianEvent(multiplier, 1.0, 1), delta) == pytest.approx(
+        GAUSSIAN[multiplier, delta], rel=1e-9
+    )
     assert gaussian(multiplier, delta) == pytest.approx(GAUSSIAN[multiplier, delta], rel=1e-9)
 
 
 def test_sampling_amplifies_epsilon_and_delta() -> None:
     assert amplified(log(3), 0.5) == pytest.approx(log(2), rel=1e-15)  # 1 + (3 - 1) / 2
-    assert step_epsilon(Phase(6.0, 0.01, 1), 1e-9) == pytest.approx(log1p(0.01 * expm1(0.7677494423)), rel=1e-9)
+    assert step_epsilon(GaussianEvent(6.0, 0.01, 1), 1e-9) == pytest.approx(log1p(0.01 * expm1(0.7677494423)), rel=1e-9)
     assert amplified(0.0, 0.3) == 0 and amplified(inf, 0.3) == inf
     assert amplified(1e-12, 1e-6) == pytest.approx(1e-18, rel=1e-9)  # nothing is lost to rounding
     assert amplified(5000.0, 0.5) == pytest.approx(5000 - log(2), rel=1e-15)  # nor to overflow
@@ -81,18 +83,18 @@ def test_sampling_amplifies_epsilon_and_delta() -> None:
 
 
 def test_a_step_that_is_drawn_less_often_than_delta_costs_nothing() -> None:
-    assert step_epsilon(Phase(0.01, 1e-6, 1), 1e-6) == 0
-    assert [bound(Phase(0.01, 1e-9, 10), DELTA) for bound in (basic, advanced, optimal)] == [0, 0, 0]
+    assert step_epsilon(GaussianEvent(0.01, 1e-6, 1), 1e-6) == 0
+    assert [bound(GaussianEvent(0.01, 1e-9, 10), DELTA) for bound in (basic, advanced, optimal)] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("part", [Phase(2.0, 0.3, 1), Phase(1.0, 0.01, 1), Phase(0.7, 1.0, 1)])
-def test_one_step_composed_is_the_step_alone(part: Phase) -> None:
+@pytest.mark.parametrize("part", [GaussianEvent(2.0, 0.3, 1), GaussianEvent(1.0, 0.01, 1), GaussianEvent(0.7, 1.0, 1)])
+def test_one_step_composed_is_the_step_alone(part: GaussianEvent) -> None:
     alone = step_epsilon(part, DELTA)
     assert basic(part, DELTA) == alone
     assert optimal(part, DELTA) == pytest.approx(alone, rel=1e-12)
     assert alone < advanced(part, DELTA) and alone < concentrated(part, DELTA)  # these theorems know no first step
-    if part.rate < 1:
-        assert alone == pytest.approx(EXACT[part.multiplier, part.rate, 1, DELTA], abs=1.1e-5)
+    if part.sampling_rate < 1:
+        assert alone == pytest.approx(EXACT[part.noise_multiplier, part.sampling_rate, 1, DELTA], abs=1.1e-5)
 
 
 # --- each theorem by hand ---
@@ -101,7 +103,7 @@ def test_one_step_composed_is_the_step_alone(part: Phase) -> None:
 def test_basic_by_hand() -> None:
     """0.01 of ten steps is 0.001 for each; with a rate of 0.5, 0.002 for the Gaussian."""
     eps = log(1 + 0.5 * (exp(gaussian(2.0, 0.002)) - 1))
-    assert basic(Phase(2.0, 0.5, 10), 0.01) == pytest.approx(10 * eps, rel=1e-9)
+    assert basic(GaussianEvent(2.0, 0.5, 10), 0.01) == pytest.approx(10 * eps, rel=1e-9)
 
 
 def test_advanced_by_hand() -> None:
@@ -113,14 +115,14 @@ def test_advanced_by_hand() -> None:
         return eps * sqrt(2 * steps * log(1 / (share * DELTA))) + steps * eps * (exp(eps) - 1)
 
     best: Any = minimize_scalar(bound, bounds=(1e-6, 1 - 1e-6), method="bounded", options={"xatol": 1e-9})
-    assert advanced(Phase(z, q, steps), DELTA) == pytest.approx(best.fun, rel=1e-6)
-    assert min(bound(share) for share in (0.001, 0.5, 0.9)) > advanced(Phase(z, q, steps), DELTA)
+    assert advanced(GaussianEvent(z, q, steps), DELTA) == pytest.approx(best.fun, rel=1e-6)
+    assert min(bound(share) for share in (0.001, 0.5, 0.9)) > advanced(GaussianEvent(z, q, steps), DELTA)
 
 
 def test_concentrated_by_hand() -> None:
     """72 steps of multiplier 6 have rho = 1; delta = exp(-4) makes it 1 + 2 * 2."""
-    assert concentrated(Phase(6.0, 1.0, 72), exp(-4)) == pytest.approx(5, rel=1e-12)
-    assert concentrated(Phase(6.0, 0.01, 72), exp(-4)) == concentrated(Phase(6.0, 1.0, 72), exp(-4))
+    assert concentrated(GaussianEvent(6.0, 1.0, 72), exp(-4)) == pytest.approx(5, rel=1e-12)
+    assert concentrated(GaussianEvent(6.0, 0.01, 72), exp(-4)) == concentrated(GaussianEvent(6.0, 1.0, 72), exp(-4))
 
 
 def test_a_sampled_step_has_no_smaller_rho_for_orders_are_not_limited() -> None:
@@ -184,7 +186,7 @@ def test_optimal_by_hand() -> None:
         return randomised_responses(log(1 + q * (exp(gaussian(z, each / q)) - 1)), steps, share * DELTA)
 
     best: Any = minimize_scalar(bound, bounds=(1e-6, 1 - 1e-6), method="bounded", options={"xatol": 1e-9})
-    assert optimal(Phase(z, q, steps), DELTA) == pytest.approx(best.fun, rel=1e-5)
+    assert optimal(GaussianEvent(z, q, steps), DELTA) == pytest.approx(best.fun, rel=1e-5)
 
 
 # --- all together ---
@@ -193,12 +195,12 @@ def test_optimal_by_hand() -> None:
 @bounds
 @pytest.mark.parametrize(("z", "q", "steps", "delta"), EXACT)
 def test_no_bound_is_below_the_exact_epsilon(bound, z: float, q: float, steps: int, delta: float) -> None:
-    assert bound(Phase(z, q, steps), delta) > EXACT[z, q, steps, delta] - (1e-5 if steps == 1 else 0)
+    assert bound(GaussianEvent(z, q, steps), delta) > EXACT[z, q, steps, delta] - (1e-5 if steps == 1 else 0)
 
 
 @pytest.mark.parametrize(("z", "q", "steps", "delta"), EXACT)
 def test_optimal_composition_is_below_basic_and_advanced(z: float, q: float, steps: int, delta: float) -> None:
-    part = Phase(z, q, steps)
+    part = GaussianEvent(z, q, steps)
     best = optimal(part, delta)
     assert best <= basic(part, delta) and best < advanced(part, delta)
 
@@ -206,23 +208,23 @@ def test_optimal_composition_is_below_basic_and_advanced(z: float, q: float, ste
 @bounds
 def test_more_steps_less_noise_and_a_smaller_delta_cost_more(bound) -> None:
     usual = bound(PAPER, DELTA)
-    assert bound(Phase(6.0, 0.01, 9_000), DELTA) < usual < bound(Phase(6.0, 0.01, 11_000), DELTA)
-    assert bound(Phase(7.0, 0.01, 10_000), DELTA) < usual < bound(Phase(5.0, 0.01, 10_000), DELTA)
+    assert bound(GaussianEvent(6.0, 0.01, 9_000), DELTA) < usual < bound(GaussianEvent(6.0, 0.01, 11_000), DELTA)
+    assert bound(GaussianEvent(7.0, 0.01, 10_000), DELTA) < usual < bound(GaussianEvent(5.0, 0.01, 10_000), DELTA)
     assert bound(PAPER, 1e-4) < usual < bound(PAPER, 1e-6)
     if bound is not concentrated:
-        assert bound(Phase(6.0, 0.005, 10_000), DELTA) < usual < bound(Phase(6.0, 0.02, 10_000), DELTA)
+        assert bound(GaussianEvent(6.0, 0.005, 10_000), DELTA) < usual < bound(GaussianEvent(6.0, 0.02, 10_000), DELTA)
 
 
 @bounds
 def test_no_steps_cost_nothing_and_no_noise_has_no_bound(bound) -> None:
-    assert bound(Phase(6.0, 0.01, 0), DELTA) == bound(Phase(0.0, 0.01, 0), DELTA) == 0
-    assert isinf(bound(Phase(0.0, 0.01, 3), DELTA))
+    assert bound(GaussianEvent(6.0, 0.01, 0), DELTA) == bound(GaussianEvent(0.0, 0.01, 0), DELTA) == 0
+    assert isinf(bound(GaussianEvent(0.0, 0.01, 3), DELTA))
 
 
 @bounds
 def test_extremes_end_without_warnings(bound) -> None:
     for z, q, steps, delta in product((1e-200, 0.01, 1e300), (1e-9, 0.999, 1.0), (1, 10**5), (1e-305, 1e-9, 0.9)):
-        assert bound(Phase(z, q, steps), delta) >= 0
+        assert bound(GaussianEvent(z, q, steps), delta) >= 0
 
 
 @bounds
@@ -232,16 +234,16 @@ def test_extremes_end_without_warnings(bound) -> None:
         (PAPER, 1.5, "Expected 0 < delta < 1, got delta=1.5."),
         (PAPER, 0.0, "Expected 0 < delta < 1, got delta=0.0."),
         (PAPER, nan, "Expected 0 < delta < 1, got delta=nan."),
-        (Phase(-1.0, 0.1, 3), DELTA, "Expected 0 <= multiplier < inf, got multiplier=-1.0."),
-        (Phase(inf, 0.1, 3), DELTA, "Expected 0 <= multiplier < inf, got multiplier=inf."),
-        (Phase(1.0, 0.0, 3), DELTA, "Expected 0 < rate <= 1, got rate=0.0."),
-        (Phase(1.0, 1.1, 0), DELTA, "Expected 0 < rate <= 1, got rate=1.1."),
-        (Phase(1.0, 0.1, -1), DELTA, "Expected a whole number steps >= 0, got steps=-1."),
-        (Phase(1.0, 0.1, 2.5), DELTA, "Expected a whole number steps >= 0, got steps=2.5."),  # pyright: ignore
+        (GaussianEvent(-1.0, 0.1, 3), DELTA, "Expected 0 <= multiplier < inf, got multiplier=-1.0."),
+        (GaussianEvent(inf, 0.1, 3), DELTA, "Expected 0 <= multiplier < inf, got multiplier=inf."),
+        (GaussianEvent(1.0, 0.0, 3), DELTA, "Expected 0 < rate <= 1, got rate=0.0."),
+        (GaussianEvent(1.0, 1.1, 0), DELTA, "Expected 0 < rate <= 1, got rate=1.1."),
+        (GaussianEvent(1.0, 0.1, -1), DELTA, "Expected a whole number steps >= 0, got steps=-1."),
+        (GaussianEvent(1.0, 0.1, 2.5), DELTA, "Expected a whole number steps >= 0, got steps=2.5."),  # pyright: ignore
     ],
 )
-def test_values_out_of_range_are_refused(bound, part: Phase, delta: float, message: str) -> None:
-    with pytest.raises(BadInput) as refused:
+def test_values_out_of_range_are_refused(bound, part: GaussianEvent, delta: float, message: str) -> None:
+    with pytest.raises(InputError) as refused:
         bound(part, delta)
     assert str(refused.value) == message
 
@@ -258,7 +260,7 @@ def test_values_out_of_range_are_refused(bound, part: Phase, delta: float, messa
     ],
 )
 def test_so_are_those_of_a_single_step(call: Callable[[], float], message: str) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(InputError) as refused:
         call()
     assert str(refused.value) == message
 
@@ -276,14 +278,14 @@ def test_the_command_prints_every_bound(capsys: pytest.CaptureFixture[str]) -> N
     assert list(shown) == list(compositions.BOUNDS)
     assert shown["moments accountant"] == [0.8227, 0.1467]
     assert shown["optimal composition"][0] == pytest.approx(optimal(PAPER, DELTA), rel=1e-3)
-    assert shown["PRV accountant"][0] == pytest.approx(account([PAPER], DELTA).epsilon, rel=1e-3)
+    assert shown["PRV accountant"][0] == pytest.approx(compute_epsilon([PAPER], DELTA).epsilon, rel=1e-3)
 
 
 def test_the_page_shows_what_the_command_prints() -> None:
     page = (ROOT / "docs" / "privacy.md").read_text()
     for line in compositions.table([PAPER], DELTA).splitlines()[2:]:
         assert line in page
-    without = [f"{bound(Phase(6.0, 1.0, 100), DELTA):.4g}" for bound in (concentrated, optimal)]
+    without = [f"{bound(GaussianEvent(6.0, 1.0, 100), DELTA):.4g}" for bound in (concentrated, optimal)]
     assert f"it has {without[0]}, PRV 8.004, optimal composition\n  {without[1]}." in page
 
 

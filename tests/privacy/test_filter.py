@@ -7,7 +7,7 @@ from math import exp, inf, log, sqrt
 import pytest
 from scipy.stats import norm
 
-from flfw.privacy.accountants import account
+from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.filter import order, spent
 from flfw.privacy.mechanism import Mechanism
 
@@ -38,18 +38,18 @@ def test_kinds_are_added_up() -> None:
 def test_nothing_is_spent_by_nothing_and_everything_without_noise() -> None:
     assert spent([], 1.0, DELTA) == 0
     assert spent([(Mechanism(0.0, 1), 1)], 1.0, DELTA) == inf
-    assert spent([(Mechanism(1.0, 1), 1), (Mechanism(1e-9, 1, sampling_rate=0.1, poisson=True, hidden=True), 1)], 1.0,
+    assert spent([(Mechanism(1.0, 1), 1), (Mechanism(1e-9, 1, sampling_rate=0.1, poisson=True, secret_sampling=True), 1)], 1.0,
                  DELTA) == inf  # fmt: skip
 
 
 def poisson(sigma: float, steps: int, rate: float) -> Mechanism:
-    return Mechanism(sigma, steps, sampling_rate=rate, poisson=True, hidden=True)
+    return Mechanism(sigma, steps, sampling_rate=rate, poisson=True, secret_sampling=True)
 
 
 @pytest.mark.parametrize("one", [poisson(1.0, 1000, 0.01), poisson(2.0, 1000, 0.1), poisson(1.0, 300, 0.05)])
 def test_sampling_is_credited_and_never_more_than_by_the_accountant(one: Mechanism) -> None:
-    known = account([one.phase()], DELTA, "rdp").epsilon
-    bare = account([one.phase(amplified=False)], DELTA / 2, "prv").epsilon
+    known = compute_epsilon([one.phase()], DELTA, "rdp").epsilon
+    bare = compute_epsilon([one.phase(amplified=False)], DELTA / 2, "prv").epsilon
     for share in (0.5, 0.9, 1.0, 1.2, 2.0, 5.0):
         result = spent([(one, 1)], share * known, DELTA)
         assert known <= result <= bare

@@ -11,7 +11,7 @@ import torch
 
 from benchmarks.canary_bounds import SHAPES
 from flfw.dp.canary_audit import _told
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.privacy.mean_difference import FEWEST, largest_difference, shift_of, standardised_mean_difference
 from flfw.rng import numpy_generator
 
@@ -174,6 +174,6 @@ def test_two_thirds_of_the_noise_show_with_200_canaries() -> None:
     ],
 )
 def test_bad_input_is_refused(call: Callable[[], object], message: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         call()
     assert str(error.value).startswith(message)

@@ -15,14 +15,14 @@ import numpy as np
 import pytest
 from scipy.stats import binom, norm
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.papers import published
 from flfw.privacy import accountants
-from flfw.privacy.accountants import Accountant, account, epsilon
+from flfw.privacy.accountants import Accountant, compute_epsilon, epsilon
 from flfw.privacy.calibration import noise_for, steps_within
 from flfw.privacy.claims import ADVERSARIES, Claim, claim
 from flfw.privacy.lower_bound import correct_guesses, lower_bound, p_value
-from flfw.privacy.mechanism import Mechanism, Phase, phases
+from flfw.privacy.mechanism import GaussianEvent, Mechanism, gaussian_events
 from flfw.rng import numpy_generator
 
 DELTA = 1e-5
@@ -31,7 +31,7 @@ ACCOUNTANTS: tuple[Accountant, ...] = ("prv", "rdp", "moments")
 
 def sampled(sigma: float, q: float, steps: int, **more: Any) -> Mechanism:
     """Drawn by coins that nobody sees."""
-    return Mechanism(sigma, steps, sampling_rate=q, poisson=True, hidden=True, **more)
+    return Mechanism(sigma, steps, sampling_rate=q, poisson=True, secret_sampling=True, **more)
 
 
 @cache
@@ -123,7 +123,7 @@ def test_the_noise_of_table_five(sigma, rdp) -> None:
 
 
 def test_a_large_epsilon_by_prv_says_that_its_mesh_is_coarser() -> None:
-    spent = account(phases(sampled(0.5, 0.01, 10000)), DELTA, "prv")
+    spent = compute_epsilon(gaussian_events(sampled(0.5, 0.01, 10000)), DELTA, "prv")
     assert spent.epsilon == pytest.approx(43.4, abs=0.05)  # section 7.4 f
     assert spent.accountant == "prv" and "not 0.01" in spent.notes[0]
 
@@ -139,7 +139,7 @@ def test_other_numbers_of_clients_by_the_papers_own_formula(q, rdp, prv) -> None
 
 def test_without_credit_for_sampling() -> None:
     """Section 7.4 c: passes in shuffled order, once an example and round."""
-    one = Mechanism(6, 100, batch=5, participations=1, sampling_rate=0.01, hidden=True)
+    one = Mechanism(6, 100, batch=5, max_participations=1, sampling_rate=0.01, secret_sampling=True)
     for groups, epsilons in ((1, (0.65, 2.30, 8.60)), (3, (1.19, 4.26, 16.9))):
         for rounds, expected in zip((1, 10, 100), epsilons, strict=True):
             made = replace(one, groups=groups, steps=100 * rounds, participations=rounds)
@@ -163,7 +163,7 @@ def hockey_stick(mu: float, eps: float) -> float:
 
 @pytest.mark.parametrize(("sigma", "steps"), [(6, 1), (6, 100), (1, 1), (0.5, 9), (40, 3)])
 def test_without_sampling_epsilon_is_a_gaussians_own(sigma, steps) -> None:
-    spent = account(phases(Mechanism(sigma, steps)), DELTA, "prv")
+    spent = compute_epsilon(gaussian_events(Mechanism(sigma, steps)), DELTA, "prv")
     assert spent.accountant == "exact" and spent.notes == ()
     assert hockey_stick(sqrt(steps) / sigma, spent.epsilon) == pytest.approx(DELTA, rel=1e-6)
     assert spent.epsilon < epsilon(Mechanism(sigma, steps), DELTA, "rdp")
@@ -232,7 +232,7 @@ def test_phases_add_up_whatever_their_order_and_cut() -> None:
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_no_noise_is_no_privacy_and_no_steps_cost_nothing(accountant) -> None:
     for q in (0.01, 1.0):
-        spent = account(phases(sampled(0.0, q, 3)), DELTA, accountant)
+        spent = compute_epsilon(gaussian_events(sampled(0.0, q, 3)), DELTA, accountant)
         assert isinf(spent.epsilon) and "no noise" in spent.notes[0]
         assert isinf(epsilon([sampled(6, q, 3), sampled(0.0, q, 1)], DELTA, accountant))
         assert epsilon(sampled(0.0, q, 0), DELTA, accountant) == 0
@@ -242,7 +242,7 @@ def test_no_noise_is_no_privacy_and_no_steps_cost_nothing(accountant) -> None:
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
 def test_extremes_end_soon_and_without_warnings(accountant) -> None:
     for sigma, q, steps, delta in product((1e-9, 0.01, 1e300), (1e-9, 0.999), (1, 10**5), (1e-200, 1e-9, 0.9)):
-        spent = account(phases(sampled(sigma, q, steps)), delta, accountant)
+        spent = compute_epsilon(gaussian_events(sampled(sigma, q, steps)), delta, accountant)
         assert spent.epsilon >= 0
         if spent.accountant != accountant:
             assert isinf(spent.epsilon) or "took the place of PRV" in spent.notes[0]
@@ -251,11 +251,11 @@ def test_extremes_end_soon_and_without_warnings(accountant) -> None:
 def test_the_smaller_of_two_bounds_is_taken_and_bears_its_name() -> None:
     """A bound by PRV includes an error of 0.01, which is more than all that some mechanisms spend."""
     small, usual = sampled(100, 1e-3, 10), sampled(6, 0.01, 1000)
-    spent = account(phases(small), DELTA, "prv")
+    spent = compute_epsilon(gaussian_events(small), DELTA, "prv")
     assert spent.epsilon == found(100, 1e-3, 10, "rdp") == pytest.approx(0.0036, abs=1e-4)
     assert spent.accountant == "rdp"
     assert "includes an error of 0.01" in spent.notes[0]
-    spent = account(phases(usual), DELTA, "prv")
+    spent = compute_epsilon(gaussian_events(usual), DELTA, "prv")
     assert spent.epsilon < found(6, 0.01, 1000, "rdp")
     assert (spent.accountant, spent.notes) == ("prv", ())
 
@@ -279,7 +279,7 @@ def test_the_smaller_bound_is_never_below_the_truth(q, sigma) -> None:
 
 def test_what_prv_cannot_do_rdp_does_aloud() -> None:
     many = [sampled(6 - k / 25, 0.01, 3000) for k in range(20)]
-    spent = account(phases(many), DELTA, "prv")
+    spent = compute_epsilon(gaussian_events(many), DELTA, "prv")
     assert spent.accountant == "rdp" and "it would take" in spent.notes[0]
     assert spent.epsilon == epsilon(many, DELTA, "rdp")
     made = claim(many, "example", "server", DELTA, 20)
@@ -312,14 +312,14 @@ def test_orders_that_are_left_out_have_no_smaller_epsilon(composed, delta) -> No
 def test_without_opacus_the_way_out_is_named(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "opacus.accountants", None)
     accountants._opacus.cache_clear()
-    with pytest.raises(BadInput, match=r"^Expected the package opacus, got none: pip install"):
+    with pytest.raises(InputError, match=r"^Expected the package opacus, got none: pip install"):
         epsilon(sampled(5.99, 0.01, 7), DELTA, "moments")
     assert epsilon(Mechanism(5.99, 7), DELTA) > 0  # a Gaussian's own epsilon needs none
 
 
 def test_a_best_order_at_the_end_is_said_and_not_warned_of() -> None:
-    assert "largest" in account(phases(sampled(1e4, 0.01, 1)), DELTA, "rdp").notes[0]
-    assert "smallest" in account(phases(sampled(0.01, 0.01, 10)), DELTA, "moments").notes[0]
+    assert "largest" in compute_epsilon(gaussian_events(sampled(1e4, 0.01, 1)), DELTA, "rdp").notes[0]
+    assert "smallest" in compute_epsilon(gaussian_events(sampled(0.01, 0.01, 10)), DELTA, "moments").notes[0]
 
 
 # --- one mechanism ---
@@ -328,8 +328,8 @@ def test_a_best_order_at_the_end_is_said_and_not_warned_of() -> None:
 def test_what_makes_the_multiplier() -> None:
     assert Mechanism(6, 1, clip=4.0).multiplier == 6
     assert Mechanism(6, 1, groups=9).multiplier == 2
-    assert Mechanism(6, 1, draws="example", batch=4).multiplier == 12
-    assert Mechanism(6, 1, draws="example", batch=4, groups=9).multiplier == 4
+    assert Mechanism(6, 1, noise_per="example", batch=4).multiplier == 12
+    assert Mechanism(6, 1, noise_per="example", batch=4, groups=9).multiplier == 4
     assert Mechanism(6, 1, clip=inf).multiplier == 0
 
 
@@ -340,19 +340,19 @@ def test_the_multiplier_is_what_clipped_groups_and_drawn_noise_measure() -> None
     clipped = example * np.minimum(1, clip / np.linalg.norm(example, axis=1, keepdims=True))
     noise = (sigma * clip * rng.normal(size=(20000, batch, 3))).sum(1)
     measured = noise.std() / np.linalg.norm(clipped)
-    made = Mechanism(sigma, 1, clip, groups=groups, draws="example", batch=batch)
+    made = Mechanism(sigma, 1, clip, groups=groups, noise_per="example", batch=batch)
     assert measured == pytest.approx(made.multiplier, rel=0.01)
     assert not 2 / 3 < replace(made, draws="batch").multiplier / measured < 3 / 2
 
 
 def test_copies_with_the_clients_own_noise_are_runs_and_with_the_servers_one_larger_step() -> None:
-    one = Mechanism(6, 10, replication=4)
-    assert one.phase() == Phase(6, 1.0, 40)
-    assert replace(one, noised_by="server").phase() == Phase(1.5, 1.0, 10)
+    one = Mechanism(6, 10, max_copies=4)
+    assert one.phase() == GaussianEvent(6, 1.0, 40)
+    assert replace(one, noised_by="server").phase() == GaussianEvent(1.5, 1.0, 10)
     assert epsilon(one, DELTA) == pytest.approx(epsilon(Mechanism(3, 10), DELTA))  # z / sqrt(r)
-    assert sampled(6, 0.1, 10, replication=4).phase() == Phase(6, 0.1, 40)
+    assert sampled(6, 0.1, 10, replication=4).phase() == GaussianEvent(6, 0.1, 40)
     met = sampled(6, 0.1, 10, replication=4, noised_by="server").phase()
-    assert (met.multiplier, met.rate, met.steps) == (1.5, pytest.approx(1 - 0.9**4), 10)
+    assert (met.noise_multiplier, met.sampling_rate, met.steps) == (1.5, pytest.approx(1 - 0.9**4), 10)
 
 
 @pytest.mark.parametrize(
@@ -364,8 +364,8 @@ def test_without_sampling_a_groups_places_stand_together(copies, taken, batch, s
     worst = max(
         sum(c * c for c in places) for places in product(range(most + 1), repeat=steps) if sum(places) <= copies * taken
     )
-    phase = Mechanism(6, steps, batch=batch, participations=taken).phase(copies)
-    squares = phase.steps * (6 / phase.multiplier) ** 2
+    phase = Mechanism(6, steps, batch=batch, max_participations=taken).phase(copies)
+    squares = phase.steps * (6 / phase.noise_multiplier) ** 2
     assert worst <= squares + 1e-9
     if (copies * taken) % most == 0:
         assert squares == pytest.approx(worst)
@@ -377,7 +377,7 @@ def test_a_sampled_groups_step_is_bounded() -> None:
     x = np.linspace(-20, 30, 200001)
     mixed = sum(binom.pmf(k, n, q) * norm.pdf(x, k, sigma) for k in range(n + 1))
     phase = sampled(sigma, q, 1).phase(n)
-    bound = (1 - phase.rate) * norm.pdf(x) + phase.rate * norm.pdf(x, 1 / phase.multiplier)
+    bound = (1 - phase.sampling_rate) * norm.pdf(x) + phase.sampling_rate * norm.pdf(x, 1 / phase.noise_multiplier)
     gaps = []
     for a in (1.0, 1.1, 1.5, e, 10.0):
         for one, other, larger, smaller in (
@@ -422,12 +422,12 @@ def test_the_noise_is_the_smallest_that_keeps_the_target(target, accountant) -> 
 @pytest.mark.slow
 def test_a_target_that_an_accountant_cannot_show_is_refused() -> None:
     for accountant, least in zip(ACCOUNTANTS, ("0.003", "0.003", "0.02"), strict=True):
-        with pytest.raises(BadInput, match=f"^Expected a target_epsilon .* least={least}"):
+        with pytest.raises(InputError, match=f"^Expected a target_epsilon .* least={least}"):
             noise_for(1e-3, sampled(0, 0.01, 100), DELTA, accountant)
 
 
 def test_rounds_within_a_budget_are_those_that_a_loop_counts() -> None:
-    one = Mechanism(6, 100, batch=5, participations=1)
+    one = Mechanism(6, 100, batch=5, max_participations=1)
     for accountant in ACCOUNTANTS:
         spent, rounds = [one], 0
         while epsilon(spent, DELTA, accountant) <= 3.0:
@@ -505,7 +505,7 @@ def test_no_claim_comes_with_its_reason_first() -> None:
 
 def test_a_client_is_no_example() -> None:
     """Section 7.4 d: one client with 500 examples, 100 steps of 5: epsilon about 73, not 0.65."""
-    one = Mechanism(6, 100, batch=5, participations=1)
+    one = Mechanism(6, 100, batch=5, max_participations=1)
     made = claim(one, "client", "server", DELTA, 1, "rdp", examples=500)
     assert made.epsilon == pytest.approx(73, abs=0.5)
     assert made.epsilon == pytest.approx(epsilon(Mechanism(6 / 5, 100), DELTA, "rdp"))
@@ -531,7 +531,7 @@ def test_a_large_group_of_a_sampled_mechanism_sets_half_of_delta_aside() -> None
     made = claim(one, "client", "server", DELTA, 1, examples=500)
     assert told(made, "No more than 21 of the group")
     assert 100 * binom.sf(21, 500, 0.01) <= DELTA / 2 < 100 * binom.sf(20, 500, 0.01)
-    bound = account([Phase(6 / 21, 1 - 0.99**500, 100)], DELTA / 2, "prv").epsilon
+    bound = compute_epsilon([GaussianEvent(6 / 21, 1 - 0.99**500, 100)], DELTA / 2, "prv").epsilon
     assert made.epsilon == pytest.approx(bound, abs=1e-4) and made.epsilon < epsilon(Mechanism(6 / 500, 100), DELTA)
 
 
@@ -674,7 +674,7 @@ def test_noise_at_two_thirds_of_what_is_claimed_is_caught() -> None:
     ],
 )
 def test_a_mechanism_out_of_range_is_refused_by_name(wrong, message) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(InputError) as refused:
         Mechanism(**{"noise_multiplier": 6.0, "steps": 5, **wrong})
     assert str(refused.value) == message
 
@@ -711,6 +711,6 @@ OTHER: Any = "other"
     ],
 )  # fmt: skip
 def test_bad_input_is_refused_in_one_line_by_name(call, message) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(InputError) as refused:
         call()
     assert str(refused.value) == message

@@ -24,7 +24,7 @@ from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.strategies import DataObject, SearchStrategy
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.properties.changes import Change, Files
 
 _HUNG_S = 15
@@ -43,7 +43,7 @@ def require_refused_or_valid(
     folder: Path | None = None,
     *,
     is_valid: Callable[[Any], bool] = lambda value: True,
-    refusals: tuple[type[Exception], ...] = (BadInput,),
+    refusals: tuple[type[Exception], ...] = (InputError,),
     intact: str = "",
     breaks_a_seal: bool = False,
 ) -> object:
@@ -133,7 +133,7 @@ class Reader:
         changes: Mapping[str, Change],
         read: Callable[[Path], object],
         is_valid: Callable[[Any], bool] = lambda value: True,
-        refusals: tuple[type[Exception], ...] = (BadInput,),
+        refusals: tuple[type[Exception], ...] = (InputError,),
     ) -> None:
         self.folder, self.changes, self.read, self.is_valid, self.refusals = folder, changes, read, is_valid, refusals
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from flfw.adversary.observation import Reconstruction
-from flfw.audit.jobs import EASY, Exchange, Job, Ticket, solved
+from flfw.audit.jobs import EASY, AttackJob, Exchange, ProbeSet, solved
 from flfw.audit.queue import Queue
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.storage.sealed import read_checked, with_checksum, write_checked
 from tests.properties.changes import (
@@ -30,7 +30,7 @@ from tests.properties.changes import (
 )
 from tests.properties.reading import Folder, Reader, are_counts, plain
 
-JOB = Job(
+JOB = AttackJob(
     "ig",
     EASY,
     (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None)),
@@ -48,7 +48,7 @@ CHANGE: Change = either(resummed(changed_json), missummed(changed_json), broken(
 def is_ticket(ticket: Any) -> bool:
     named = (ticket.rung, ticket.curve, ticket.point)
     numbers = (ticket.round, ticket.batch, ticket.steps)
-    return isinstance(ticket, Ticket) and all(isinstance(w, str) for w in named) and are_counts(numbers)
+    return isinstance(ticket, ProbeSet) and all(isinstance(w, str) for w in named) and are_counts(numbers)
 
 
 def is_job(job: Any) -> bool:
@@ -74,7 +74,7 @@ def result(place: Path) -> object:
     """A broken result is as good as none, or says that it cannot be read."""
     got = Queue(place).solution(JOB)
     if got is None or (got.stopped or "").startswith("its result cannot be read"):
-        raise BadInput("Expected a result, got none.")
+        raise InputError("Expected a result, got none.")
     return got
 
 
@@ -148,5 +148,5 @@ def test_a_file_with_its_checksum_is_read_as_written_and_no_change_of_it_is_read
     try:
         assert changed == whole or read_checked(path) != content, "a changed file was read as the one before"
         assert changed == whole, "a changed file was read"
-    except BadInput:
+    except InputError:
         assert changed != whole

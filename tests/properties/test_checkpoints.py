@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from hypothesis.strategies import DataObject
 
-from flfw.client.store import ClientStore, StateMissing
+from flfw.client.store import ClientStore, StateMissingError
 from flfw.experiment import Experiment
-from flfw.messages.sharing import SharingViolation
+from flfw.messages.sharing import SharingViolationError
 from flfw.messages.wire import pack
-from flfw.storage.asked import AskedRounds
+from flfw.storage.asked import RequestedRounds
 from flfw.storage.checkpoint import Checkpoints, Snapshot, require_same_data, stored_experiment
 from flfw.storage.sealed import seal
 from tests.properties.changes import (
@@ -87,7 +87,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
     require_same_data(scratch / "made", "0123abcd")
     for number in (0, 1):
         kept.save(snapshot(number), {"rounds": [{"round": number, "loss": 0.5}], "clients": [], "probes": []})
-    AskedRounds(scratch / "made" / "checkpoint").note(1)
+    RequestedRounds(scratch / "made" / "checkpoint").note(1)
     folder = Folder.of(scratch / "run", scratch / "made")
     names = {name.partition("/")[2].partition("-")[0]: name for name in folder.files}
     changes = {
@@ -108,7 +108,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
         "requested rounds": Reader(
             folder,
             {"checkpoint/asked.txt": unsealed(changed_bytes)},
-            lambda place: AskedRounds(place / "checkpoint").rounds,
+            lambda place: RequestedRounds(place / "checkpoint").rounds,
             are_counts,
         ),
         "private tensors": Reader(
@@ -116,7 +116,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
             dict.fromkeys(states.files, change),
             private,
             are_private,
-            (StateMissing, SharingViolation),
+            (StateMissingError, SharingViolationError),
         ),
     }
 
@@ -147,8 +147,8 @@ def test_a_checkpoint_is_gone_on_from_as_it_was_saved(
 def test_requested_rounds_are_read_as_they_were_noted(readers: dict[str, Reader], rounds: list[int]) -> None:
     place = readers["requested rounds"].folder.lay({"checkpoint/asked.txt": None}) / "checkpoint"
     for one in rounds:
-        AskedRounds(place).note(one)
-    assert set(AskedRounds(place).rounds) == set(rounds)
+        RequestedRounds(place).note(one)
+    assert set(RequestedRounds(place).rounds) == set(rounds)
 
 
 @given(st.integers(1, 10**6), FLOATS)

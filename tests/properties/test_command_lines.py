@@ -12,7 +12,7 @@ from hypothesis.strategies import DataObject
 
 from flfw.command import record
 from flfw.command.flags import flags
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from tests.properties.changes import changed_tree, changed_word, odd, words
 from tests.properties.reading import plain, require_refused_or_valid
@@ -117,7 +117,7 @@ def test_a_number_is_taken_within_its_ends_and_refused_beyond(name: str) -> None
         assert getattr(made(name, value), name) == value
     for value in (below, above, -inf, nan) if NUMBERS[name].form == "FLOAT" else (below, above):
         if value is not None:
-            with pytest.raises(BadInput, match=name.replace("_", "[_-]")):
+            with pytest.raises(InputError, match=name.replace("_", "[_-]")):
                 made(name, value)
 
 

@@ -21,10 +21,10 @@ from PIL import Image
 from flfw import data as data_sets
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import DatasetCard
-from flfw.data.pictures.form import PictureForm
+from flfw.data.pictures.form import ImageFormat
 from flfw.data.readers import adult, at_site, cifar, folder, mnist, pixels
 from flfw.data.splits import partition
-from flfw.data.splits.cut import Cut
+from flfw.data.splits.cut import SplitIndices
 from tests.properties.changes import Change, changed_bytes, changed_json, changed_table, unsealed
 from tests.properties.reading import Folder, Reader
 
@@ -112,7 +112,7 @@ def reading(name: str, card: Callable[[Path], DatasetCard]) -> Callable[[Path], 
 
 
 def looked_at(place: Path) -> DatasetCard:
-    card = at_site.site("3:2", PictureForm())
+    card = at_site.site("3:2", ImageFormat())
     assert card.look is not None, "a site looks"
     return card.look(place)
 
@@ -171,7 +171,7 @@ def sets(scratch: Path) -> dict[str, Reader]:
         "pictures": (
             pictures(rng),
             changed_bytes,
-            lambda place: pixels.read(f"folder:{place}", folder.folder(str(place), PictureForm()), place, None),
+            lambda place: pixels.read(f"folder:{place}", folder.folder(str(place), ImageFormat()), place, None),
         ),
     }
     return {
@@ -245,7 +245,7 @@ def others(scratch: Path) -> dict[str, Reader]:
     meta = {"mean": [0.5], "std": [0.5], "md5_ok": None, "digest": "abc"}
     cache.write_arrays(scratch / "made-cache", {"train_y": numbers, "test_y": numbers}, meta)
     arrays: dict[str, Change] = dict.fromkeys(("train_y.npy", "test_y.npy"), unsealed(changed_npy))
-    cut = Cut([numbers, numbers], [numbers, numbers], [numbers[:1]] * 2, numbers, numbers)
+    cut = SplitIndices([numbers, numbers], [numbers, numbers], [numbers[:1]] * 2, numbers, numbers)
     partition._write(scratch / "split.npz", cut, numbers)
     packed, zipped = io.BytesIO(), io.BytesIO()
     with tarfile.open(fileobj=packed, mode="w:gz") as tar:

@@ -13,10 +13,10 @@ from hypothesis.strategies import DataObject
 
 from flfw.client.site import Site
 from flfw.deploy import certificates, processes
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 from flfw.dp.budget import budgeted
 from flfw.engines.registrations import registered_nodes
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.properties.changes import changed_bytes, changed_toml, changed_tree, unsealed
 from tests.properties.reading import Folder, Reader, require_refused_or_valid
 
@@ -31,8 +31,8 @@ NODE = {
 }
 
 
-def layout(place: Path) -> tuple[Layout, object]:
-    read = Layout.read(place)
+def layout(place: Path) -> tuple[FederationLayout, object]:
+    read = FederationLayout.read(place)
     commands = read.superlink_command(), read.supernode_command(0), read.register_command(0), read.connection
     return dataclasses.replace(read, folder=Path("/f")), len(commands)
 
@@ -55,7 +55,7 @@ def are_nodes(nodes: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def readers(scratch: Path) -> dict[str, Reader]:
-    Layout(scratch, 3).write()
+    FederationLayout(scratch, 3).write()
     files = {"federation.toml": (scratch / "federation.toml").read_bytes()}
     authority = certificates.authority()
     pair = {"ca.crt": authority.public, "ca.key": authority.private}
@@ -78,7 +78,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
             lambda pid: pid is None,
         ),
         "certificates": Reader(
-            Folder(scratch / "signed", pair), dict.fromkeys(pair, anything), renewed, refusals=(BadInput, OSError)
+            Folder(scratch / "signed", pair), dict.fromkeys(pair, anything), renewed, refusals=(InputError, OSError)
         ),
     }
 
@@ -95,12 +95,12 @@ def test_a_changed_file_of_a_federation_is_refused_or_valid(
 def test_a_layout_is_read_as_it_was_written(readers: dict[str, Reader], clients: int, ports: list[int]) -> None:
     folder = readers["layout"].folder.lay()
     try:
-        written = Layout(folder, clients, "host.example", "0.0.0.0", *ports)
-    except BadInput:
+        written = FederationLayout(folder, clients, "host.example", "0.0.0.0", *ports)
+    except InputError:
         assume(False)
         raise
     written.write()
-    assert Layout.read(folder) == written
+    assert FederationLayout.read(folder) == written
 
 
 @given(data=st.data())

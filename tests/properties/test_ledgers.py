@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from flfw.dp import site_ledger
-from flfw.dp.budget import EpsilonBudget, OverBudget
+from flfw.dp.budget import BudgetExceededError, EpsilonBudget
 from flfw.dp.site_ledger import MessageEntry, Spent
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.privacy.mechanism import Mechanism
 from flfw.storage.chain import Chain
 from tests.properties.changes import Change, changed_json, either, rechained, unchained, unsealed
@@ -64,7 +64,7 @@ def readers(scratch: Path) -> dict[str, Reader]:
     return {
         "chain": Reader(chain, changes, rows, lambda read: all(isinstance(row, dict) for row in read)),
         "ledger": Reader(ledger, changes, spent, is_spent),
-        "charge": Reader(ledger, changes, charged, refusals=(OverBudget,)),
+        "charge": Reader(ledger, changes, charged, refusals=(BudgetExceededError,)),
     }
 
 
@@ -90,7 +90,7 @@ def test_a_ledger_never_counts_less_after_a_change_that_is_not_refused(
     assert after is None or (after.messages >= before.messages and after.epsilon >= before.epsilon)
     try:
         charged(folder.lay(changed))
-    except OverBudget:
+    except BudgetExceededError:
         return
     later = spent(folder.path)
     assert later.messages >= before.messages + 1 and later.epsilon > before.epsilon
@@ -115,7 +115,7 @@ def test_each_message_takes_of_the_budget_until_it_is_spent_and_no_message_more(
         entry = dataclasses.replace(ENTRY, mechanism=Mechanism(deviation, 1), metrics=None, examples=examples)
         try:
             site_ledger.charge(path, BUDGET, entry)
-        except OverBudget:
+        except BudgetExceededError:
             assert site_ledger.read(path, BUDGET).messages <= number
             return
         after = site_ledger.read(path, BUDGET)
@@ -126,5 +126,5 @@ def test_each_message_takes_of_the_budget_until_it_is_spent_and_no_message_more(
 
 @pytest.mark.parametrize("name", ["lines.jsonl", "lines.head"])
 def test_without_one_of_its_files_a_ledger_is_damaged(readers: dict[str, Reader], name: str) -> None:
-    with pytest.raises(BadInput):
+    with pytest.raises(InputError):
         spent(readers["ledger"].folder.lay({name: None}))

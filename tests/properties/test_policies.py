@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from flfw import apps
-from flfw.deploy.pins import Pins, pins_of
+from flfw.deploy.pins import AllowedSettings, pins_of
 from flfw.deploy.policy import Policy
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from tests.properties.changes import changed_toml, changed_tree, unsealed, words
@@ -68,7 +68,7 @@ def is_policy(read: Any) -> bool:
     return (
         all(type(place) is int for place in read.volunteered)
         and all(isinstance(n, float | int) and n > 0 for n in numbers)
-        and (read.run is None or isinstance(read.run, Pins))
+        and (read.run is None or isinstance(read.run, AllowedSettings))
     )
 
 
@@ -98,7 +98,7 @@ def is_reason(reason: Any) -> bool:
 def test_a_changed_run_is_decided_on(data: DataObject) -> None:
     known = Experiment().to_run_config()
     config = data.draw(changed_tree(known).filter(lambda config: isinstance(config, dict)))
-    reason: Any = require_refused_or_valid(lambda: POLICY.refuses_run(config), refusals=(), is_valid=is_reason)
+    reason: Any = require_refused_or_valid(lambda: POLICY.run_rejection(config), refusals=(), is_valid=is_reason)
     pinned = [key for key in known if config.get(key) != known[key]]
     assert reason or not pinned or _reads_alike(config)
 
@@ -107,7 +107,7 @@ def _reads_alike(config: dict[str, Any]) -> bool:
     """Whether a run's configuration is no other run's, or one that the policy says nothing of."""
     try:
         experiment = Experiment.from_run_config(config)
-    except BadInput:
+    except InputError:
         return False
     return pins_of(experiment, "digits") == POLICY.run
 
@@ -128,4 +128,4 @@ def answers(draw: st.DrawFn) -> Message:
 
 @given(answers(), st.sampled_from(("train", "query", "")), st.sampled_from((0, 10**9)))
 def test_any_answer_is_decided_on(message: Message, kind: str, nbytes: int) -> None:
-    require_refused_or_valid(lambda: POLICY.refuses_answer(message, kind, nbytes), refusals=(), is_valid=is_reason)
+    require_refused_or_valid(lambda: POLICY.reply_rejection(message, kind, nbytes), refusals=(), is_valid=is_reason)

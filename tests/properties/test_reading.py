@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.properties.reading import Forbidden, require_refused_or_valid
 
 
@@ -21,13 +21,13 @@ def fail(error: BaseException) -> object:
 def test_each_outcome_is_noticed() -> None:
     assert require_refused_or_valid(lambda: 1, is_valid=lambda value: value == 1) == 1
     assert require_refused_or_valid(lambda: 1, is_valid=lambda value: False, intact="1", breaks_a_seal=True) == 1
-    assert require_refused_or_valid(lambda: fail(BadInput("one line"))) is None
+    assert require_refused_or_valid(lambda: fail(InputError("one line"))) is None
     with pytest.raises(AssertionError):
         require_refused_or_valid(lambda: 2, is_valid=lambda value: False)
     with pytest.raises(AssertionError):
         require_refused_or_valid(lambda: 2, intact="1", breaks_a_seal=True)
     with pytest.raises(AssertionError):
-        require_refused_or_valid(lambda: fail(BadInput("")))
+        require_refused_or_valid(lambda: fail(InputError("")))
     for error in (KeyError("x"), RecursionError(), SystemExit(3)):
         with pytest.raises(type(error)):
             require_refused_or_valid(lambda error=error: fail(error))

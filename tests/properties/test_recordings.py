@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from flfw.audit.uploads import read_truth
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.recording.client_examples import forget_after, record
 from flfw.recording.reader import Recordings
 from flfw.recording.retention import keep_last
@@ -36,7 +36,7 @@ def everything(place: Path) -> object:
     seen = kept.observations([line["id"] for line in kept.lines])
     targets = [kept.probes("target", server_round) for server_round in (0, 1)]
     if kept.refused:
-        raise BadInput(kept.refused[-1])
+        raise InputError(kept.refused[-1])
     counts = len(targets), kept.stored_bytes, kept.forgotten
     return [vars(one) for one in seen if one], counts, kept.updates(1), kept.remarks([])
 

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from flfw.api.summary import summary
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.formats.result_file import read_training
 from flfw.matrix import compare, matrices, tables
-from flfw.matrix.cells import settled
+from flfw.matrix.cells import fill_defaults
 from flfw.matrix.question import Matrix
 from flfw.matrix.rows import read
 from flfw.papers import cells as paper_cells
@@ -108,7 +108,7 @@ def readers(finished_run: Path, scratch: Path) -> dict[str, Reader]:
         "comparison": Reader(folder, BOTH, lambda place: compare.table([beside, place]), is_text),
         "summary": Reader(folder, BOTH, summary, is_text),
         "earlier": Reader(folder, RESULT, earlier, lambda read: type(read[0]) is int),
-        "figures": Reader(folder, RESULT, figures, are_finite, (RunFailed,)),
+        "figures": Reader(folder, RESULT, figures, are_finite, (RunError,)),
         "audit again": Reader(kept, parts, again, lambda count: count > 0),
         "training": Reader(
             training, {"training.json": JSON}, read_training, lambda read: isinstance(read["rounds"], list)
@@ -127,7 +127,7 @@ def test_a_changed_result_is_refused_or_one(data: DataObject, readers: dict[str,
 @pytest.fixture(scope="module")
 def pages(finished_run: Path, scratch: Path) -> dict[str, Reader]:
     asked = replace(EXPERIMENT, attack=("analytic",), split="iid", augment="none")
-    matrix, experiment = settled(Matrix(methods=("fedavg",)), asked)
+    matrix, experiment = fill_defaults(Matrix(methods=("fedavg",)), asked)
     cells, question = matrix.cells(experiment, scratch / "matrix"), matrix.question(experiment)
     inner = cells[0].folder.name
     files = {f"{inner}/{name}": (finished_run / name).read_bytes() for name in ("result.json", "audit.csv")}

@@ -16,13 +16,13 @@ from hypothesis.extra import numpy as npst
 from hypothesis.strategies import DataObject
 
 from flfw import apps
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.factored_upload import FactoredUpload, FactorReader, _layers, _packed
 from flfw.messages.factors import Factors
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import Introduction
-from flfw.messages.reasons import Unusable, in_one_line
+from flfw.messages.introduction import ClientInfo
+from flfw.messages.reasons import UnusableReplyError, in_one_line
 from flfw.messages.replies import read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import forms, pack, views
@@ -30,8 +30,8 @@ from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
 from flfw.runs.final import final_accuracies
-from flfw.server.enrolment import Enrolment, Requirements
-from flfw.server.faults import Tolerance
+from flfw.server.enrolment import NodeAssignment, Requirements
+from flfw.server.faults import FailurePolicy
 from flfw.server.history import History
 from tests.properties.changes import words
 from tests.properties.message_changes import answer, changed_arrays, changed_content, changed_record
@@ -70,7 +70,7 @@ def test_a_changed_update_is_refused_or_finite_and_in_the_forms_of_the_broadcast
     content = data.draw(changed_content(pack({n: v + 1 for n, v in TENSORS.items()}), METRICS))
     reply = data.draw(answer(content))
     require_refused_or_valid(
-        lambda: read_update(reply, ("*",), pack(TENSORS)), refusals=(Unusable,), is_valid=is_update
+        lambda: read_update(reply, ("*",), pack(TENSORS)), refusals=(UnusableReplyError,), is_valid=is_update
     )
 
 
@@ -84,7 +84,7 @@ def test_an_update_is_read_if_it_is_finite_and_its_number_of_examples_is_one(val
     asked = Message(RecordDict(), dst_node_id=1, message_type="train")
     reply = Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=asked)
     got: Any = require_refused_or_valid(
-        lambda: read_update(reply, ("*",), pack(TENSORS)), refusals=(Unusable,), is_valid=is_update
+        lambda: read_update(reply, ("*",), pack(TENSORS)), refusals=(UnusableReplyError,), is_valid=is_update
     )
     fits = bool(np.isfinite(values).all()) and type(examples) is int and 1 <= examples <= 2**31
     assert fits == (got is not None)
@@ -105,7 +105,7 @@ def made_factors() -> ArrayRecord:
 def test_a_changed_update_of_factors_is_so_too(data: DataObject) -> None:
     reply = data.draw(answer(data.draw(changed_content(made_factors(), METRICS))))
     reads = FactorReader(FACTORS, ("*",), pack(TENSORS))
-    require_refused_or_valid(lambda: reads(reply), refusals=(Unusable,), is_valid=is_update)
+    require_refused_or_valid(lambda: reads(reply), refusals=(UnusableReplyError,), is_valid=is_update)
 
 
 def test_factors_as_they_are_sent_are_read() -> None:
@@ -135,7 +135,7 @@ def test_changed_metrics_are_refused_or_counted(data: DataObject) -> None:
         history = History()
         return history.add(1, taken, [], 8, 1.0, {}), final_accuracies(taken, history.clients, None)
 
-    require_refused_or_valid(read, refusals=(Unusable,))
+    require_refused_or_valid(read, refusals=(UnusableReplyError,))
 
 
 @given(st.one_of(st.text(), st.lists(words(), max_size=8).map("".join)))
@@ -153,7 +153,7 @@ def is_info(one: Any) -> bool:
 @given(data=st.data())
 def test_a_changed_client_info_is_refused_or_one(data: DataObject) -> None:
     reply = data.draw(answer(RecordDict({"about": data.draw(changed_record(ConfigRecord, INFO))})))
-    require_refused_or_valid(lambda: Introduction.from_message(reply), refusals=(Unusable,), is_valid=is_info)
+    require_refused_or_valid(lambda: ClientInfo.from_message(reply), refusals=(UnusableReplyError,), is_valid=is_info)
 
 
 class AnsweringGrid(InProcessGrid):
@@ -205,13 +205,13 @@ def test_a_round_in_which_one_client_lies_gives_a_finite_model_or_one_line(
         return made + made[liar : liar + twice]
 
     def read() -> object:
-        strategy = resolved.method(resolved.settings, tolerance=Tolerance(on_failure="drop"))
+        strategy = resolved.method(resolved.settings, tolerance=FailurePolicy(on_failure="drop"))
         grid = AnsweringGrid(replies, 3)
-        Enrolment(grid, strategy.roster, 3, 1.0, Requirements(INFO["code"], (1, 8, 8), 10)).begin()
+        NodeAssignment(grid, strategy.roster, 3, 1.0, Requirements(INFO["code"], (1, 8, 8), 10)).begin()
         asked = list(strategy.configure_train(1, arrays, ConfigRecord(), grid))
         return strategy.aggregate_train(1, grid.send_and_receive(asked))
 
-    require_refused_or_valid(read, refusals=(RunFailed,), is_valid=is_model)
+    require_refused_or_valid(read, refusals=(RunError,), is_valid=is_model)
 
 
 @given(data=st.data())

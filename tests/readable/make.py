@@ -94,8 +94,8 @@ def federation(folder: Path) -> None:
 
 
 BUDGET = EpsilonBudget(80.0, 1e-5)
-STEPS = Mechanism(1.0, 6, clip=4.0, groups=3, participations=2)
-UPDATE = Mechanism(2.0, 1, clipped="client", shares=3)
+STEPS = Mechanism(1.0, 6, clip=4.0, groups=3, max_participations=2)
+UPDATE = Mechanism(2.0, 1, clipped="client", noise_divisor=3)
 FIRST = MessageEntry("a1b2", 1, "train", "fed_cdp", STEPS, examples=120, sends=("*",))
 MESSAGES = (
     FIRST,

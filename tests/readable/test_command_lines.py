@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.readable.outside import HERE, WARNINGS, require_one_line, simulation
 
 pytestmark = WARNINGS
@@ -38,7 +38,7 @@ def require_new_spelling(refusal: str, old: str, known: set[str]) -> None:
 def test_a_command_line_of_today_is_parsed(line: str) -> None:
     try:
         sim.parse(words(line))
-    except BadInput as refusal:
+    except InputError as refusal:
         require_new_spelling(str(refusal), line, flags(simulation("--help").out))
 
 
@@ -48,7 +48,7 @@ def test_a_refusal_without_the_new_spelling_is_none() -> None:
     for wrong in ("Unrecognized options: --epochs", "Expected --round, got --epochs", "two\nlines --rounds"):
         with pytest.raises(AssertionError):
             require_new_spelling(wrong, "sim.py --epochs 3", known)
-    with pytest.raises(BadInput):
+    with pytest.raises(InputError):
         sim.parse(["--epochs", "3"])
 
 

@@ -10,7 +10,7 @@ import warnings
 
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from tests.readable.outside import HERE, require_one_line
 
 IMPORTS = [line for line in (HERE / "imports.txt").read_text().split("\n") if line and not line.startswith("#")]
@@ -29,7 +29,7 @@ def require_kept(place: str) -> None:
     """Fail unless an import works, or is refused in one line with the place that it has now."""
     try:
         found(place)
-    except (BadInput, ImportError, AttributeError) as error:
+    except (InputError, ImportError, AttributeError) as error:
         refusal = str(error)
     else:
         return

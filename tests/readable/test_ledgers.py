@@ -41,7 +41,7 @@ def charge(folder: Path) -> str:
 
     This alone is inside: where it moves to, this function follows.
     """
-    from flfw.dp.budget import EpsilonBudget, OverBudget
+    from flfw.dp.budget import BudgetExceededError, EpsilonBudget
     from flfw.dp.site_ledger import FILE, MessageEntry
     from flfw.dp.site_ledger import charge as enter
     from flfw.privacy.mechanism import Mechanism
@@ -49,7 +49,7 @@ def charge(folder: Path) -> str:
     entry = MessageEntry("e5f6", 1, "train", "fed_cdp", Mechanism(1.0, 1), examples=120)
     try:
         enter(folder / FILE, EpsilonBudget(80.0, 1e-5), entry)
-    except OverBudget as refusal:
+    except BudgetExceededError as refusal:
         return str(refusal)
     return ""
 

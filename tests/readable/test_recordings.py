@@ -12,8 +12,8 @@ import torch
 from flfw.adversary.observation import Truth
 from flfw.attacks.analytic import Analytic
 from flfw.audit.foreign import audit
-from flfw.audit.measures.public import Public
-from flfw.errors import BadInput
+from flfw.audit.measures.public import PublicData
+from flfw.errors import InputError
 from tests.readable import own_app
 from tests.readable.outside import copied, require_one_line
 
@@ -29,7 +29,7 @@ def audited(recordings: Path, out: Path) -> dict[str, Any]:
         truth=lambda client: Truth(
             own_app.images[[client - 1]], own_app.labels[[client - 1]], torch.tensor([client - 1])
         ),
-        public=Public.from_arrays(own_app.images[2:].numpy(), own_app.labels[2:].numpy()),
+        public=PublicData.from_arrays(own_app.images[2:].numpy(), own_app.labels[2:].numpy()),
         inputs=((1, 8, 8), (0.5,), (0.5,)),
         name="linear",
         dataset="random images",
@@ -77,7 +77,7 @@ def header(folder: Path, format_: object) -> None:
 def test_recordings_in_another_format_are_refused(tmp_path: Path, format_: object) -> None:
     folder = copied(FOLDER, tmp_path / "recordings")
     header(folder, format_)
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(InputError) as refused:
         audited(folder, tmp_path / "out")
     require_one_line(str(refused.value), "Expected recordings in format 1", "record them anew")
     assert not (tmp_path / "out").exists()
@@ -86,7 +86,7 @@ def test_recordings_in_another_format_are_refused(tmp_path: Path, format_: objec
 def test_no_manifest_is_refused(tmp_path: Path) -> None:
     folder = copied(FOLDER, tmp_path / "recordings")
     (folder / "manifest.jsonl").unlink()
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(InputError) as refused:
         audited(folder, tmp_path / "out")
     require_one_line(str(refused.value), "manifest.jsonl")
 

@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from flfw import __version__
 from flfw.audit.probe import is_sound
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack
@@ -132,7 +132,7 @@ def test_replies_that_came_as_a_list_are_passed_on_as_one(tmp_path: Path) -> Non
 def test_a_folder_that_holds_recordings_is_refused(tmp_path: Path) -> None:
     list(RecordingGrid(grid(), tmp_path).send_and_receive([message(1)]))
     before = files(tmp_path)
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         RecordingGrid(grid(), tmp_path)
     assert str(error.value) == (
         f"Expected a new folder for recordings, got {tmp_path}, which holds some; choose another or remove it."
@@ -401,7 +401,7 @@ def test_a_disk_that_takes_no_more_stops_the_run(tmp_path: Path) -> None:
     ],
 )
 def test_options_that_do_not_exist_are_refused(tmp_path: Path, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         RecordingGrid(grid(), tmp_path / "new", **options)
     assert str(error.value) == text and not (tmp_path / "new").exists()
 
@@ -475,7 +475,7 @@ def test_a_manifest_that_is_not_as_the_mark_says_is_refused(tmp_path: Path) -> N
     list(first.send_and_receive([message(1)]))
     path = tmp_path / "manifest.jsonl"
     path.write_text(path.read_text().replace('"client": 1', '"client": 2'))
-    with pytest.raises(BadInput, match="it is damaged; restore it"):
+    with pytest.raises(InputError, match="it is damaged; restore it"):
         RecordingGrid(grid(), tmp_path, mark=first.mark)
 
 
@@ -483,7 +483,7 @@ def test_a_record_in_another_format_is_not_gone_on_with(tmp_path: Path) -> None:
     data = b'{"type": "train", "sent_by_client": "ab"}\n'
     (tmp_path / "manifest.jsonl").write_bytes(data)
     mark = JournalMark(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         RecordingGrid(grid(), tmp_path, mark=mark)
     assert str(error.value) == (f"Expected recordings in format 1, got an older one in {tmp_path}; start a new run.")
 
@@ -511,5 +511,5 @@ def test_an_exchange_without_its_round_is_not_gone_on_from(tmp_path: Path) -> No
     data = re.sub(rb'"round": \d+, ', b"", path.read_bytes())
     path.write_bytes(data)
     mark = JournalMark(bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-    with pytest.raises(BadInput, match="Expected whole lines of exchanges in"):
+    with pytest.raises(InputError, match="Expected whole lines of exchanges in"):
         RecordingGrid(grid(), tmp_path, mark=mark)

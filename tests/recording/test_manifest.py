@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from flwr.clientapp import ClientApp
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recording import manifest
 from flfw.recording.grid import RecordingGrid
@@ -70,7 +70,7 @@ def test_each_byte_of_each_line_is_sealed(tmp_path: Path) -> None:
         (tmp_path / "manifest.jsonl").write_bytes(data[:place] + bytes([byte ^ 1]) + data[place + 1 :])
         try:
             _, damaged = read_manifest(tmp_path)
-        except BadInput:
+        except InputError:
             continue
         assert damaged, data[max(0, place - 20) : place + 20]
 
@@ -161,7 +161,7 @@ def test_a_refused_resume_leaves_the_alarm(tmp_path: Path) -> None:
     whole = path.read_bytes()
     path.write_bytes(b"".join(whole.splitlines(keepends=True)[:-1]))
     mark = {"bytes": len(whole), "sha256": hashlib.sha256(whole).hexdigest()}
-    with pytest.raises(BadInput, match="it is damaged; restore it"):
+    with pytest.raises(InputError, match="it is damaged; restore it"):
         RecordingGrid(InProcessGrid(ClientApp(), 1, {}), tmp_path, mark=mark)
     assert read_manifest(tmp_path)[1] == ["manifest.jsonl is not as it was written: 1 at the end are missing."]
 

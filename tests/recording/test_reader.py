@@ -18,7 +18,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from safetensors.torch import save
 
 from flfw.adversary.observation import Vantage
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.recording import manifest
@@ -146,7 +146,7 @@ def test_one_exchange_is_found_by_its_id(tmp_path: Path) -> None:
     assert [line["id"] for line in recordings.lines] == ids
     assert [recordings.observation(exchange).sent["w"][0].item() for exchange in ids] == [5.0, 6.0, 7.0]
     assert [recordings.observation(exchange).slot for exchange in ids] == [1, 0, 4]
-    with pytest.raises(BadInput, match=r"round-0009/client-001-000 was left out: manifest\.jsonl does not name it"):
+    with pytest.raises(InputError, match=r"round-0009/client-001-000 was left out: manifest\.jsonl does not name it"):
         recordings.observation("round-0009/client-001-000")
 
 
@@ -216,7 +216,7 @@ def test_a_damaged_answer_is_refused_and_the_rest_returned(
         assert sent(probes) == [0.0, 2.0] and [seen.slot for seen in probes] == [0, 2]
         (sentence,) = recordings.refused
         assert sentence.startswith(f"round-0001/client-001-000 was left out: {file}{text}") and sentence.endswith(".")
-    with pytest.raises(BadInput, match=r"Expected an intact recording in .* was left out"):
+    with pytest.raises(InputError, match=r"Expected an intact recording in .* was left out"):
         recordings.observation("round-0001/client-001-000")
     assert recordings.observations(["round-0001/client-001-000"]) == [None]
 
@@ -331,7 +331,7 @@ def test_links_that_lead_out_of_the_folder_are_not_followed(tmp_path: Path) -> N
 
 
 def test_a_folder_without_a_manifest_is_refused_in_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         Recordings(tmp_path)
     assert str(error.value) == f"Expected recordings in {tmp_path}, found no manifest.jsonl; run with --attack."
 
@@ -348,7 +348,7 @@ def test_a_folder_without_a_manifest_is_refused_in_one_line(tmp_path: Path) -> N
 )
 def test_another_format_is_refused(tmp_path: Path, header: bytes, result: str) -> None:
     (tmp_path / "manifest.jsonl").write_bytes(header)
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         Recordings(tmp_path)
     where = tmp_path / "manifest.jsonl"
     assert str(error.value) == f"Expected recordings in format 1, got {result} in {where}; record them anew."
@@ -419,7 +419,7 @@ def test_where_nothing_is_too_old_nothing_changes(tmp_path: Path) -> None:
     before = (tmp_path / "manifest.jsonl").read_bytes()
     assert keep_last(tmp_path, 2) == keep_last(tmp_path, 99) == []
     assert (tmp_path / "manifest.jsonl").read_bytes() == before
-    with pytest.raises(BadInput, match="Expected rounds >= 0, got rounds=-1"):
+    with pytest.raises(InputError, match="Expected rounds >= 0, got rounds=-1"):
         keep_last(tmp_path, -1)
 
 
@@ -471,10 +471,10 @@ def test_a_run_that_is_not_over_or_at_work_is_not_purged(tmp_path: Path) -> None
     folder = a_run(tmp_path / "run")
     a_run(folder / "audit-1")
     for at_work in (folder, folder / "audit-1"):
-        with locked(at_work / "checkpoint" / ".run"), pytest.raises(BadInput, match="got a run at work in it"):
+        with locked(at_work / "checkpoint" / ".run"), pytest.raises(InputError, match="got a run at work in it"):
             purge(folder)
     (folder / "result.json").unlink()
-    with pytest.raises(BadInput) as error:
+    with pytest.raises(InputError) as error:
         purge(folder)
     assert str(error.value) == (
         f"Expected a run that is over, got {folder} without result.json; finish it or remove it."

@@ -18,7 +18,7 @@ from flwr.server import ServerAppComponents, ServerConfig
 from flwr.server.strategy import FedAvg
 from flwr.serverapp import Grid, ServerApp
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recording import RecordingGrid, RecordMap, recorded
 from flfw.recording.reader import Recordings
@@ -202,7 +202,7 @@ def test_options_of_the_recorder_are_passed_on(tmp_path: Path) -> None:
     recorded(main_app(), tmp_path / "r", NAMES, compression="gzip")(InProcessGrid(client(), 2, {}), context())
     assert Recordings(tmp_path / "r").lines[0]["compression"] == "gzip"
     again = recorded(main_app(), tmp_path / "r", NAMES)
-    with pytest.raises(BadInput, match=r"^Expected a new folder for recordings"):
+    with pytest.raises(InputError, match=r"^Expected a new folder for recordings"):
         again(InProcessGrid(client(), 2, {}), context())
 
 
@@ -214,9 +214,9 @@ def test_options_of_the_recorder_are_passed_on(tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_recorded_is_refused_at_once(app: Any, folder: str, records: Any, says: str) -> None:
-    with pytest.raises(BadInput, match=says):
+    with pytest.raises(InputError, match=says):
         recorded(app, folder, records)
-    with pytest.raises(BadInput, match=r"^Expected a tuple of message types, got types=train"):
+    with pytest.raises(InputError, match=r"^Expected a tuple of message types, got types=train"):
         RecordMap(types="train")  # type: ignore[arg-type]
 
 
@@ -235,5 +235,5 @@ def test_trees_that_travel_as_bytes_are_named(tmp_path: Path) -> None:
     list(grid.send_and_receive([Message(RecordDict({"arrays": ArrayRecord(START)}), 1, "train")]))
     (skipped,) = Recordings(tmp_path).skipped
     assert skipped["skipped"].startswith("it is a model of XGBoost: trees have no gradients")
-    with pytest.raises(BadInput, match="got exchanges=0, skipped=it is a model of XGBoost: trees"):
+    with pytest.raises(InputError, match="got exchanges=0, skipped=it is a model of XGBoost: trees"):
         ask(tmp_path, tmp_path / "audit")

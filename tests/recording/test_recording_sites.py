@@ -17,7 +17,7 @@ from flfw import apps
 from flfw.adversary.observation import Truth
 from flfw.client.site import Site
 from flfw.engines import federation
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
@@ -73,7 +73,7 @@ def test_sites_that_give_examples_away_are_probed_for_these_and_can_be_audited(
     assert json.loads((out / "result.json").read_text())["audit"] == []
 
     asked = dataclasses.replace(recorded, attack=("analytic",), out=None)
-    with pytest.raises(BadInput, match=r"truth to score against, got none; the sites have it, in site-N/truth"):
+    with pytest.raises(InputError, match=r"truth to score against, got none; the sites have it, in site-N/truth"):
         run.audit_again(out, recorded, asked)
     for client in range(3):  # what sites hand over, if they do
         shutil.copytree(only(tmp_path / f"truth-{client}"), out / "truth", dirs_exist_ok=True)
@@ -128,7 +128,7 @@ def test_a_site_is_known_by_its_node_config(tmp_path: Path) -> None:
 
 
 def test_a_simulation_records_what_it_attacks(small: Experiment) -> None:
-    with pytest.raises(BadInput, match="Expected --federation with --record; a simulation records what it attacks"):
+    with pytest.raises(InputError, match="Expected --federation with --record; a simulation records what it attacks"):
         engine.check_resources(dataclasses.replace(small, record=True))
     engine.check_resources(small)
 

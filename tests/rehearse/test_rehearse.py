@@ -19,15 +19,15 @@ import pytest
 import torch
 
 import sim
-from flfw.adversary.attack import Attack, Budget
+from flfw.adversary.attack import Attack, AttackCost
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.analytic import Analytic
 from flfw.curves import Point
-from flfw.deploy.pins import Pins
+from flfw.deploy.pins import AllowedSettings
 from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash
 from flfw.dp import message_cost
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.privacy.filter import spent
 from flfw.privacy.mechanism import Mechanism
@@ -49,8 +49,8 @@ class OneOnly(Attack):
     interrupted: ClassVar[str] = ""
 
     @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "closed form")
+    def cost(self) -> AttackCost:
+        return AttackCost(0, 1, "closed form")
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
@@ -243,7 +243,7 @@ def test_data_that_only_sites_have_are_the_images_in_this_sites_data_root(chosen
     ],
 )
 def test_data_that_are_not_as_the_sites_have_them_are_refused(chosen: Path, dataset: str, message: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         planned(chosen, data_root=chosen, dataset=dataset)
     assert str(caught.value) == message.format(own=chosen, dataset=dataset)
 
@@ -435,7 +435,7 @@ def test_a_policy_that_is_kept_is_not_spoken_of() -> None:
 def test_all_settings_that_a_policy_pins_otherwise_are_warned_of(chosen: Path) -> None:
     """The rehearsal's one client, and its split, are not the federation's: they hide nothing that is."""
     rules = {"method": "fedavg", "net": "lenet", "clients": {"least": 3}, "split": "whole", "augment": "none"}
-    pinned = Pins({**rules, "dataset": "site:1x28x28:4", "rounds": {"most": 9}})
+    pinned = AllowedSettings({**rules, "dataset": "site:1x28x28:4", "rounds": {"most": 9}})
     policy = Policy(("any",), ("*",), largest_upload_mb=100, run=pinned)
     kept = replace(rehearse.DEFAULT, method="fedavg", net="lenet", augment="none", attack=("none",), cohort="1")
     kept = replace(kept, dataset=f"folder:{chosen}", resize="28x28", colour="grey")
@@ -479,13 +479,13 @@ def test_a_policy_is_written_that_allows_what_was_rehearsed_and_nothing_else(cho
         method="fedavg", net="mlp", rounds=1, local_epochs=3, batch_size=8, dataset="site:1x8x8:4", clients=5,
         split="whole", augment="none", set=("momentum=0.5",),
     )  # fmt: skip
-    assert policy.refuses_run(asked.to_run_config()) is None
+    assert policy.run_rejection(asked.to_run_config()) is None
     changes: dict[str, Any] = {
         "rounds": 2, "local_epochs": 4, "batch_size": 4, "lr": 0.5, "defence": "prune", "dataset": "hf:/home",
         "method": "hyperfl", "set": ("momentum=0.4",), "net": "lenet", "canaries": 3,
     }  # fmt: skip
     for key, value in changes.items():
-        refused = policy.refuses_run(replace(asked, **{key: value}).to_run_config())
+        refused = policy.run_rejection(replace(asked, **{key: value}).to_run_config())
         assert refused is not None and refused.startswith(
             f"this site's policy pins the run, which has {key}".replace("_", "-")
         )
@@ -643,7 +643,7 @@ def test_a_ladder_is_a_curve_of_both_sizes() -> None:
     ],
 )
 def test_a_curve_that_is_none_is_refused(word: str, message: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         Experiment(curve=(word,))
     assert str(caught.value) == message
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from flfw.api.summary import claimed
-from flfw.report.asks import SEED_WITHHELD, asks
-from flfw.report.decision import Level, claims, decision, presence, small_rounds
+from flfw.report.asks import SEED_WITHHELD, recommendations
+from flfw.report.decision import Severity, claims, decision, presence, small_rounds
 from flfw.report.findings import read_settings
 from flfw.report.opinion import UNASKED, OpinionFacts, opinion_facts
 from flfw.report.page_facts import scope, unit_of
@@ -47,29 +47,37 @@ def decided(folder: Path, *entries: dict[str, Any], membership: Any = (), **resu
 @pytest.mark.parametrize(
     ("entry", "level", "headline"),
     [
-        ({}, Level.LEAKS, "The tested federation leaks: 2 of 3 attacked training images were recovered from messages"),
-        ({"source": "update"}, Level.LEAKS, "recovered from messages that clients sent in training."),
-        ({"vantage": "client_example"}, Level.LEAKS, "from what a client’s machine computes for a single one."),
-        ({"vantage": "aggregate", "group": 4}, Level.LEAKS, "recovered from sums of clients’ messages."),
-        (judged("leaks", "peer", vantage="peer", group=2), Level.LEAKS, "each can compute what the other one sent."),
-        (judged("identifies", "identified"), Level.LEAKS, "leaks in part: the true image can be told from similar"),
+        (
+            {},
+            Severity.LEAKS,
+            "The tested federation leaks: 2 of 3 attacked training images were recovered from messages",
+        ),
+        ({"source": "update"}, Severity.LEAKS, "recovered from messages that clients sent in training."),
+        ({"vantage": "client_example"}, Severity.LEAKS, "from what a client’s machine computes for a single one."),
+        ({"vantage": "aggregate", "group": 4}, Severity.LEAKS, "recovered from sums of clients’ messages."),
+        (judged("leaks", "peer", vantage="peer", group=2), Severity.LEAKS, "each can compute what the other one sent."),
+        (judged("identifies", "identified"), Severity.LEAKS, "leaks in part: the true image can be told from similar"),
         (
             {"verdict": "malicious server only", "tampered_by": "imprint"},
-            Level.RULES_BROKEN,
+            Severity.RULES_BROKEN,
             "leaks to a server that breaks the rules: 2 of 3",
         ),
-        (judged("attack broken", "control"), Level.UNKNOWN, "recovered: a check of the test itself failed."),
-        (judged("inconclusive", "few"), Level.UNKNOWN, "It is not known whether training images can be recovered: the"),
-        (judged("static only", "static"), Level.UNKNOWN, "no attack reckoned with all that hides the data."),
-        (judged("unheard", "unheard"), Level.UNKNOWN, "the test gave no answer."),
+        (judged("attack broken", "control"), Severity.UNKNOWN, "recovered: a check of the test itself failed."),
+        (
+            judged("inconclusive", "few"),
+            Severity.UNKNOWN,
+            "It is not known whether training images can be recovered: the",
+        ),
+        (judged("static only", "static"), Severity.UNKNOWN, "no attack reckoned with all that hides the data."),
+        (judged("unheard", "unheard"), Severity.UNKNOWN, "the test gave no answer."),
         (
             judged("no leak found", "nothing"),
-            Level.NOT_FOUND,
+            Severity.NOT_FOUND,
             "No leak was found: not one of 8 attacked training images was recovered. That is no proof that there is",
         ),
     ],
 )
-def test_each_verdict_has_a_headline(tmp_path: Path, entry: dict[str, Any], level: Level, headline: str) -> None:
+def test_each_verdict_has_a_headline(tmp_path: Path, entry: dict[str, Any], level: Severity, headline: str) -> None:
     one = decided(tmp_path, entry)
     assert one.level is level and headline in one.headline
 
@@ -77,12 +85,12 @@ def test_each_verdict_has_a_headline(tmp_path: Path, entry: dict[str, Any], leve
 def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
     """A result that found nothing beside one that is not known is not known, and a leak comes before both."""
     found_none, few = judged("no leak found", "nothing"), judged("inconclusive", "few", round=2)
-    assert decided(tmp_path, found_none, few).level is Level.UNKNOWN
+    assert decided(tmp_path, found_none, few).level is Severity.UNKNOWN
     both = decided(tmp_path, found_none, membership=[member_row("whitened", "inconclusive")])
-    assert both.level is Level.UNKNOWN and both.headline.startswith("It is not known whether anybody can tell which")
+    assert both.level is Severity.UNKNOWN and both.headline.startswith("It is not known whether anybody can tell which")
     assert any(text.startswith("No leak was found: ") for text in both.meaning)
     leak = decided(tmp_path, found_none, membership=[member_row("whitened", "leaks")])
-    assert leak.level is Level.LEAKS and "leaks who took part" in leak.headline
+    assert leak.level is Severity.LEAKS and "leaks who took part" in leak.headline
     for entry in (found_none, few, judged("static only", "static"), judged("attack broken", "control")):
         words = " ".join((decided(tmp_path, entry).headline, *decided(tmp_path, entry).meaning))
         assert re.search("no proof that there is none|Nothing follows from that: neither that the data are safe", words)
@@ -91,36 +99,36 @@ def test_what_is_not_sure_does_not_read_as_safe(tmp_path: Path) -> None:
 
 def test_a_leak_on_a_curve_is_the_verdict(tmp_path: Path) -> None:
     one = decided(tmp_path, judged("no leak found", "nothing"), {"curve": "batch", "batch": 4})
-    assert one.level is Level.LEAKS and "2 of 3 attacked" in one.headline
+    assert one.level is Severity.LEAKS and "2 of 3 attacked" in one.headline
 
 
 @pytest.mark.parametrize(
     ("membership", "result", "level", "headline"),
     [
-        ([], {}, Level.UNTESTED, NOT_AUDITED),
-        ([], {"privacy": [CLAIM]}, Level.UNTESTED, NOT_AUDITED),
-        ([member_row("whitened", "leaks")], {}, Level.LEAKS, "leaks who took part: samples that were trained on"),
+        ([], {}, Severity.UNTESTED, NOT_AUDITED),
+        ([], {"privacy": [CLAIM]}, Severity.UNTESTED, NOT_AUDITED),
+        ([member_row("whitened", "leaks")], {}, Severity.LEAKS, "leaks who took part: samples that were trained on"),
         (
             [member_row("whitened", "leaks", unit="patient")],
             {},
-            Level.LEAKS,
+            Severity.LEAKS,
             "leaks who took part: patients that were",
         ),
-        ([member_row("whitened", "no leak found")], {}, Level.NOT_FOUND, "That is no proof of it."),
+        ([member_row("whitened", "no leak found")], {}, Severity.NOT_FOUND, "That is no proof of it."),
         (
             [member_row("whitened", "inconclusive")],
             {},
-            Level.UNKNOWN,
+            Severity.UNKNOWN,
             "It is not known whether anybody can tell which",
         ),
-        ([], {"inference": [CLASSES]}, Level.LEAKS, "leaks what kind of data a client has"),
-        ([], {"inference": [CLASSES | {"verdict": "static only"}]}, Level.UNKNOWN, "It is not known whether"),
-        ([], {"sums": PEER}, Level.LEAKS, "A client’s message leaks to another client"),
-        ([], {"sums": {"peer": PEER["peer"] | {"verdict": "inconclusive"}}}, Level.UNTESTED, NOT_AUDITED),
+        ([], {"inference": [CLASSES]}, Severity.LEAKS, "leaks what kind of data a client has"),
+        ([], {"inference": [CLASSES | {"verdict": "static only"}]}, Severity.UNKNOWN, "It is not known whether"),
+        ([], {"sums": PEER}, Severity.LEAKS, "A client’s message leaks to another client"),
+        ([], {"sums": {"peer": PEER["peer"] | {"verdict": "inconclusive"}}}, Severity.UNTESTED, NOT_AUDITED),
     ],
 )
 def test_runs_without_an_attack_that_recovers_have_a_verdict_of_their_own(
-    tmp_path: Path, membership: Any, result: dict[str, Any], level: Level, headline: str
+    tmp_path: Path, membership: Any, result: dict[str, Any], level: Severity, headline: str
 ) -> None:
     one = decided(tmp_path, membership=membership, **result)
     assert one.level is level and headline in one.headline
@@ -130,7 +138,7 @@ def test_a_leak_of_membership_by_its_tail_alone_does_not_boast_of_its_mean() -> 
     assert "in 67\N{NO-BREAK SPACE}% of comparisons" in presence([member_row("whitened", "leaks")], "images").meaning
     tail = presence([member_row("whitened", "leaks", auc=0.5, auc_low=0.48)], "images")
     assert "comparisons" not in tail.meaning and "more than chance is sure" in tail.meaning
-    assert small_rounds(None).level is Level.UNTESTED
+    assert small_rounds(None).level is Severity.UNTESTED
 
 
 def test_a_claim_is_said_with_its_limits() -> None:
@@ -201,7 +209,7 @@ def test_a_leak_from_sums_stands_beside_single_messages_that_nobody_attacked(tmp
 
 def asked(folder: Path, *entries: dict[str, Any], membership: Any = (), **result: Any) -> str:
     settings = settings_of(folder, *entries)
-    questions = asks(settings, membership, result, scope(settings))
+    questions = recommendations(settings, membership, result, scope(settings))
     assert len({one.question for one in questions}) == len(questions)
     return " ".join(f"{one.question} {one.because}" for one in questions)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import sim
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.report import pdf
 from flfw.report.pdf import write_pdfs
 from flfw.report.report import write_report
@@ -81,7 +81,7 @@ def test_a_browser_that_prints_nothing_is_a_failure_with_its_last_words(nowhere:
     program.write_text("#!/bin/sh\necho first >&2\necho no fonts >&2\nexit 3\n")
     program.chmod(0o755)
     write_report(a_run(nowhere / "run"))
-    with pytest.raises(RunFailed, match=r"printed no PDF of .*report\.html: no fonts; open the page"):
+    with pytest.raises(RunError, match=r"printed no PDF of .*report\.html: no fonts; open the page"):
         write_pdfs([nowhere / "run"])
     assert not (nowhere / "run" / "report.pdf").exists()
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from flfw.api.summary import summary
-from flfw.errors import BadInput
-from flfw.report.figures import Chart, Line, png_uri, spread, stacked_panels
+from flfw.errors import InputError
+from flfw.report.figures import Chart, Curve, png_uri, spread, stacked_panels
 from flfw.report.page_facts import FailureLine, first_screen
 from flfw.report.report import command, write_report
 from tests.support.reported_runs import (
@@ -227,7 +227,7 @@ def test_perfect_copy_is_an_infinity_in_words_only(tmp_path: Path) -> None:
 
 
 def test_unfinished_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=r"holds no result\.json"):
+    with pytest.raises(InputError, match=r"holds no result\.json"):
         write_report(tmp_path)
 
 
@@ -637,7 +637,7 @@ def test_updates_read_on_the_client_have_no_line_of_their_own_beside_the_servers
 
 
 def test_points_at_one_round_do_not_run_into_the_labels() -> None:
-    lines = tuple(Line(f"attack {i}", ((0.0, 5.0), (2.0, 5.0)), "soft", (None, None)) for i in range(12))
+    lines = tuple(Curve(f"attack {i}", ((0.0, 5.0), (2.0, 5.0)), "soft", (None, None)) for i in range(12))
     drawn = str(stacked_panels([Chart("many", lines)], "many"))
     wide = drawn.partition('class="chart narrow"')[0]
     across = [float(x) for x in re.findall(r'<circle class="dot soft" cx="([\d.]+)"', wide)]

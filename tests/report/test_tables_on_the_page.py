@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flfw.audit.membership_entries import ScoredClient, entry
-from flfw.data.files.columns import Column, Columns
+from flfw.data.files.columns import Column, TableSchema
 from flfw.data.tables import plan_file
 from flfw.data.tables.listing import sentences
 from flfw.report.figures import utility_panel
@@ -59,7 +59,7 @@ def test_sentences_that_describe_a_table_are_no_caveats(tmp_path: Path) -> None:
 )
 def test_the_listing_counts_columns(dropped: int, words: str) -> None:
     left_out = tuple(Column(name=f"d{k}", kind="dropped") for k in range(dropped))
-    plan = Columns(
+    plan = TableSchema(
         target="y",
         columns=(Column("age", "boolean", categories=("no", "yes")), *left_out),
         task="classification",
@@ -119,7 +119,7 @@ def test_rows_are_records_and_their_cells_are_counted(tmp_path: Path) -> None:
 def with_columns(folder: Path, **changes: Any) -> Page:
     """Read the page of a run whose folder holds the plan of its columns: a boolean and eleven numbers."""
     numbers = tuple(Column(f"n{k}", "numeric", high=10.0) for k in range(11))
-    plan = Columns(
+    plan = TableSchema(
         (Column("smoker", "boolean", categories=("no", "yes")), *numbers), "died", "classification", ("n", "y")
     )
     folder.mkdir()

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 import sim
 from flfw.adversary.observation import Knowledge, Observation, Vantage, mean_gradient
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.recording.reader import Recordings
 from flfw.victims.victim import PlainVictim
 from tests.support.attackable import fresh_net
@@ -90,7 +90,7 @@ def test_a_probe_of_several_steps_sends_what_so_many_steps_by_hand_give(recorded
     from flfw import data
 
     digits = data.load("digits", None, None)
-    inputs = Inputs.from_constants(digits.shape, digits.mean, digits.std)
+    inputs = InputSpec.from_constants(digits.shape, digits.mean, digits.std)
     net = fresh_net("linear", inputs.shape)
     net.load_state_dict(seen.received)
     for _ in range(3):
@@ -104,7 +104,7 @@ def test_a_probe_of_several_steps_sends_what_so_many_steps_by_hand_give(recorded
 
 
 def test_the_mean_gradient_by_hand() -> None:
-    inputs = Inputs.from_constants((4,), (0.0,) * 4, (1.0,) * 4)
+    inputs = InputSpec.from_constants((4,), (0.0,) * 4, (1.0,) * 4)
     victim = PlainVictim(fresh_net("linear", (4,)), {}, ("*",), inputs)
     before, after = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([0.4, 2.6]), "n": torch.tensor([3])}
     seen = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, sent=after, received=before)
@@ -280,14 +280,14 @@ def test_a_run_killed_after_its_results_only_tidies_up(
     recorded: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Between thinning out the recordings and the end: their audit is over and must not be repeated on what is left."""
-    from flfw.errors import RunFailed
+    from flfw.errors import RunError
     from flfw.runs import results
 
     keep_last = results.keep_last
 
     def dies(folder: Path, rounds: int) -> None:
         keep_last(folder, rounds)
-        raise RunFailed("killed")
+        raise RunError("killed")
 
     with monkeypatch.context() as patch:
         patch.setattr(results, "keep_last", dies)

@@ -14,14 +14,14 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from flfw import plugins
-from flfw.adversary.attack import Attack, AttackPlugin, NotApplicable, Uses
+from flfw.adversary.attack import Attack, AttackPlugin, NotApplicableError, Uses
 from flfw.adversary.membership_attack import MembershipAttack, MembershipView
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.adversary.upload import Upload
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.linear import linear_inputs
-from flfw.nets.tampered import Tampering
+from flfw.nets.tampered import ModelModification
 from flfw.runs import capability
 from flfw.runs import run as whole
 from flfw.runs.capability import Capability, check
@@ -146,7 +146,7 @@ class InfersFromTruth(ByGuess):
         return frozenset({"uploads"})
 
     def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        raise NotApplicable("it only infers")
+        raise NotApplicableError("it only infers")
 
     def shares(self, uploads: Sequence[Upload]) -> list[Tensor]:
         labels = [load_file(file)["labels"] for file in sorted((above() / "truth").glob("*.safetensors"))]
@@ -164,8 +164,8 @@ class TellsByTheResult(MembershipAttack):
 
 FAST = (Honest, OpensTruthAbove, ReadsMetrics)
 SLOW = (OpensTruthOfArguments, ReadsResults, ReadsCheckpoints, ReadsTheControl, ReadsOtherResults, Remembers, Fickle)
-KINDS = {name: plugins.find(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)}
-TAMPERING = [name for name, kind in KINDS.items() if issubclass(kind, Tampering) and issubclass(kind, Attack)]
+KINDS = {name: plugins.load_class(plugins.ATTACK, name, AttackPlugin) for name in plugins.names(plugins.ATTACK)}
+TAMPERING = [name for name, kind in KINDS.items() if issubclass(kind, ModelModification) and issubclass(kind, Attack)]
 TELLING = [name for name, kind in KINDS.items() if issubclass(kind, MembershipAttack)]
 DISCOVERED = [name for name in KINDS if issubclass(KINDS[name], Attack) and name not in TAMPERING]
 
@@ -333,9 +333,9 @@ def test_the_command_says_it_with_its_exit_code(run: Path, capsys: pytest.Captur
 def test_what_cannot_be_checked_is_bad_input(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], small: Experiment
 ) -> None:
-    with pytest.raises(BadInput, match="attack among"):
+    with pytest.raises(InputError, match="attack among"):
         check(run, ["telepathy"])
-    with pytest.raises(BadInput):
+    with pytest.raises(InputError):
         check(tmp_path / "nowhere", ["ig"])
     unaudited = whole.run(small)
     assert capability.main([str(unaudited), "--attack", "ig"]) == 2

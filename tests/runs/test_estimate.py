@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from benchmarks.process_family import descendants
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.resolve import resolve
@@ -291,7 +291,7 @@ def test_a_measurement_that_refuses_is_bad_input(
 ) -> None:
     refusing = python_that(tmp_path, "echo measuring: Expected more, got less. >&2\nexit 2")
     monkeypatch.setattr(sys, "executable", refusing)
-    with pytest.raises(BadInput, match=r"^Expected more, got less\.$"):
+    with pytest.raises(InputError, match=r"^Expected more, got less\.$"):
         measuring.measured("client", small, 1, time.monotonic())
 
 
@@ -352,7 +352,7 @@ def test_a_measurement_that_fails_is_reported(
     monkeypatch.setattr(
         sys, "executable", python_that(tmp_path, "echo Traceback >&2\necho ValueError: no data >&2\nexit 1")
     )
-    with pytest.raises(RunFailed, match=r"The measurement of the client failed: ValueError: no data$"):
+    with pytest.raises(RunError, match=r"The measurement of the client failed: ValueError: no data$"):
         measuring.measured("client", small, 2, time.monotonic())
 
 
@@ -380,6 +380,6 @@ def test_a_folder_that_could_be_made_is_not_there_afterwards(tmp_path: Path) -> 
     require_folder(tmp_path / "some" / "run")
     assert not list(tmp_path.iterdir())
     (tmp_path / "file").touch()
-    with pytest.raises(BadInput, match="Expected a folder that can be made for --out"):
+    with pytest.raises(InputError, match="Expected a folder that can be made for --out"):
         require_folder(tmp_path / "file" / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]

@@ -12,7 +12,7 @@ import pytest
 
 import sim
 from flfw.audit import attack_worker
-from flfw.audit.jobs import Job, Solution
+from flfw.audit.jobs import AttackJob, JobResult
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.runs import results, run
@@ -54,7 +54,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Note the jobs that are done."""
     done, solve = list[str](), attack_worker.solve
 
-    def noting(job: Job) -> Solution:
+    def noting(job: AttackJob) -> JobResult:
         done.append(job.ticket.point)
         return solve(job)
 

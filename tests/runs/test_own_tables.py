@@ -15,12 +15,12 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 
 from flfw import data
 from flfw.audit.measures.columns import column_rates
-from flfw.audit.measures.public import Public
-from flfw.data.files.columns import Column, Columns, NumberTarget
+from flfw.audit.measures.public import PublicData
+from flfw.data.files.columns import Column, NumberTarget, TableSchema
 from flfw.data.tables import plan_file
 from flfw.data.tables.listing import sentences
-from flfw.dp.ledger import Ledger
-from flfw.errors import BadInput
+from flfw.dp.ledger import RunAccountant
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import loss, losses, regression_metrics
 from flfw.rehearse.__main__ import main as rehearse
@@ -28,7 +28,7 @@ from flfw.report.page_facts import caveats
 from flfw.report.texts import row_pair
 from flfw.resolve import resolve
 from flfw.runs.run import check, run
-from flfw.server.history import Patience
+from flfw.server.history import EarlyStopping
 from tests.support.small_runs import tiny
 
 
@@ -81,7 +81,7 @@ def test_the_loss_of_numbers_is_their_squared_error_and_that_of_classes_and_prob
 
 def test_cells_are_right_as_wholes() -> None:
     """A ward of three features and an age: features 1 and 2 of 4 wrong make one cell of two wrong."""
-    plan = Columns(
+    plan = TableSchema(
         (Column("ward", "categorical", categories=("A", "B", "C")), Column("age", "numeric", 0, 100)),
         "y",
         "regression",
@@ -93,7 +93,7 @@ def test_cells_are_right_as_wholes() -> None:
     assert plan.right(truth[0], np.array([0.9, 0.1, 0, 0.56])) == [True, False]
     shown = row_pair(plan, truth[0], np.array([0, 1, 0, 0.54]))
     assert "<mark>B</mark>" in shown and "54</td>" in shown and "<mark>54" not in shown
-    public = Public.from_arrays(np.array([[1, 0, 0, 0.1], [0, 1, 0, 0.9]]), np.zeros(2, np.int64), plan=plan)
+    public = PublicData.from_arrays(np.array([[1, 0, 0, 0.1], [0, 1, 0, 0.9]]), np.zeros(2, np.int64), plan=plan)
     assert public.cells(np.array([[True, True, True, False]])).tolist() == [[True, False]]
     rates = column_rates(public.cells(np.ones((1, 4), bool)), public.cells(np.zeros((1, 4), bool)))
     assert [rate.share for rate in rates] == [1.0, 1.0]
@@ -159,7 +159,7 @@ def test_parts_that_need_classes_refuse_a_regression(table: Path, changes: dict[
     given = {**changes}
     split = given.pop("split", None)
     experiment = asked(table, "cost", **given)
-    with pytest.raises(BadInput, match=words) as caught:
+    with pytest.raises(InputError, match=words) as caught:
         check(replace(experiment, split=split) if split else experiment)
     assert "\n" not in str(caught.value)
 
@@ -190,11 +190,11 @@ def test_no_normalisation_makes_a_claim_of_scales_that_are_the_rows_own(
     experiment = asked(table, "cost", attack=(), method="fed_cdp", normalise=normalise)
     resolved, task, _ = check(experiment)
     assert task.dataset.columns is not None
-    assert {one.epsilon for one in Ledger(resolved, task.split).claims()} == {inf}
-    assert all("public = true" in one.assumptions[0] for one in Ledger(resolved, task.split).claims())
+    assert {one.epsilon for one in RunAccountant(resolved, task.split).claims()} == {inf}
+    assert all("public = true" in one.assumptions[0] for one in RunAccountant(resolved, task.split).claims())
     (tmp_path / "plan.toml").write_text(plan_file.text(replace(task.dataset.columns, public=True)))
     public, task, _ = check(replace(experiment, set=(f"csv.columns={tmp_path / 'plan.toml'}",)))
-    assert max(one.epsilon for one in Ledger(public, task.split).claims() if one.unit == "example") < inf
+    assert max(one.epsilon for one in RunAccountant(public, task.split).claims() if one.unit == "example") < inf
 
 
 def test_patients_of_a_regression_stay_whole(table: Path) -> None:
@@ -210,7 +210,7 @@ def test_patients_of_a_regression_stay_whole(table: Path) -> None:
 
 def test_patience_follows_r2_where_there_is_no_accuracy() -> None:
     rows = [{"round": r, "client": 0, "r2_validation": value} for r, value in ((1, -5.0), (2, -2.0), (3, -3.0))]
-    patience = Patience(1)
+    patience = EarlyStopping(1)
     assert [patience.is_over(rows[:done], done) for done in (1, 2, 3)] == [False, False, True]
 
 
@@ -237,5 +237,5 @@ def test_a_class_without_a_test_row_is_a_caveat(table: Path) -> None:
 
 
 def test_one_column_of_one_feature_is_not_called_several() -> None:
-    plan = Columns((Column("age", "numeric", 0, 100),), "y", "regression", number=NumberTarget("y", 0, 1))
+    plan = TableSchema((Column("age", "numeric", 0, 100),), "y", "regression", number=NumberTarget("y", 0, 1))
     assert sentences(plan)[0] == "Table: 1 column becomes 1 feature in [0, 1]; none is left out."

@@ -13,7 +13,7 @@ import pytest
 
 import sim
 from flfw.adversary.observation import Truth
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.matrix import Matrix, matrices
 from flfw.matrix.cells import PreparedMatrix
@@ -203,7 +203,7 @@ def test_a_default_name_that_another_process_takes_first_is_left_to_it(
     monkeypatch.setattr(module, "auditing", after_another)
     folder = module.run(dataclasses.replace(small, rounds=1, out=None))
     assert folder == tmp_path / "runs" / "name-2" and (folder / "result.json").exists() and not list(taken.iterdir())
-    with pytest.raises(BadInput, match="Expected a folder that can be made"):
+    with pytest.raises(InputError, match="Expected a folder that can be made"):
         taken.rmdir()
         module.run(dataclasses.replace(small, rounds=1, out=taken))
 

@@ -11,7 +11,7 @@ from flwr.app import Context, RecordDict
 
 from flfw import apps
 from flfw.client import site
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.runs import standalone
@@ -53,10 +53,10 @@ def test_the_same_out_goes_on_with_what_was_cut_short(home: Path, monkeypatch: p
     def stopping(self: Checkpoints, snapshot: Snapshot, rows: dict[str, Any]) -> None:
         save(self, snapshot, rows)
         if snapshot.round == 1:
-            raise RunFailed("stopped for the test")
+            raise RunError("stopped for the test")
 
     monkeypatch.setattr(Checkpoints, "save", stopping)
-    with pytest.raises(RunFailed, match="stopped for the test"):
+    with pytest.raises(RunError, match="stopped for the test"):
         serve(out="one")
     assert (home / "runs" / "one" / "failure.txt").read_text() == "stopped for the test\n"
     monkeypatch.undo()
@@ -71,10 +71,10 @@ def test_the_same_out_goes_on_with_what_was_cut_short(home: Path, monkeypatch: p
 
 def test_another_experiment_does_not_go_on_there(home: Path) -> None:
     serve(out="one")
-    with pytest.raises(BadInput, match=r"^Expected lr=0.01 as in .*, got lr=0.5; start a new run for that"):
+    with pytest.raises(InputError, match=r"^Expected lr=0.01 as in .*, got lr=0.5; start a new run for that"):
         serve(out="one", lr=0.5)
     (home / "runs" / "other").mkdir()
-    with pytest.raises(BadInput, match="Expected a new folder for --out"):
+    with pytest.raises(InputError, match="Expected a new folder for --out"):
         serve(out="other")
 
 

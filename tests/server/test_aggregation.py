@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.server import aggregation
 from flfw.server.aggregation import Update, weighted_mean
 
@@ -96,7 +96,7 @@ def test_columns_of_a_larger_tensor_are_read_in_their_own_order() -> None:
 
 def test_a_mean_of_no_examples_is_refused() -> None:
     """Zero over zero would be the next model."""
-    with pytest.raises(BadInput, match="at least one example behind a mean, got examples=0"):
+    with pytest.raises(InputError, match="at least one example behind a mean, got examples=0"):
         weighted_mean([Update(0, 0, {"w": torch.ones(2)}), Update(1, 0, {"w": torch.ones(2)})])
     assert weighted_mean([Update(0, 0, {"w": torch.ones(2)}), Update(1, 2, {"w": torch.zeros(2)})])["w"].tolist() == [
         0,

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import torch_generator
 from flfw.server import distillation
 from flfw.server.distillation import GeneratorInputs, ServerTraining, distil, speaking, taught
@@ -110,6 +110,6 @@ def test_teachers_have_no_gradient_and_speak_with_the_tensors_given() -> None:
     ],
 )
 def test_what_is_out_of_range_is_refused(setting: dict, expected: str) -> None:
-    with pytest.raises(BadInput) as refusal:
+    with pytest.raises(InputError) as refusal:
         ServerTraining(**setting)
     assert str(refusal.value) == expected

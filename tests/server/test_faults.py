@@ -17,19 +17,19 @@ from safetensors.torch import load_file
 import sim
 from flfw import apps
 from flfw.engines import federation
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.reasons import in_one_line
-from flfw.messages.replies import Unusable, read_metrics, read_update
+from flfw.messages.replies import UnusableReplyError, read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack
 from flfw.resolve import resolve
 from flfw.runs import engine
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.enrolment import Enrolment
-from flfw.server.faults import Failure, Tolerance
-from flfw.server.roster import Roster
+from flfw.server.enrolment import NodeAssignment
+from flfw.server.faults import Failure, FailurePolicy
+from flfw.server.roster import ClientDirectory
 from flfw.strategies.fedavg import FedAvg
 from tests.support.method_rounds import initial_tensors, make_client
 
@@ -296,7 +296,7 @@ def test_a_client_with_old_code_or_that_refuses_the_new_is_never_asked(
     old = f"runs other code (0123) than the server ({code_hash()}); install the same on both"
     reason = old if clients is OldClient else "this site's policy does not accept app 0123"
     if on_failure == "fail":
-        with pytest.raises(RunFailed) as caught:
+        with pytest.raises(RunError) as caught:
             federation.federate(grid, resolve(experiment))
         assert str(caught.value) == f"client 1 failed in enrolment: {reason}"
         assert (experiment.out / "failure.txt").read_text() == f"{caught.value}\n"
@@ -315,9 +315,10 @@ def test_of_several_that_refuse_it_is_not_known_who_said_what(small: Experiment)
             node = message.metadata.dst_node_id
             return Message(Error(0, f"no {node}"), reply_to=message) if node > 1 else super()._answer(message)
 
-    roster = Roster(Tolerance("drop"))
+    roster = ClientDirectory(FailurePolicy("drop"))
     assert [
-        answer.partition for answer in Enrolment(Two(apps.client, 3, small.to_run_config()), roster, 3, wait=10).begin()
+        answer.partition
+        for answer in NodeAssignment(Two(apps.client, 3, small.to_run_config()), roster, 3, wait=10).begin()
     ] == [0]
     assert roster.unfit == {1: "no 2; no 3", 2: "no 2; no 3"}
     assert sorted(roster.nodes) == [0, 1, 2]  # a cohort is drawn from all
@@ -325,10 +326,10 @@ def test_of_several_that_refuse_it_is_not_known_who_said_what(small: Experiment)
 
 def test_where_the_dead_are_not_replaced_a_death_ends_the_run(question: Message) -> None:
     """Flower's own commands: the engine would hand the dead one's place every other client, and drop them all."""
-    strategy = FedAvg(tolerance=Tolerance("drop", replaces_the_dead=False))
+    strategy = FedAvg(tolerance=FailurePolicy("drop", replaces_the_dead=False))
     strategy.roster.nodes = {0: 7}
     died = Message(Error(2, "<class 'ray.exceptions.ActorDiedError'>:<'The actor died'>"), reply_to=question)
-    with pytest.raises(RunFailed, match=r"^client 0 failed in round 1: its process died$"):
+    with pytest.raises(RunError, match=r"^client 0 failed in round 1: its process died$"):
         list(strategy.roster.receive([question], [died], "round 1", read_metrics, []))
 
 
@@ -337,7 +338,7 @@ def test_a_client_that_ends_itself_after_its_deadline_is_late_and_not_dead(
     question: Message, after: float, reason: str
 ) -> None:
     """A site ends a hung process a second after the deadline; a slow server may hear of it before it stops waiting."""
-    strategy = FedAvg(tolerance=Tolerance("drop", deadline=20.0))
+    strategy = FedAvg(tolerance=FailurePolicy("drop", deadline=20.0))
     strategy.roster.nodes = {0: 7}
     died = Message(Error(2, "its process died"), reply_to=question)
     died.metadata.created_at = question.metadata.created_at + after
@@ -354,7 +355,7 @@ def test_a_client_that_ends_itself_after_its_deadline_is_late_and_not_dead(
     ],
 )
 def test_a_name_that_a_client_chose_is_a_short_line(question: Message, name: str, line: str) -> None:
-    strategy = FedAvg(tolerance=Tolerance("drop"))
+    strategy = FedAvg(tolerance=FailurePolicy("drop"))
     strategy.roster.nodes = {0: 7}
     content = RecordDict({"arrays": pack({name: torch.ones(1)}), "metrics": MetricRecord({"num-examples": 1})})
     failed: list[Failure] = []
@@ -375,8 +376,8 @@ def test_two_nodes_with_one_partition_are_refused(small: Experiment) -> None:
     grid = InProcessGrid(apps.client, 4, small.to_run_config())
     for node, partition in enumerate((0, 0, 1, 2), start=1):
         grid._contexts[node].node_config["partition-id"] = partition
-    with pytest.raises(RunFailed, match=r"Expected partitions 0 to 2, got \[0, 0, 1, 2\] from 4 nodes"):
-        Enrolment(StreamingGrid(grid), FedAvg().roster, 3, wait=10).begin()
+    with pytest.raises(RunError, match=r"Expected partitions 0 to 2, got \[0, 0, 1, 2\] from 4 nodes"):
+        NodeAssignment(StreamingGrid(grid), FedAvg().roster, 3, wait=10).begin()
 
 
 def test_the_final_evaluation_asks_as_many_at_once_as_a_round(small: Experiment) -> None:
@@ -508,7 +509,7 @@ FIVE = {"num-examples": 5}
 def test_what_cannot_be_used_is_said(
     question: Message, tensors: dict[str, torch.Tensor] | None, metrics: dict | None, reason: str
 ) -> None:
-    with pytest.raises(Unusable) as caught:
+    with pytest.raises(UnusableReplyError) as caught:
         read_update(Message(answer(tensors, metrics), reply_to=question), ("w",), BROADCAST)
     assert str(caught.value).startswith(reason)
 
@@ -519,7 +520,7 @@ def test_a_name_that_a_client_made_up_is_shown_in_one_short_line(question: Messa
     content = answer({"w": torch.ones(2), name: torch.ones(1)}, FIVE)
     if record == "record":
         content[name] = content.pop("arrays")
-    with pytest.raises(Unusable, match=re.escape("?[2J?=cmd()xxx")) as caught:
+    with pytest.raises(UnusableReplyError, match=re.escape("?[2J?=cmd()xxx")) as caught:
         read_update(Message(content, reply_to=question), ("w",), BROADCAST)
     assert len(str(caught.value)) <= 300 and str(caught.value).isprintable()
 
@@ -528,32 +529,32 @@ def test_an_array_that_claims_to_be_huge_is_refused(question: Message) -> None:
     content = answer({"w": torch.ones(2)}, FIVE)
     array = content.array_records["arrays"]["w"]
     array.data = array.data.replace(b"(2,), }" + 7 * b" ", b"(2" + 7 * b"0" + b",), }")
-    with pytest.raises(Unusable, match="sent arrays that cannot be read"):
+    with pytest.raises(UnusableReplyError, match="sent arrays that cannot be read"):
         read_update(Message(content, reply_to=question), ("w",), BROADCAST)
 
 
 def test_a_final_evaluation_without_its_numbers_is_a_failure(question: Message) -> None:
     content = answer(None, {"acc_global": 0.5, "acc_local": float("nan")})
-    with pytest.raises(Unusable, match=r"^sent no acc_local$"):
+    with pytest.raises(UnusableReplyError, match=r"^sent no acc_local$"):
         read_metrics(Message(content, reply_to=question), ("acc_global", "acc_local"))
 
 
 def test_a_name_that_no_model_has_is_refused_though_the_pattern_allows_it(question: Message) -> None:
     """FedAvg uploads everything, ``*``: of the model, and not what a client makes up."""
     content = answer({"w": torch.ones(2), "evil": torch.ones(1)}, FIVE)
-    with pytest.raises(Unusable, match=r"^sent evil, which is not to be uploaded$"):
+    with pytest.raises(UnusableReplyError, match=r"^sent evil, which is not to be uploaded$"):
         read_update(Message(content, reply_to=question), FedAvg.uploads, BROADCAST)
 
 
 def test_an_error_is_said_in_the_clients_own_words(question: Message) -> None:
-    with pytest.raises(Unusable, match=r"^boom$"):
+    with pytest.raises(UnusableReplyError, match=r"^boom$"):
         read_update(Message(Error(2, "boom"), reply_to=question), ("w",), BROADCAST)
 
 
 def test_bytes_that_are_no_array_are_not_unpickled(question: Message) -> None:
     content = answer({"w": torch.ones(2)}, FIVE)
     content.array_records["arrays"]["w"].data = b"\x80\x04."
-    with pytest.raises(Unusable, match="sent arrays that cannot be read"):
+    with pytest.raises(UnusableReplyError, match="sent arrays that cannot be read"):
         read_update(Message(content, reply_to=question), ("w",), BROADCAST)
 
 
@@ -584,9 +585,9 @@ def test_flowers_wrapping_is_taken_off(message: str | None, heard: str) -> None:
 def test_a_dead_nodes_error_is_known_by_the_message_it_answers() -> None:
     """Flower gives the error of a SuperNode that died another source."""
     InProcessGrid(apps.client, 1, {})
-    strategy = FedAvg(tolerance=Tolerance("drop"))
+    strategy = FedAvg(tolerance=FailurePolicy("drop"))
     strategy.roster.nodes = {0: 70, 1: 71}
-    messages = [strategy.ask(p, BROADCAST, "train", 1) for p in (0, 1)]
+    messages = [strategy.create_message(p, BROADCAST, "train", 1) for p in (0, 1)]
     for i, message in enumerate(messages):
         message.metadata.__dict__["_message_id"] = f"m{i}"
     error = Message(Error(1, "node unavailable"), reply_to=messages[1])
@@ -606,9 +607,9 @@ def test_an_engine_that_stops_ends_the_server() -> None:
     grid = engine.StoppableGrid(InProcessGrid(apps.client, 2, {}), stopped)
     assert list(grid.get_node_ids()) == [1, 2]
     stopped.set()
-    with pytest.raises(RunFailed, match="The engine stopped before the run was over"):
+    with pytest.raises(RunError, match="The engine stopped before the run was over"):
         grid.get_node_ids()
-    with pytest.raises(RunFailed):
+    with pytest.raises(RunError):
         grid.pull_messages([])
 
 
@@ -621,6 +622,6 @@ def test_an_engine_that_stops_ends_the_server() -> None:
     ],
 )
 def test_a_tolerance_that_makes_no_sense_is_refused(changed: dict, line: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         Experiment(**changed)
     assert str(caught.value) == line

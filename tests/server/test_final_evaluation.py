@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import sim
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.runs import run
 from flfw.runs.final import final_accuracies, interval
@@ -50,7 +50,7 @@ def test_by_default_at_most_a_thousand_are_asked() -> None:
 
 @pytest.mark.parametrize("final", ["0", "-1", "1.5", "some", "", "ALL", "²", "1000001", "9" * 5000])
 def test_other_words_are_refused(final: str) -> None:
-    with pytest.raises(BadInput, match="Expected final=all, none or a number from 1 to 1,000,000, got final="):
+    with pytest.raises(InputError, match="Expected final=all, none or a number from 1 to 1,000,000, got final="):
         Experiment(final=final)
 
 

@@ -15,21 +15,21 @@ from flwr.clientapp import ClientApp
 from scipy.stats import binom
 
 from flfw.client.site import Site
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import Introduction
+from flfw.messages.introduction import ClientInfo
 from flfw.messages.simulated import representatives
 from flfw.resolve import resolve, without_auto
 from flfw.rng import numpy_generator
 from flfw.runs import engine
 from flfw.server import cohorts
 from flfw.server.cohorts import drawn, drawn_last, in_turn, secretly_drawn
-from flfw.server.enrolment import Enrolment
-from flfw.server.faults import Failure, Tolerance
+from flfw.server.enrolment import NodeAssignment
+from flfw.server.faults import Failure, FailurePolicy
 from flfw.server.history import History
 from flfw.server.numbered import NumberedNodes
-from flfw.server.roster import Roster
+from flfw.server.roster import ClientDirectory
 
 MANY = 10_000
 MILLION = 1_000_000
@@ -43,15 +43,15 @@ def asked_clients(odd: int = -1) -> tuple[ClientApp, list[int]]:
     def introduce(message: Message, context) -> Message:
         client = int(context.node_config["partition-id"])
         asked.append(client)
-        return Introduction(client, "other" if client == odd else "same").to_message(message)
+        return ClientInfo(client, "other" if client == odd else "same").to_message(message)
 
     return app, asked
 
 
 def test_one_client_of_a_process_speaks_for_all() -> None:
     app, asked = asked_clients()
-    grid, roster = InProcessGrid(app, MILLION, {}, introduced=True), Roster(Tolerance())
-    (answer,) = Enrolment(grid, roster, MILLION, 1.0, alike=representatives(grid)).begin()
+    grid, roster = InProcessGrid(app, MILLION, {}, introduced=True), ClientDirectory(FailurePolicy())
+    (answer,) = NodeAssignment(grid, roster, MILLION, 1.0, alike=representatives(grid)).begin()
     assert asked == [0] and answer.partition == 0
     assert len(roster.nodes) == MILLION and roster.nodes[MILLION - 1] == MILLION
     assert roster.everyone == range(MILLION) and not roster.unfit
@@ -59,8 +59,8 @@ def test_one_client_of_a_process_speaks_for_all() -> None:
 
 def test_each_client_is_asked_where_those_that_speak_for_all_differ() -> None:
     app, asked = asked_clients(odd=1)
-    grid, roster = InProcessGrid(app, 4, {}, introduced=True), Roster(Tolerance())
-    answers = Enrolment(grid, roster, 4, 1.0, alike=(1, 2)).begin()
+    grid, roster = InProcessGrid(app, 4, {}, introduced=True), ClientDirectory(FailurePolicy())
+    answers = NodeAssignment(grid, roster, 4, 1.0, alike=(1, 2)).begin()
     assert asked == [0, 1, 0, 1, 2, 3]
     assert [answer.code for answer in answers] == ["same", "other", "same", "same"]
     assert roster.nodes == {0: 1, 1: 2, 2: 3, 3: 4}
@@ -153,7 +153,7 @@ def test_a_poisson_cohort_of_a_billion_needs_no_memory_for_each(draw) -> None:
 def test_missing_answers_are_noted_in_the_order_of_the_questions() -> None:
     """Node 2 is asked twice and answers once: its second answer is the one that is missing."""
     grid = InProcessGrid(ClientApp(), 1, {})
-    roster, failed = Roster(Tolerance("drop")), list[Failure]()
+    roster, failed = ClientDirectory(FailurePolicy("drop")), list[Failure]()
     roster.nodes = NumberedNodes(MILLION)
     asked = [roster.address(partition, RecordDict(), "train", "1") for partition in (1, 0, 1, MILLION - 1)]
     grid.push_messages(asked)  # sending gives a message its id
@@ -251,5 +251,5 @@ def test_an_engine_that_asks_each_client_gets_the_same_numbers(tmp_path: Path) -
     ],
 )
 def test_a_row_of_a_history_without_its_round_is_refused_in_one_line(rows: dict[str, Any], words: str) -> None:
-    with pytest.raises(BadInput, match=words):
+    with pytest.raises(InputError, match=words):
         History().extend(rows)

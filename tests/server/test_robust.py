@@ -13,7 +13,7 @@ from scipy.stats import trim_mean
 
 import sim
 from flfw.combinations import check
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.resolve import resolve, without_auto
@@ -182,19 +182,19 @@ def test_a_run_takes_the_median(tmp_path: Path) -> None:
 )
 def test_what_cannot_hold_is_refused_before_a_run(fields: dict, line: str) -> None:
     asked = Experiment(**{"method": "fedavg", "dataset": "digits", "net": "lenet", "split": "iid", **fields})
-    with pytest.raises(BadInput, match=line):
+    with pytest.raises(InputError, match=line):
         check(resolve(without_auto(asked)))
 
 
 def test_liars_without_a_rule_are_refused() -> None:
-    with pytest.raises(BadInput, match="Expected --robust with --byzantine-clients, got robust=none"):
+    with pytest.raises(InputError, match="Expected --robust with --byzantine-clients, got robust=none"):
         Experiment(byzantine_clients=1)
-    with pytest.raises(BadInput, match="Expected byzantine-clients >= 0"):
+    with pytest.raises(InputError, match="Expected byzantine-clients >= 0"):
         Experiment(robust="krum", byzantine_clients=-1)
-    with pytest.raises(BadInput, match="Expected byzantine-clients >= 1 with --robust trimmed_mean"):
+    with pytest.raises(InputError, match="Expected byzantine-clients >= 1 with --robust trimmed_mean"):
         Experiment(robust="trimmed_mean")
 
 
 def test_too_few_answers_end_the_round_in_one_line() -> None:
-    with pytest.raises(RunFailed, match="Expected 5 updates or more for krum with 1 that lie, got 4"):
+    with pytest.raises(RunError, match="Expected 5 updates or more for krum with 1 that lie, got 4"):
         combined("krum", updates(honest(4)), 1)

@@ -18,7 +18,7 @@ from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.sharing import matches
 from flfw.messages.wire import pack, unpack
 from flfw.resolve import resolve
-from flfw.server.faults import Tolerance
+from flfw.server.faults import FailurePolicy
 from flfw.server.screening import bound_of, change, no_heavier, screened
 from flfw.server.strategy import FederatedStrategy
 from tests.support.rounds import fresh, place
@@ -175,8 +175,8 @@ def asked_by(experiment: Experiment) -> tuple[FederatedStrategy, dict[str, torch
     """The server half of a method with three clients, and the first tensors."""
     TaskIdentity.task_id, TaskIdentity.run_id, TaskIdentity.node_id = 1, 1, 0
     resolved = resolve(experiment)
-    strategy = resolved.method(resolved.settings, tolerance=Tolerance(on_failure="drop"))
-    strategy.at = place(experiment)
+    strategy = resolved.method(resolved.settings, tolerance=FailurePolicy(on_failure="drop"))
+    strategy.ctx = place(experiment)
     strategy.roster.nodes = {client: client + 1 for client in range(3)}
     return strategy, {name: value.clone() for name, value in fresh(experiment).state_dict().items()}
 

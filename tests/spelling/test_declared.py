@@ -24,8 +24,8 @@ def test_networks_are_those_of_the_package() -> None:
 
 
 @pytest.mark.parametrize(("kind", "name"), PLUGINS, ids=[f"{kind.noun}-{name}" for kind, name in PLUGINS])
-def test_fields_are_those_of_the_imported_settings(kind: plugins.Kind, name: str) -> None:
-    settings: Any = plugins.find(kind, name, BASES[kind.noun])
+def test_fields_are_those_of_the_imported_settings(kind: plugins.PluginKind, name: str) -> None:
+    settings: Any = plugins.load_class(kind, name, BASES[kind.noun])
     read = declared.fields(kind, name)
     assert read is not None
     assert list(read) == [field.name for field in dataclasses.fields(settings.Settings)]

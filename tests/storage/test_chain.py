@@ -16,7 +16,7 @@ from subprocess import Popen
 
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.storage.chain import Chain
 
 
@@ -96,9 +96,9 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 def test_what_was_changed_is_noticed(tmp_path: Path, damage: Callable[[Path], object]) -> None:
     path = filled(tmp_path / "lines.jsonl")
     damage(path)
-    with pytest.raises(BadInput, match="it is damaged"):
+    with pytest.raises(InputError, match="it is damaged"):
         Chain(path).rows()
-    with pytest.raises(BadInput, match="it is damaged"), Chain(path).held():
+    with pytest.raises(InputError, match="it is damaged"), Chain(path).held():
         pass
 
 
@@ -116,9 +116,9 @@ ELSEWHERE: dict[str, Callable[[Path], object]] = {
 def test_a_chain_that_cannot_be_reached_is_not_new(tmp_path: Path, place: Callable[[Path], object]) -> None:
     path = tmp_path / "ledger" / "lines.jsonl"
     place(path)
-    with pytest.raises(BadInput, match="got none that can be read"):
+    with pytest.raises(InputError, match="got none that can be read"):
         Chain(path).rows()
-    with pytest.raises(BadInput, match="got none that can be read"), Chain(path).held():
+    with pytest.raises(InputError, match="got none that can be read"), Chain(path).held():
         pass
 
 

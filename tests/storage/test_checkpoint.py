@@ -25,7 +25,7 @@ from safetensors.torch import load_file
 
 import sim
 from flfw import task
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.messages.wire import pack
 from flfw.resolve import without_auto
@@ -356,7 +356,7 @@ def test_a_checkpoint_of_another_experiment_is_refused(tmp_path: Path) -> None:
     (_, chosen), *_ = sealed.sealed(tmp_path / "one" / "checkpoint", "round-*")
     chosen.unlink()
     shutil.copy(foreign, chosen.parent)
-    with pytest.raises(BadInput, match="of another experiment; remove it"):
+    with pytest.raises(InputError, match="of another experiment; remove it"):
         Checkpoints(tmp_path / "one", without_auto(Experiment()))
 
 
@@ -366,7 +366,7 @@ def test_a_lost_round_is_an_error_and_no_fresh_start(tmp_path: Path) -> None:
         kept.save(some(server_round), {})
     (_, path), *_ = sealed.sealed(tmp_path / "checkpoint", "round-*")
     path.unlink()
-    with pytest.raises(BadInput, match="Expected the last round's checkpoint in "):
+    with pytest.raises(InputError, match="Expected the last round's checkpoint in "):
         Checkpoints(tmp_path, without_auto(Experiment()))
     assert (tmp_path / "checkpoint" / "history.jsonl").stat().st_size, "what is left must not be cut off"
 
@@ -430,7 +430,7 @@ def test_an_audit_that_was_stopped_can_be_repeated(small: Experiment, tmp_path: 
             finish(*given)
 
         patch.setattr("flfw.runs.results.finish", without_recordings)
-        with pytest.raises(RunFailed, match="The audit was stopped: Expected recordings in"):
+        with pytest.raises(RunError, match="The audit was stopped: Expected recordings in"):
             run.run(experiment)
     assert json.loads((experiment.out / "result.json").read_text())["audit"] == []
     shutil.move(moved, manifest)
@@ -468,7 +468,7 @@ def test_of_a_thousand_mutations_none_is_gone_on_from_and_none_crashes(tmp_path:
         if path.name == "history.jsonl" and changed.startswith(whole):
             continue  # what a kill left behind the mark is cut off: not damage
         path.write_bytes(changed)
-        with pytest.raises(BadInput, match=r"(damaged|of this version)"):
+        with pytest.raises(InputError, match=r"(damaged|of this version)"):
             Checkpoints(tmp_path, experiment)
         path.write_bytes(whole)
     assert Checkpoints(tmp_path, experiment).last is not None
@@ -487,7 +487,7 @@ def test_a_mutation_under_a_matching_name_does_not_crash_either(tmp_path: Path) 
         forged = sealed.seal(path.parent, stem, path.suffix, mutated(whole, rng))
         try:
             Checkpoints(tmp_path, experiment)
-        except BadInput as error:
+        except InputError as error:
             refused += 1
             assert "\n" not in str(error)
         forged.unlink()
@@ -523,7 +523,9 @@ def test_a_run_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     Checkpoints(tmp_path, without_auto(Experiment()))
     require_same_data(tmp_path, "abc")
     require_same_data(tmp_path, "abc")
-    with pytest.raises(BadInput, match=r"the data that .* began with \(digest abc\), got others \(abd\); restore them"):
+    with pytest.raises(
+        InputError, match=r"the data that .* began with \(digest abc\), got others \(abd\); restore them"
+    ):
         require_same_data(tmp_path, "abd")
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve
@@ -33,7 +33,7 @@ def test_exposed_coordinates_are_those_counted_by_hand() -> None:
     # supports of 1/2 and 1/4: 1/2 * 3/4 + 1/2 * 1/4
     assert layer == {"layer": "a", "coordinates": 4, "share": 0.25, "independent": 0.5, "untouched": 0.5}
     assert (other["layer"], other["share"], other["independent"]) == ("b", 0.0, 0.0)
-    with pytest.raises(BadInput, match="the same tensors in all updates of a round"):
+    with pytest.raises(InputError, match="the same tensors in all updates of a round"):
         counted.add({"a.weight": torch.ones(3), "b.bias": torch.ones(2)})
 
 
@@ -64,7 +64,7 @@ def test_too_large_a_matrix_is_not_decomposed_and_not_guessed() -> None:
 def test_a_table_of_clients_that_is_damaged_is_refused(tmp_path: Path) -> None:
     assert took_part(tmp_path) == {}
     (tmp_path / "clients.csv").write_text("round,client\n1,a\n")
-    with pytest.raises(BadInput, match="rounds and clients in"):
+    with pytest.raises(InputError, match="rounds and clients in"):
         took_part(tmp_path)
 
 

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from flfw import data, nets
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, Vantage
 from flfw.audit.measures.metrics import psnr
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
 from flfw.victims.victim import PlainVictim
 
@@ -21,10 +21,10 @@ def digits(first: int, count: int = 1, side: int = 28) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(x).float() / 255, torch.from_numpy(y)
 
 
-def digit_inputs(side: int = 28) -> Inputs:
+def digit_inputs(side: int = 28) -> InputSpec:
     """Say how a network takes digits of a side."""
     dataset = data.load("digits", None, side)
-    return Inputs.from_constants(dataset.shape, dataset.mean, dataset.std)
+    return InputSpec.from_constants(dataset.shape, dataset.mean, dataset.std)
 
 
 def fresh_net(name: str, shape: tuple[int, ...], seed: int = 1) -> nets.Net:
@@ -33,7 +33,7 @@ def fresh_net(name: str, shape: tuple[int, ...], seed: int = 1) -> nets.Net:
         return nets.build(name, shape, 10)
 
 
-def gradient(model: nn.Module, inputs: Inputs, x: Tensor, y: Tensor) -> nets.Tensors:
+def gradient(model: nn.Module, inputs: InputSpec, x: Tensor, y: Tensor) -> nets.Tensors:
     """Compute what a client sends, by the ordinary way."""
     model.zero_grad()
     cross_entropy(model((x - inputs.mean) / inputs.std), y).backward()

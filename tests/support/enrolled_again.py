@@ -16,14 +16,14 @@ from flfw.nets import Tensors
 from flfw.resolve import resolve
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import LastingTraining
+from flfw.training.optimisers import PersistentTraining
 
 
 @final
 class EnrolledAgain(FederatedStrategy):
     """Federated averaging of clients who introduce themselves in each round."""
 
-    Settings = LastingTraining
+    Settings = PersistentTraining
     downloads = ("*",)
     uploads = ("*",)
     client = "sgd"
@@ -35,7 +35,7 @@ class EnrolledAgain(FederatedStrategy):
         assert isinstance(grid, StreamingGrid)
         with tempfile.TemporaryDirectory() as folder:
             flowers = grid._grid  # around which the server puts its own
-            again = Federation(flowers, resolve(self.place.experiment), Path(folder))
+            again = Federation(flowers, resolve(self.require_context.experiment), Path(folder))
             again._enrol()
         self.roster = again._strategy.roster
         return super().configure_train(server_round, arrays, config, grid)

@@ -18,7 +18,7 @@ from torch.nn.functional import cross_entropy
 from flfw.adversary.observation import Truth
 from flfw.attacks.analytic import Analytic
 from flfw.audit.foreign import audit
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.messages.inprocess import InProcessGrid
 from flfw.recording.grid import RecordingGrid
 from flfw.rng import initialising, numpy_generator, torch_generator
@@ -140,7 +140,7 @@ def truth_of(count: int) -> Callable[[int], Truth | None]:
 def ask(recordings: Path, out: Path, count: int = 1, **given: Any) -> dict[str, Any]:
     """Audit, and read the result."""
     rng = numpy_generator(0, "foreign public")
-    public = Public.from_arrays(rng.random((40, 1, 6, 6), dtype="float32"), rng.integers(3, size=40))
+    public = PublicData.from_arrays(rng.random((40, 1, 6, 6), dtype="float32"), rng.integers(3, size=40))
     details: dict[str, Any] = {
         "net": dense,
         "attacks": {"analytic": Analytic()},

@@ -11,7 +11,7 @@ from flwr.supercore.object_store import ObjectStoreFactory
 from flwr.supernode import start_client_internal as supernode
 from flwr.supernode.nodestate import NodeStateFactory
 
-from flfw.deploy.guard import Guard
+from flfw.deploy.guard import PolicyGuard
 from flfw.deploy.policy import Policy
 
 
@@ -30,7 +30,7 @@ class GuardedSite:
         chosen = supernode._pull_and_store_message, supernode._push_messages
         self.dead: list[int] = []
         deaths = lambda: [self.dead.pop() for _ in self.dead]  # noqa: E731
-        self.guard = Guard(policy, *chosen, lively=lively, deaths=deaths, **more)
+        self.guard = PolicyGuard(policy, *chosen, lively=lively, deaths=deaths, **more)
 
     def pull(self, **other: Any) -> int | None:
         calls = {

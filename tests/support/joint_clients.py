@@ -11,7 +11,7 @@ from torch import Tensor
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import side_by_side
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.messages.sharing import shared
 from flfw.messages.wire import pack, views
@@ -37,7 +37,7 @@ def clients(experiment: Experiment, folder: Path, server_round: int = 1) -> list
     task = dataclasses.replace(task, split=dataclasses.replace(task.split, train=train))
     return [
         resolved.client(
-            Workplace(
+            ClientContext(
                 experiment=experiment,
                 task=task,
                 method=resolved.method,
@@ -68,7 +68,7 @@ def trained(
         else:
             results = [worker.fit_named(received, now - 1) for worker in workers]
     assert not [result for result in results if isinstance(result, Exception)]
-    held = [{**worker.private(), **worker.model.state_dict()} for worker in workers]
+    held = [{**worker.private_state(), **worker.model.state_dict()} for worker in workers]
     sent = [{f"sent {name}": value for name, value in one[0].items()} for one in results]
     return [
         ({name: value.detach().clone() for name, value in {**h, **s}.items()}, metrics)

@@ -16,7 +16,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from flfw.adversary.attack import Attack, Budget
+from flfw.adversary.attack import Attack, AttackCost
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.audit.auditor import Auditor
 from flfw.experiment import Experiment
@@ -49,8 +49,8 @@ class ByClosedForm(Attack):
     """Changes what the closed form gives for one example of a fully connected first layer."""
 
     @property
-    def budget(self) -> Budget:
-        return Budget(0, 1, "as written")
+    def cost(self) -> AttackCost:
+        return AttackCost(0, 1, "as written")
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]

@@ -15,7 +15,7 @@ from flwr.proto.recorddict_pb2 import MetricRecord as ProtoRecord
 from flwr.proto.recorddict_pb2 import MetricRecordValue as ProtoValue
 
 from flfw.messages.factors import Layers
-from flfw.messages.introduction import Introduction
+from flfw.messages.introduction import ClientInfo
 from flfw.messages.wire import views
 from flfw.storage.provenance import code_hash
 from tests.support.forgery import (
@@ -216,9 +216,9 @@ CURSOR = "\x1b[2J\x1b]0;owned\x07"
 ARRAY = '{"dtype": "float32", "shape": [10, 64], "stype": "numpy.ndarray", "arraychunk_ids": '
 
 
-def introduction() -> Introduction:
+def introduction() -> ClientInfo:
     """Return what an honest client with the digits says of itself."""
-    return Introduction(EVIL, code_hash(), shape=(1, 8, 8), classes=10)
+    return ClientInfo(EVIL, code_hash(), shape=(1, 8, 8), classes=10)
 
 
 def introduced_as(**changed: Any) -> Callable[[Message], RecordDict]:

@@ -22,7 +22,7 @@ from flwr.supercore.inflatable.inflatable_object import iterate_object_tree
 from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_contents
 from flwr.supercore.run import Run
 
-from flfw.deploy.layout import Layout
+from flfw.deploy.layout import FederationLayout
 from tests.support.forgery import Sent
 
 
@@ -177,7 +177,7 @@ class LyingSuperLink(fleet_pb2_grpc.FleetServicer):
 
 
 @contextmanager
-def serving(layout: Layout, link: LyingSuperLink) -> Iterator[None]:
+def serving(layout: FederationLayout, link: LyingSuperLink) -> Iterator[None]:
     """Serve at the federation's port, with its certificate."""
     largest = 2**31 - 1
     sizes = [("grpc.max_send_message_length", largest), ("grpc.max_receive_message_length", largest)]

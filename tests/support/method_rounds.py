@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from flfw import plugins
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.nets import Net
@@ -51,7 +51,7 @@ def normed(shape: tuple[int, ...], classes: int) -> Net:
 
 def by_method(experiment: Experiment, method: str, **changes: Any) -> Experiment:
     """Ask for the experiment by another method, on the network it names, with few steps and no wide layers."""
-    cls = plugins.find(plugins.METHOD, method, FederatedStrategy)
+    cls = plugins.load_class(plugins.METHOD, method, FederatedStrategy)
     few = ("iterations=3",) if issubclass(cls.Settings, ServerTraining) else NARROW.get(method, ())
     if method in ASIDE:
         changes["split"], few = "sampled", (*few, "sampled.train=150")
@@ -66,7 +66,7 @@ def make_client(experiment: Experiment, partition: int, folder: Path, server_rou
     method, settings = resolve(experiment).method, resolve(experiment).settings
     task = Task.load(experiment, None)
     store = ClientStore(folder, "test", partition)
-    at = Workplace(experiment, task, method, settings, partition, server_round, None, store)
+    at = ClientContext(experiment, task, method, settings, partition, server_round, None, store)
     return resolve(experiment).client(at)
 
 

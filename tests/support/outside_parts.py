@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data import Arrays, DatasetCard
-from flfw.data.files.columns import Column, Columns
+from flfw.data import DatasetArrays, DatasetCard
+from flfw.data.files.columns import Column, TableSchema
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut
+from flfw.data.splits.cut import SplitIndices
 from flfw.data.splits.partition import SplitScheme
 from flfw.experiment import Experiment
 from flfw.papers.preset import Figure, Preset, Scale
@@ -24,13 +24,13 @@ SPLIT_NAME = "tests.support.outside_parts:Turns"
 TABLE_NAME = "tests.support.outside_parts:STRIPED"
 
 
-def _stripes(root: Path, side: int | None) -> Arrays:
+def _stripes(root: Path, side: int | None) -> DatasetArrays:
     """Images of one bright row, whose place is the class; noise beside it."""
     rng = numpy_generator(0, "stripes")
     y = rng.permutation(np.arange(120) % 4)
     x = rng.integers(0, 60, (120, 1, 8, 8), dtype=np.uint8)
     x[np.arange(120), 0, 2 * y] += 180
-    return Arrays(x[:80], y[:80].astype(np.int64), x[80:], y[80:].astype(np.int64))
+    return DatasetArrays(x[:80], y[:80].astype(np.int64), x[80:], y[80:].astype(np.int64))
 
 
 STRIPES = DatasetCard(
@@ -47,14 +47,16 @@ STRIPES = DatasetCard(
     std=(0.3,),
 )
 
-NUMBERS = Columns((Column("a", "numeric", 0, 4), Column("b", "numeric", 0, 2)), "c", "classification", ("no", "yes"))
+NUMBERS = TableSchema(
+    (Column("a", "numeric", 0, 4), Column("b", "numeric", 0, 2)), "c", "classification", ("no", "yes")
+)
 
 
-def _numbers(root: Path, side: int | None) -> Arrays:
+def _numbers(root: Path, side: int | None) -> DatasetArrays:
     """Rows of two numbers in [0, 1], and whether the first is the larger one."""
     x = numpy_generator(0, "numbers").random((120, 2), dtype=np.float32)
     y = (x[:, 0] > x[:, 1]).astype(np.int64)
-    return Arrays(x[:80], y[:80], x[80:], y[80:])
+    return DatasetArrays(x[:80], y[:80], x[80:], y[80:])
 
 
 NUMBERED = replace(
@@ -77,10 +79,10 @@ class Turns(SplitScheme):
 
     skip: int = 0  # first examples that nobody has
 
-    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> Cut:
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
         """Cut both parts in turns."""
         train, test = (np.arange(first, len(y)) for first, y in ((self.skip, dataset.train_y), (0, dataset.test_y)))
-        return Cut([train[k::clients] for k in range(clients)], [test[k::clients] for k in range(clients)])
+        return SplitIndices([train[k::clients] for k in range(clients)], [test[k::clients] for k in range(clients)])
 
 
 def _measured(cell: Cell, scale: Scale) -> Preset:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from flfw.errors import RunFailed
+from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.runs import run
@@ -55,11 +55,11 @@ def cut_short(experiment: Experiment, after_round: int) -> Path:
     def stopping(self: Checkpoints, snapshot: Snapshot, rows: dict[str, Any]) -> None:
         save(self, snapshot, rows)
         if snapshot.round == after_round:
-            raise RunFailed("stopped for the test")
+            raise RunError("stopped for the test")
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "save", stopping)
-        with pytest.raises(RunFailed, match="stopped for the test"):
+        with pytest.raises(RunError, match="stopped for the test"):
             run.run(experiment)
     assert experiment.out is not None
     return experiment.out
@@ -72,7 +72,7 @@ def kill_in_round(monkeypatch: pytest.MonkeyPatch, server_round: int) -> None:
     def dying(self: FederatedStrategy, flower_round: int, replies: Any) -> Any:
         if flower_round + self.rounds_before == server_round:
             list(replies)
-            raise RunFailed("killed for the test")
+            raise RunError("killed for the test")
         return whole(self, flower_round, replies)
 
     monkeypatch.setattr(FederatedStrategy, "aggregate_train", dying)

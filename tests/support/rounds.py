@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.messages.wire import pack
 from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
-from flfw.server.place import ServerPlace
+from flfw.server.place import ServerContext
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 
@@ -64,7 +64,7 @@ def play(experiment: Experiment, folder: Path, rounds: int = 1) -> Rounds:
     """So many rounds of both clients."""
     cls, settings = resolve(experiment).method, resolve(experiment).settings
     strategy = cls(settings, seed=experiment.seed)
-    strategy.at = place(experiment)
+    strategy.ctx = place(experiment)
     model = fresh(experiment)
     downloads = cls.shared(model, settings).downloads
     first = {n: v.clone() for n, v in model.state_dict().items() if matches(n, downloads)}
@@ -78,13 +78,13 @@ def play(experiment: Experiment, folder: Path, rounds: int = 1) -> Rounds:
             tensors = {n: v.clone() for n, v in tensors.items()}
             uploads.append(Update(partition, COUNTS[partition], tensors, metrics))
         result.uploads.append(uploads)
-        result.broadcasts.append(strategy.combined(pack(result.broadcasts[-1]), iter(uploads), now))
+        result.broadcasts.append(strategy.aggregate_round(pack(result.broadcasts[-1]), iter(uploads), now))
     return result
 
 
-def place(experiment: Experiment) -> ServerPlace:
+def place(experiment: Experiment) -> ServerContext:
     """Where the experiment's server works."""
-    return ServerPlace(experiment, resolve(experiment).method, resolve(experiment).settings)
+    return ServerContext(experiment, resolve(experiment).method, resolve(experiment).settings)
 
 
 def client(experiment: Experiment, folder: Path, partition: int, server_round: int = 1) -> FederatedClient:
@@ -92,7 +92,9 @@ def client(experiment: Experiment, folder: Path, partition: int, server_round: i
     cls, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", partition)
     task = Task.load(experiment, None)
-    return resolve(experiment).client(Workplace(experiment, task, cls, settings, partition, server_round, None, store))
+    return resolve(experiment).client(
+        ClientContext(experiment, task, cls, settings, partition, server_round, None, store)
+    )
 
 
 def fresh(experiment: Experiment, *numbers: int) -> nn.Module:

@@ -18,7 +18,7 @@ import pytest
 
 from flfw.deploy import __main__ as deployment
 from flfw.deploy import processes
-from flfw.deploy.layout import Layout, environment
+from flfw.deploy.layout import FederationLayout, environment
 from tests.support.paths import ROOT
 
 SITES = 3
@@ -44,16 +44,16 @@ def deploy(*words: str) -> str:
     return message.getvalue()
 
 
-def made(folder: Path, *flags: str) -> Layout:
+def made(folder: Path, *flags: str) -> FederationLayout:
     """Make a federation of three sites, of which none is at work yet."""
     ports = free_ports(2 + SITES)
     places = ["--port", str(ports[0]), "--control-port", str(ports[1]), "--site-port", str(ports[2])]
     deploy("init", str(folder), "--clients", str(SITES), *places, *flags)
-    return Layout.read(folder)
+    return FederationLayout.read(folder)
 
 
 @contextmanager
-def at_work(layout: Layout, empty: Sequence[int] = ()) -> Iterator[None]:
+def at_work(layout: FederationLayout, empty: Sequence[int] = ()) -> Iterator[None]:
     """Start all parts but some sites, and end all at the end."""
     with pytest.MonkeyPatch.context() as patch, ExitStack() as places:
         patch.setenv("OMP_NUM_THREADS", "1")
@@ -67,7 +67,7 @@ def at_work(layout: Layout, empty: Sequence[int] = ()) -> Iterator[None]:
             deploy("down", str(layout.folder))
 
 
-def start_in_place(layout: Layout, number: int, module: str, argument: Path) -> None:
+def start_in_place(layout: FederationLayout, number: int, module: str, argument: Path) -> None:
     """Start another program than the guard as a site, with its key and its addresses; return when it is admitted."""
     words, site = layout.supernode_command(number), layout.site(number)
     at = words.index("flfw.deploy.guard")
@@ -84,7 +84,7 @@ def start_in_place(layout: Layout, number: int, module: str, argument: Path) -> 
 
 
 @contextmanager
-def vacant(layout: Layout, number: int) -> Iterator[None]:
+def vacant(layout: FederationLayout, number: int) -> Iterator[None]:
     """Keep a site's place, so that nothing is started there."""
     site = layout.site(number)
     processes.start([sys.executable, "-c", "import time; time.sleep(600)"], site, "supernode", environment(site))
@@ -94,7 +94,7 @@ def vacant(layout: Layout, number: int) -> Iterator[None]:
         processes.stop(site, "supernode")
 
 
-def run(layout: Layout, out: Path, *flags: str, limit: float = 600) -> str:
+def run(layout: FederationLayout, out: Path, *flags: str, limit: float = 600) -> str:
     """Carry out a run of an honest server to its end; return what it says on the terminal."""
     words = [sys.executable, "sim.py", "--federation", str(layout.folder), "--out", str(out), *flags]
     variables = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import Attack, Budget
+from flfw.adversary.attack import Attack, AttackCost
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.experiment import Experiment
 
@@ -36,9 +36,9 @@ class ByGuess(Attack):
     """Guesses one example behind each observation."""
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """Nothing is searched for."""
-        return Budget(0, 1, "closed form")
+        return AttackCost(0, 1, "closed form")
 
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from flfw.adversary.observation import Examples, Knowledge, Observation
-from flfw.data import Arrays, DatasetCard
+from flfw.data import DatasetArrays, DatasetCard
 from flfw.nets import tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import torch_generator
 from flfw.victims.relaxed_rows import Categories
 from flfw.victims.victim import PlainVictim
@@ -31,7 +31,7 @@ def rows_of(count: int, seed: int = 0) -> Tensor:
 def attackable_rows(batch: int, seed: int = 0) -> tuple[list[Observation], list[Knowledge], Tensor]:
     """Observe what an undefended client sends of a batch; return the knowledge about it and the rows as well."""
     x, y = rows_of(batch, seed), torch.arange(batch)
-    inputs = Inputs.from_constants((6,), [0.5] * 6, [0.5] * 6)
+    inputs = InputSpec.from_constants((6,), [0.5] * 6, [0.5] * 6)
     net = fresh_net("mlp", (6,))
     victim = PlainVictim(fresh_net("mlp", (6,), seed=9), tensors(net), ("*",), inputs)
     public = Examples(rows_of(200, seed=1), torch.zeros(200, dtype=torch.int64))
@@ -42,11 +42,11 @@ def attackable_rows(batch: int, seed: int = 0) -> tuple[list[Observation], list[
 ROWS_NAME = "tests.support.tables:ROWS"
 
 
-def _read(root: Path, side: int | None) -> Arrays:
+def _read(root: Path, side: int | None) -> DatasetArrays:
     """Rows whose class is the first category's value."""
     x = rows_of(900).numpy()
     y = x[:, 1:4].argmax(1)
-    return Arrays(x[:600], y[:600], x[600:], y[600:])
+    return DatasetArrays(x[:600], y[:600], x[600:], y[600:])
 
 
 ROWS = DatasetCard(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flfw.tracking import AuditFigures, RunEnd, TrackedRun, Tracker
+from flfw.tracking import AuditMetrics, RunEnd, TrackedRun, Tracker
 
 
 class Noting(Tracker):
@@ -21,7 +21,7 @@ class Noting(Tracker):
     def on_round(self, number: int, figures: Mapping[str, float]) -> None:
         self._note("round", number, dict(figures))
 
-    def on_audit(self, audited: Sequence[AuditFigures]) -> None:
+    def on_audit(self, audited: Sequence[AuditMetrics]) -> None:
         self._note("audit", *[[one.name, one.round, one.verdict] for one in audited])
 
     def on_end(self, end: RunEnd) -> None:
@@ -57,7 +57,7 @@ class Failing(Tracker):
         if number > 1:
             raise ConnectionError("the server\nis gone")
 
-    def on_audit(self, audited: Sequence[AuditFigures]) -> None:
+    def on_audit(self, audited: Sequence[AuditMetrics]) -> None:
         raise AssertionError("called after it failed")
 
     def on_end(self, end: RunEnd) -> None:

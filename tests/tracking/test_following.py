@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from flfw.errors import BadInput, RunFailed
+from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.runs import run
 from flfw.tracking import TrackedRun, figures
@@ -161,7 +161,7 @@ def test_an_audit_of_a_recorded_run_has_a_record_without_rounds(tmp_path: Path) 
     assert calls(again)[0][1] == "run/again"
 
 
-@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "interrupted"), (RunFailed, "failed")])
+@pytest.mark.parametrize(("error", "status"), [(KeyboardInterrupt, "interrupted"), (RunError, "failed")])
 def test_trackers_are_told_how_a_run_ended(tmp_path: Path, error: type[BaseException], status: str) -> None:
     with pytest.raises(error), tracked(Experiment(track=(NOTING,)), tmp_path):
         raise error
@@ -184,7 +184,7 @@ def test_trackers_are_told_how_a_run_ended(tmp_path: Path, error: type[BaseExcep
     ],
 )
 def test_what_cannot_work_is_refused_before_the_run(tmp_path: Path, track: tuple[str, ...], line: str) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(InputError) as refused:
         run.run(tiny(tmp_path / "run", track=track))
     assert str(refused.value) == line and not (tmp_path / "run").exists()
 
@@ -194,13 +194,13 @@ def test_without_a_package_the_way_out_is_the_extra(monkeypatch: pytest.MonkeyPa
     from flfw.tracking.writers.tensorboard import TensorBoard
 
     monkeypatch.setattr(TensorBoard, "packages", ("no_such_package_here",))
-    with pytest.raises(BadInput, match=r"--track tensorboard, got none; pip install flfw\[tracking\]\.$"):
+    with pytest.raises(InputError, match=r"--track tensorboard, got none; pip install flfw\[tracking\]\.$"):
         check(("tensorboard",))
 
 
 def test_none_is_no_tracker_and_none_is_named_twice() -> None:
     assert Experiment(track=("none",)).trackers == Experiment().trackers == ()
-    with pytest.raises(BadInput, match="Expected each tracker once, got track=wandb wandb"):
+    with pytest.raises(InputError, match="Expected each tracker once, got track=wandb wandb"):
         Experiment(track=("wandb", "wandb"))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.recording.retention import purge
 from flfw.runs import run
 from flfw.tracking.writers.wandb import WeightsAndBiases
@@ -147,7 +147,7 @@ def test_wandb_without_a_key_is_refused_before_the_run(places: Path, monkeypatch
     monkeypatch.setenv("WANDB_MODE", "online")
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.setenv("NETRC", str(places / "none"))
-    with pytest.raises(BadInput, match=r"^Expected an API key for --track wandb, got none.*; wandb login, or "):
+    with pytest.raises(InputError, match=r"^Expected an API key for --track wandb, got none.*; wandb login, or "):
         run.run(tiny(places / "run", track=("wandb",)))
     assert not (places / "run").exists()
     monkeypatch.setenv("WANDB_MODE", "offline")

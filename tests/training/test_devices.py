@@ -8,11 +8,11 @@ import pytest
 import torch
 
 from flfw.audit.attack_server import require_gpu
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.inversion.compute import Compute
+from flfw.inversion.compute import ComputeLimits
 from flfw.nets import build, tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.training.devices import device_of, products
 from flfw.victims.victim import PlainVictim
 
@@ -46,31 +46,33 @@ def test_products_are_rounded_within_a_block_alone_even_if_it_fails(tf32: bool) 
 def test_a_search_on_a_gpu_has_the_precision_that_was_asked_for(precision: str) -> None:
     with torch.device("meta"):
         net = build("lenet", (3, 32, 32), 10)
-    inputs = Inputs.from_constants((3, 32, 32), (0.5,) * 3, (0.5,) * 3)
+    inputs = InputSpec.from_constants((3, 32, 32), (0.5,) * 3, (0.5,) * 3)
     victim = PlainVictim(net, tensors(net), ("*",), inputs)
     victim.inputs = _there(inputs)
-    compute = Compute(precision="tf32") if precision == "tf32" else Compute()
+    compute = ComputeLimits(precision="tf32") if precision == "tf32" else ComputeLimits()
     with compute.reduced(victim) as searched:
         assert searched is victim and allowed() == (precision == "tf32",) * 2
     assert allowed() == (False, True)
 
 
-def _there(inputs: Inputs) -> Inputs:
+def _there(inputs: InputSpec) -> InputSpec:
     """The inputs as tensors of a GPU, without numbers."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     with FakeTensorMode():
-        return Inputs(inputs.shape, *(torch.empty(3, 1, 1, device="cuda") for _ in range(2)))
+        return InputSpec(inputs.shape, *(torch.empty(3, 1, 1, device="cuda") for _ in range(2)))
 
 
 def test_tensorfloat_needs_a_gpu_for_the_attacks() -> None:
     expected = "Expected --attack-precision float32 or bf16 without --attack-gpus, as only a GPU has TensorFloat-32, "
-    with pytest.raises(BadInput, match=f"^{expected}got attack_precision=tf32.$"):
+    with pytest.raises(InputError, match=f"^{expected}got attack_precision=tf32.$"):
         require_gpu(Experiment(attack_precision="tf32"))
     require_gpu(Experiment(attack_precision="bf16"))
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_attacks_do_not_move_to_the_processor_by_themselves() -> None:
-    with pytest.raises(BadInput, match=r"^Expected --attack-gpus 0 on a machine without a GPU, got attack_gpus=0.5.$"):
+    with pytest.raises(
+        InputError, match=r"^Expected --attack-gpus 0 on a machine without a GPU, got attack_gpus=0.5.$"
+    ):
         require_gpu(Experiment(attack_gpus=0.5, attack_precision="tf32"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from scipy.stats import chi2
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import torch_generator
 from flfw.training.gaussian import gaussian
 
@@ -89,6 +89,6 @@ def test_scalars_empty_tensors_and_none_at_all() -> None:
 
 @pytest.mark.parametrize("deviation", [-1.0, inf, nan])
 def test_deviations_that_are_none(deviation: float) -> None:
-    with pytest.raises(BadInput) as refused:
+    with pytest.raises(InputError) as refused:
         drawn(deviation)
     assert str(refused.value) == f"Expected 0 <= deviation < inf, got deviation={deviation}."

@@ -16,12 +16,12 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import hyperfl as benchmark
 from benchmarks.hyperfl import HyperFLSection
-from flfw.client.workplace import Workplace
+from flfw.client.workplace import ClientContext
 from flfw.clients.hyperfl import HyperFLClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.defence import Defence
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet
@@ -269,7 +269,7 @@ def client(
     experiment = Experiment(method="hyperfl", net="mlp", batch_size=10, local_epochs=6, lr=0.05, set=assignments)
     method, settings = resolve(experiment).method, resolve(experiment).settings
     task = Task(dataset, split, "mlp")
-    made = HyperFLClient(Workplace(experiment, task, method, settings, 0, 1, defence, None))
+    made = HyperFLClient(ClientContext(experiment, task, method, settings, 0, 1, defence, None))
     made.model.to(precision)
     return made
 
@@ -406,7 +406,7 @@ def test_a_ratio_is_the_median_of_the_turns(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_straightforward_round_is_a_client_s(monkeypatch: pytest.MonkeyPatch) -> None:
     # Two steps instead of 72, on random pixels: a test before may have read the real data, which stay in memory.
     def without_files(*_: Any) -> Any:
-        raise BadInput("no files")
+        raise InputError("no files")
 
     monkeypatch.setattr(benchmark.Task, "load", without_files)
     monkeypatch.setattr(benchmark, "_IMAGES", 4)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.training.optimisers import SGD, Adam, LocalTraining, clip_norm
 
 LR, STEPS = 0.1, 5
@@ -152,7 +152,7 @@ def test_gradients_within_the_bound_are_left_alone() -> None:
     ],
 )
 def test_settings_out_of_range_are_refused(fields, message) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         LocalTraining(**fields)
     assert str(caught.value) == message
 

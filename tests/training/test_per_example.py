@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, linear, relu
 
 from flfw import nets
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import initialising, torch_generator
 from flfw.training.clipping import Grouping
 from flfw.training.per_example import ClippedSum, PerExample
@@ -422,7 +422,7 @@ def test_nothing_is_left_behind(way: Way) -> None:
     before = {place: set(vars(layer)) for place, layer in model.named_modules()}
     values = {name: value.clone() for name, value in model.state_dict().items()}
     clipped(PerExample(model, way=way), model, x, y, 0.5)
-    with pytest.raises(BadInput):
+    with pytest.raises(InputError):
         PerExample(model, way=way).clipped_sum(lambda: cross_entropy(model(x), y), 0.5)
     assert {place: set(vars(layer)) for place, layer in model.named_modules()} == before
     assert not any(layer._forward_hooks or layer._backward_hooks for layer in model.modules())
@@ -439,30 +439,32 @@ WRONG_BOUNDS = {0.0: "0.0", -1.0: "-1.0", nan: "nan"}
 def test_bounds_that_are_none(bound: float) -> None:
     model, (x, y) = made(lambda: nn.Linear(4, 3)), batch(5, (4,))
     for given in (bound, {"model": bound}):
-        with pytest.raises(BadInput) as refused:
+        with pytest.raises(InputError) as refused:
             clipped(PerExample(model), model, x, y, given)
         assert str(refused.value) == f"Expected bound > 0, got bound={WRONG_BOUNDS[bound]}."
 
 
 def test_bounds_for_other_groups() -> None:
     model, (x, y) = made(lambda: nets.build("mlp", (12,), 3)), batch(5, (12,))
-    with pytest.raises(BadInput, match=r"a bound for each of extractor\.1, extractor\.3, classifier, got bounds="):
+    with pytest.raises(InputError, match=r"a bound for each of extractor\.1, extractor\.3, classifier, got bounds="):
         clipped(PerExample(model), model, x, y, {"classifier": 1.0})
 
 
 def test_settings_that_are_none() -> None:
     model = made(lambda: nn.Linear(4, 3))
-    with pytest.raises(BadInput, match="some parameters that require gradients, got chosen="):
+    with pytest.raises(InputError, match="some parameters that require gradients, got chosen="):
         PerExample(model, ["head.*"])
-    with pytest.raises(BadInput, match="grouping among layer, tensor, flat, got grouping=global"):
+    with pytest.raises(InputError, match="grouping among layer, tensor, flat, got grouping=global"):
         PerExample(model, grouping="global")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(BadInput, match="way among auto, fixed, rows, planes, convolution, loop, opacus, got way=fast"):
+    with pytest.raises(
+        InputError, match="way among auto, fixed, rows, planes, convolution, loop, opacus, got way=fast"
+    ):
         PerExample(model, way="fast")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_loss_that_is_already_summed() -> None:
     model, (x, y) = made(lambda: nn.Linear(4, 3)), batch(5, (4,))
-    with pytest.raises(BadInput, match=r"a loss for each example, of shape \(B,\), got shape=\(\)"):
+    with pytest.raises(InputError, match=r"a loss for each example, of shape \(B,\), got shape=\(\)"):
         PerExample(model).clipped_sum(lambda: cross_entropy(model(x), y), 1.0)
 
 
@@ -551,7 +553,7 @@ REFUSED: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
 def test_what_has_no_gradients_by_example_is_refused_by_name(kind: str) -> None:
     build, shape, complaint = REFUSED[kind]
     model, (x, y) = made(build), batch(5, shape)
-    with pytest.raises(BadInput, match=f"^Expected layers with per-example gradients, got {complaint}") as refused:
+    with pytest.raises(InputError, match=f"^Expected layers with per-example gradients, got {complaint}") as refused:
         clipped(PerExample(model), model, x, y, 1.0)
     assert "\n" not in str(refused.value)
 
@@ -566,7 +568,7 @@ def test_a_mixture_is_seen_in_the_first_batch_of_two_or_more() -> None:
     model = made(lambda: nn.Sequential(nn.Linear(4, 4), Mixing(), nn.Linear(4, 3)))
     tested = PerExample(model)
     clipped(tested, model, *batch(1, (4,)), 1.0)
-    with pytest.raises(BadInput, match="Linear at 0"):
+    with pytest.raises(InputError, match="Linear at 0"):
         clipped(tested, model, *batch(2, (4,)), 1.0)
 
 

@@ -12,7 +12,7 @@ import torch
 from scipy.integrate import quad
 from scipy.stats import chi2, kstest, norm
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import secret_bytes, secret_coins
 from flfw.training import gaussian, secure_gaussian
 from flfw.training.gaussian import SecureNoise
@@ -136,19 +136,19 @@ def test_further_digits_are_rarely_needed() -> None:
 
 @pytest.mark.parametrize("value", [nan, inf, 1e20])
 def test_values_that_noise_cannot_hide_are_refused(value: float) -> None:
-    with pytest.raises(BadInput, match="finite values within"):
+    with pytest.raises(InputError, match="finite values within"):
         add_secure_gaussian({"w": torch.tensor([0.0, value])}, DEVIATION)
 
 
 @pytest.mark.parametrize("deviation", [0.0, -1.0, inf, nan])
 def test_a_deviation_out_of_range_is_refused(deviation: float) -> None:
-    with pytest.raises(BadInput, match="0 < deviation < inf"):
+    with pytest.raises(InputError, match="0 < deviation < inf"):
         add_secure_gaussian({"w": torch.zeros(1)}, deviation)
 
 
 @pytest.mark.parametrize("deviation", [5e-324, 1e-251, 1e251])
 def test_a_deviation_whose_grid_float64_cannot_hold_is_refused(deviation: float) -> None:
-    with pytest.raises(BadInput, match="a step in the range of float64"):
+    with pytest.raises(InputError, match="a step in the range of float64"):
         add_secure_gaussian({"w": torch.zeros(1)}, deviation)
 
 
@@ -248,7 +248,7 @@ def test_a_shared_grid_is_held_exactly_and_has_four_steps_in_a_deviation() -> No
 
 @pytest.mark.parametrize("largest", [5e6, 1e30, inf, nan])
 def test_numbers_whose_digits_end_above_the_noise_are_refused(largest: float) -> None:
-    with pytest.raises(BadInput, match=r"values within 2.1e\+06 deviations|finite values to add noise to"):
+    with pytest.raises(InputError, match=r"values within 2.1e\+06 deviations|finite values to add noise to"):
         shared_step(largest, 1.0, torch.float32)
 
 

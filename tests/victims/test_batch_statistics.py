@@ -19,7 +19,7 @@ from flfw.experiment import Experiment
 from flfw.inversion.evaluation import stacked
 from flfw.nets import NetCard
 from flfw.nets.backbones.batch_norm import TolerantBatchNorm
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net, Tensors, tensors
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run as whole
@@ -116,7 +116,7 @@ def small_net(seed: int = 0) -> Net:
         return Net(extractor, nn.Linear(12, 4))
 
 
-SPACE = Inputs.from_constants((1, 4, 4), (0.5,), (0.25,))
+SPACE = InputSpec.from_constants((1, 4, 4), (0.5,), (0.25,))
 
 
 def test_victims_run_side_by_side_and_nothing_is_written() -> None:

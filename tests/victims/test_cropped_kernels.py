@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion import search
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import squared_distance
-from flfw.inversion.search import Recipe, Target, invert
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.nets.net import Net, Tensors, tensors
 from flfw.rng import initialising
 from flfw.victims.batch_statistics import normalise_by_batch
@@ -181,7 +181,7 @@ def test_an_observation_of_another_network_is_refused_by_its_own_shape() -> None
     whole = victim(falling())
     sent = gradient(whole)
     sent["extractor.5.weight"] = sent["extractor.5.weight"][..., 1:2, 1:2]
-    with pytest.raises(BadInput, match=r"Expected extractor.5.weight of shape \(5, 6, 3, 3\), got \(5, 6, 1, 1\)"):
+    with pytest.raises(InputError, match=r"Expected extractor.5.weight of shape \(5, 6, 3, 3\), got \(5, 6, 1, 1\)"):
         cropped(whole, [sent])
 
 
@@ -189,8 +189,8 @@ def test_an_observation_of_another_network_is_refused_by_its_own_shape() -> None
 def test_a_search_finds_the_same_with_smaller_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     def found() -> Tensor:
         whole = victim(falling())
-        targets = [Target(gradient(whole), digits(0, 3, 8)[1], torch.Generator().manual_seed(0))]
-        return invert(whole, targets, Recipe(squared_distance, AdamDescent(5, 0.1)))[0].samples
+        targets = [SearchTarget(gradient(whole), digits(0, 3, 8)[1], torch.Generator().manual_seed(0))]
+        return invert(whole, targets, SearchConfig(squared_distance, AdamSearch(5, 0.1)))[0].samples
 
     calls: list[int] = []
     real = search.cropped

@@ -12,19 +12,19 @@ from torch import Tensor, nn
 from torch.func import grad
 from torch.nn.functional import cross_entropy, one_hot
 
-from flfw.errors import BadInput
-from flfw.inversion.compute import Compute
-from flfw.inversion.descent import AdamDescent
+from flfw.errors import InputError
+from flfw.inversion.compute import ComputeLimits
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.graph import Graph
 from flfw.inversion.matching import cosine_distance
-from flfw.inversion.search import Recipe, Target, invert
+from flfw.inversion.search import SearchConfig, SearchTarget, invert
 from flfw.nets import Net, Tensors, tensors
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
 from flfw.victims.victim import PlainVictim
 
-ROW = Inputs.from_constants((8,), (0.5,) * 8, (0.25,) * 8)
+ROW = InputSpec.from_constants((8,), (0.5,) * 8, (0.25,) * 8)
 HEAD = ("classifier.weight", "classifier.bias")
 ALL = (tuple(range(5)),)
 LABELS = torch.tensor([0, 2, 1, 3, 2])
@@ -252,7 +252,7 @@ def test_training_in_batches_is_the_ordinary_loop(local: LocalSteps, order: tupl
     ],
 )
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(BadInput) as caught:
+    with pytest.raises(InputError) as caught:
         replace(LocalSteps(0.1, 2), **settings)
     assert str(caught.value) == complaint
 
@@ -260,18 +260,18 @@ def test_settings_out_of_range_are_refused(settings: dict[str, Any], complaint: 
 @pytest.mark.parametrize("place", [5, -1])
 def test_an_order_of_places_that_there_are_not_is_refused(place: int) -> None:
     victim = stepped(known(net()), LocalSteps(0.1, 2, order=((0, 1), (place, 2))))
-    with pytest.raises(BadInput, match=f"Expected places 0 to 4 in the order of 5 examples, got place={place}"):
+    with pytest.raises(InputError, match=f"Expected places 0 to 4 in the order of 5 examples, got place={place}"):
         victim.gradient(rows(5), LABELS, {}, {})
 
 
 def test_training_that_started_from_other_tensors_is_refused() -> None:
     start = known(net())
     plain = PlainVictim(net(9), start, ("*",), ROW)
-    with pytest.raises(BadInput, match=r"Expected extractor.0.weight among what was received, got received=nothing"):
+    with pytest.raises(InputError, match=r"Expected extractor.0.weight among what was received, got received=nothing"):
         SteppedVictim(plain, {}, LocalSteps(0.1, 2))
-    with pytest.raises(BadInput, match=r"Expected classifier.bias of shape \(4,\), got received=\(3,\)"):
+    with pytest.raises(InputError, match=r"Expected classifier.bias of shape \(4,\), got received=\(3,\)"):
         SteppedVictim(plain, {**start, "classifier.bias": torch.zeros(3)}, LocalSteps(0.1, 2))
-    with pytest.raises(BadInput, match=r"Expected a shared tensor that local training moves, got moves=\('head',\)"):
+    with pytest.raises(InputError, match=r"Expected a shared tensor that local training moves, got moves=\('head',\)"):
         SteppedVictim(plain, start, LocalSteps(0.1, 2, moves=("head",)))
 
 
@@ -331,7 +331,7 @@ def test_traced_for_several_problems_at_once_it_is_what_it_is_for_each(name: str
     x, y = torch.stack([rows(3), rows(3, 1)]), torch.stack([LABELS[:3], LABELS[1:4]])
     heads = {n: torch.stack([start[n], 2 * start[n]]) for n in HEAD}
     problems = [(x[i], y[i], {n: value[i] for n, value in heads.items()}) for i in range(2)]
-    graph = Graph(slope, problems[0], Compute(compiled=False))
+    graph = Graph(slope, problems[0], ComputeLimits(compiled=False))
     assert graph.light  # so it is traced under vmap
     together = graph(x, y, heads)
     for i, problem in enumerate(problems):
@@ -342,7 +342,7 @@ def test_traced_for_several_problems_at_once_it_is_what_it_is_for_each(name: str
 
 # --- attacks ---
 
-RECIPE = Recipe(cosine_distance, AdamDescent(150, 0.2, schedule="cosine"))
+RECIPE = SearchConfig(cosine_distance, AdamSearch(150, 0.2, schedule="cosine"))
 
 
 def errors(local: LocalSteps, order: Sequence[Sequence[int]], count: int) -> tuple[float, float]:
@@ -354,7 +354,9 @@ def errors(local: LocalSteps, order: Sequence[Sequence[int]], count: int) -> tup
     unrolled = SteppedVictim(plain, start, local)
     mean, _ = unrolled.observed(tensors(model))
     result = [
-        invert(victim, [Target(sent, y, torch_generator(0, "attack"))], RECIPE, compute=Compute(compiled=False))[0]
+        invert(
+            victim, [SearchTarget(sent, y, torch_generator(0, "attack"))], RECIPE, compute=ComputeLimits(compiled=False)
+        )[0]
         for victim, sent in ((unrolled, tensors(model)), (plain, mean))
     ]
     many, one = (float((each.samples - x).square().mean().sqrt()) for each in result)

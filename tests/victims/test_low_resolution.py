@@ -13,7 +13,7 @@ from torch.nn.functional import interpolate
 
 from flfw import data
 from flfw.audit.measures.metrics import psnr
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.victims.low_resolution import LowResolution, LowResolutionVictim
 from tests.support.attackable import attackable, digits
 
@@ -34,7 +34,7 @@ def test_a_factor_of_one_changes_nothing_and_rows_have_no_small_images() -> None
     space = LowResolution((1, 8, 8), 1)
     torch.testing.assert_close(space.enlarged(images), images)
     torch.testing.assert_close(space.nearest(images, boxed=True, iterations=0), images)
-    with pytest.raises(BadInput, match=r"Expected images \(C, H, W\), got shape=\(30,\)"):
+    with pytest.raises(InputError, match=r"Expected images \(C, H, W\), got shape=\(30,\)"):
         LowResolution((30,), 2)
 
 
@@ -129,5 +129,5 @@ def test_the_victim_has_the_gradient_of_the_enlarged_image() -> None:
     assert victim.observed(observation.sent)[0].keys() == known.model.observed(observation.sent)[0].keys()
     simulated = LowResolutionVictim(known.model, space, {"a": small})
     assert simulated.observed(theirs) == (theirs, {"a": small})
-    with pytest.raises(BadInput, match="which Net shares"):
+    with pytest.raises(InputError, match="which Net shares"):
         victim.check({})

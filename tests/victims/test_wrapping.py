@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.generative.image_generator import ImageGenerator
 from flfw.inversion.generative.spaces import GeneratedImages, Latent
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net, Tensors, tensors
 from flfw.rng import initialising
 from flfw.victims.batch_statistics import normalise_by_batch
@@ -25,7 +25,7 @@ def client(shape: tuple[int, ...]) -> PlainVictim:
     with initialising(0, "client"):
         net = Net(nn.Sequential(nn.Flatten(), nn.Linear(size, 5), nn.BatchNorm1d(5), nn.Tanh()), nn.Linear(5, 3))
     known = {name: value for name, value in tensors(net).items() if name.startswith(("extractor.1", "extractor.2.w"))}
-    victim = PlainVictim(net, known, ("extractor.*",), Inputs.from_constants(shape, (0.5,), (0.25,)))
+    victim = PlainVictim(net, known, ("extractor.*",), InputSpec.from_constants(shape, (0.5,), (0.25,)))
     normalise_by_batch(victim)
     return victim
 
@@ -34,7 +34,7 @@ def wrapped() -> list[WrappingVictim]:
     with initialising(0, "generator"):
         generator = ImageGenerator((1, 8, 8), 3, 4, 4)
     rows = client((3,))
-    rows.inputs = Inputs.from_constants((3,), (0.5,) * 3, (0.25,) * 3)
+    rows.inputs = InputSpec.from_constants((3,), (0.5,) * 3, (0.25,) * 3)
     table = Categories(groups=((1, 2),), open=(False,), numbers=(0,))
     images = client((1, 8, 8)), client((1, 8, 8))
     return [
@@ -50,7 +50,7 @@ def test_all_but_the_coordinates_is_the_clients(victim: WrappingVictim) -> None:
     assert isinstance(other, PlainVictim) and victim.classes == 3
     assert victim.unknown == other.unknown and not any("running" in name for name in victim.unknown)
     assert (victim.known, victim.shared) == (other.known, other.shared)
-    with pytest.raises(BadInput, match=r"Expected extractor\.1\.weight, which Net shares"):
+    with pytest.raises(InputError, match=r"Expected extractor\.1\.weight, which Net shares"):
         victim.check({})
     x, y = torch.rand(2, *victim.inputs.shape), torch.tensor([0, 2])
     sent = victim.gradient(x, y, victim.unknown, {})

@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from flfw.adversary.observation import Truth
 from flfw.audit.foreign.description import TrainingDescription
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 
 NORMALISATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
     "inputs left in [0, 1]": ((0.0,), (1.0,)),
@@ -63,7 +63,7 @@ class Alternative:
     name: str
     training: TrainingDescription
     truth: Truth
-    inputs: Inputs
+    inputs: InputSpec
     any_steps: bool = False
 
 
@@ -72,7 +72,7 @@ Others: TypeAlias = Mapping[int, Truth]
 
 
 def alternatives(
-    training: TrainingDescription, truth: Truth, inputs: Inputs, others: Others, modes: bool
+    training: TrainingDescription, truth: Truth, inputs: InputSpec, others: Others, modes: bool
 ) -> Iterator[Alternative]:
     """Yield the fixed list of other descriptions.
 
@@ -92,7 +92,7 @@ def alternatives(
     for name, (mean, std) in NORMALISATIONS.items():
         channels = inputs.shape[0] if len(inputs.shape) > 1 else 1
         if len(mean) in (1, channels):
-            space = Inputs.from_constants(inputs.shape, mean, std)
+            space = InputSpec.from_constants(inputs.shape, mean, std)
             yield Alternative(name, training, truth, space)
     if modes:
         mode = "eval" if training.mode == "train" else "train"

@@ -5,23 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from flfw.adversary.attack import Attack, NotApplicable
+from flfw.adversary.attack import Attack, NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
-from flfw.audit.jobs import Job, Solution, solved
-from flfw.audit.standing import Standing
+from flfw.audit.jobs import AttackJob, JobResult, solved
+from flfw.audit.standing import ThreatModel
 from flfw.rng import torch_generator
 
 Pair = tuple[Observation, Knowledge]
 
 
-def standing(pairs: Sequence[Pair | None], hidden: bool) -> Standing:
+def standing(pairs: Sequence[Pair | None], hidden: bool) -> ThreatModel:
     """Return the grants about some updates; ``hidden``: an operation between data and update is not known or used."""
     given = [known for _, known in filter(None, pairs)]
     sentences = tuple(dict.fromkeys(sentence for known in given for sentence in known.granted))
-    return Standing(sentences, bool(given) and not hidden and not any(known.model.unknown for known in given))
+    return ThreatModel(sentences, bool(given) and not hidden and not any(known.model.unknown for known in given))
 
 
-def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int, not_applicable: str = "") -> Solution:
+def attempt(
+    job: AttackJob, attack: Attack, pairs: Sequence[Pair | None], seed: int, not_applicable: str = ""
+) -> JobResult:
     """Run an attack; one that raises is a failure with its reason.
 
     Args:
@@ -46,7 +48,7 @@ def attempt(job: Job, attack: Attack, pairs: Sequence[Pair | None], seed: int, n
         for i, reconstruction in zip(at, reconstructions, strict=True):
             everything[i] = reconstruction
         return solved(job, everything, seconds, stopped=None if given else "none of its recordings could be used")
-    except NotApplicable as error:
+    except NotApplicableError as error:
         stopped = f"not applicable: {error}"
     except Exception as error:  # an attack is third-party code: any exception is reported as its failure
         stopped = f"crashed: {type(error).__name__}: {(str(error).splitlines() or [''])[0]}"

@@ -27,13 +27,13 @@ from flfw.audit.foreign.description import TrainingDescription
 from flfw.audit.foreign.grants import Grants
 from flfw.audit.foreign.knowledge import InputSpace, described, granted, input_space, victim
 from flfw.audit.foreign.ladder import control, crafted, probes
-from flfw.audit.jobs import EASY, Exchange, Job, Solution, Ticket
+from flfw.audit.jobs import EASY, AttackJob, Exchange, JobResult, ProbeSet
 from flfw.audit.judge import easy
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.scorer import Scorer, ScoreRow
-from flfw.audit.standing import Standing
-from flfw.audit.verdicts.evidence import Ladder, Rung
-from flfw.errors import BadInput, require
+from flfw.audit.standing import ThreatModel
+from flfw.audit.verdicts.evidence import ControlResult, ControlResults
+from flfw.errors import InputError, require
 from flfw.nets.net import running_statistics, statistics_in_words
 from flfw.provenance.sittings import now
 from flfw.recording.reader import Recordings
@@ -46,7 +46,7 @@ def audit(
     *,
     attacks: Mapping[str, Attack],
     truth: Callable[[int], Truth | None],
-    public: Public,
+    public: PublicData,
     inputs: InputSpace,
     name: str,
     dataset: str,
@@ -114,7 +114,7 @@ def audit(
 def _new(out: str | Path) -> Path:
     folder = Path(out)
     if folder.exists():
-        raise BadInput(f"Expected a new folder for the audit, got {folder}; choose another or remove it.")
+        raise InputError(f"Expected a new folder for the audit, got {folder}; choose another or remove it.")
     return folder
 
 
@@ -189,13 +189,15 @@ class _Audit:
             for number in groups:
                 for name, attack in self._attacks.items():
                     rung, each = checks[number]
-                    summary, scored = self._round(name, attack, number, Ladder(base, easy[name], rung), each)
+                    summary, scored = self._round(name, attack, number, ControlResults(base, easy[name], rung), each)
                     entries[name].append(summary)
                     rows += scored
                     steps.done(f"{name} at round {number}: {summary['verdict']}")
         return [summary for summaries in entries.values() for summary in summaries], rows
 
-    def _easy(self, name: str, attack: Attack, lone: Sequence[tuple[int, Truth]]) -> tuple[Rung, list[ScoreRow]]:
+    def _easy(
+        self, name: str, attack: Attack, lone: Sequence[tuple[int, Truth]]
+    ) -> tuple[ControlResult, list[ScoreRow]]:
         net = crafted(self._case.fresh("easy"), attack, self._case)
         seen = probes("easy", net, [single for _, single in lone], self._case.inputs)
         model, training = victim(net, seen[0], self._case.inputs, "eval"), TrainingDescription(1.0, sends="gradient")
@@ -209,7 +211,7 @@ class _Audit:
         return easy(rows, len(exchanges), solution), rows
 
     def _round(
-        self, name: str, attack: Attack, number: int, ladder: Ladder, checks: Sequence[UpdateCheck]
+        self, name: str, attack: Attack, number: int, ladder: ControlResults, checks: Sequence[UpdateCheck]
     ) -> tuple[dict[str, Any], list[ScoreRow]]:
         group = self._chosen.groups[number]
         granting = self._grants.granted(group, attack)  # again, because an attack may have changed the tensors in place
@@ -217,7 +219,7 @@ class _Audit:
             v.truth.write(self._out / "truth", key(number, "update", v.slot))
         sizes = [len(v.truth.labels) for v in group]
         steps = max((pair[1].steps for pair in granting.pairs if pair), default=1)
-        ticket = Ticket("target", number, "", max(sizes), steps, "update")
+        ticket = ProbeSet("target", number, "", max(sizes), steps, "update")
         job = self._job(name, ticket, [v.exchange for v in group])
         stands = standing(granting.pairs, granting.hidden)
         solution = attempt(job, attack, granting.pairs, self._case.seed, granting.not_applicable)
@@ -236,7 +238,7 @@ class _Audit:
             "steps": steps,
             "curve": None,
             "mode": self.described.mode,
-            **asdict(attack.budget),
+            **asdict(attack.cost),
             "seeds": [self._case.seed],
         }
         target = AuditedTarget(
@@ -266,13 +268,15 @@ class _Audit:
         ]
         return statistics_in_words(list(dict.fromkeys(moved)))
 
-    def _job(self, attack: str, ticket: Ticket, exchanges: Sequence[Exchange]) -> Job:
+    def _job(self, attack: str, ticket: ProbeSet, exchanges: Sequence[Exchange]) -> AttackJob:
         inputs = self._case.inputs
         mean, std = (tuple(value.flatten().tolist()) for value in (inputs.mean, inputs.std))
         setting = (self._kept.folder.absolute(), {}, inputs.shape, self._case.classes, mean, std)
-        return Job(attack, ticket, tuple(exchanges), *setting)
+        return AttackJob(attack, ticket, tuple(exchanges), *setting)
 
-    def _rows(self, job: Job, pairs: Sequence[Pair | None], solution: Solution, stands: Standing) -> list[ScoreRow]:
+    def _rows(
+        self, job: AttackJob, pairs: Sequence[Pair | None], solution: JobResult, stands: ThreatModel
+    ) -> list[ScoreRow]:
         ticket, rows = job.ticket, []
         source = "update" if ticket.rung == "target" else "probe"
         common: ScoreRow = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
@@ -286,5 +290,5 @@ class _Audit:
         return self._scorer.controlled(job, rows)
 
 
-def _in_a_word(rung: Rung) -> str:
+def _in_a_word(rung: ControlResult) -> str:
     return "not possible" if rung.passed is None else "explained" if rung.passed else "not explained"

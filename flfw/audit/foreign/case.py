@@ -16,10 +16,10 @@ from flfw.adversary.observation import Observation, Truth
 from flfw.audit.foreign.description import TrainingDescription
 from flfw.audit.foreign.knowledge import classes, is_random
 from flfw.audit.jobs import Exchange
-from flfw.audit.measures.public import Public
-from flfw.errors import BadInput, require
-from flfw.nets.inputs import Inputs
-from flfw.nets.tampered import Tampering, imposed_names
+from flfw.audit.measures.public import PublicData
+from flfw.errors import InputError, require
+from flfw.nets.inputs import InputSpec
+from flfw.nets.tampered import ModelModification, imposed_names
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising, torch_generator
@@ -38,8 +38,8 @@ class ForeignCase:
     """
 
     net: Callable[[], nn.Module]
-    inputs: Inputs
-    public: Public
+    inputs: InputSpec
+    public: PublicData
     training: Describe
     seed: int
     defence: str
@@ -64,10 +64,10 @@ class ForeignCase:
             require(isinstance(attack, Attack), wanted, attack=name)
         if self.tampered_by:
             return
-        changing = [name for name, attack in attacks.items() if isinstance(attack, Tampering)]
+        changing = [name for name, attack in attacks.items() if isinstance(attack, ModelModification)]
         if changing:
             wanted = f"tampered_by with the attack {changing[0]}, whose malicious server changes the network"
-            raise BadInput(f"Expected {wanted}, got tampered_by=none; name its attack, if it was such a server.")
+            raise InputError(f"Expected {wanted}, got tampered_by=none; name its attack, if it was such a server.")
         imposed = imposed_names(self.fresh("server"))
         require(not imposed, "tampered_by for a network with a malicious server's module", module=imposed[:1])
 
@@ -94,7 +94,7 @@ class ForeignCase:
             net = self.net()
         if not isinstance(net, nn.Module):
             kind = f"{type(net).__module__.partition('.')[0]}'s {type(net).__name__}"
-            raise BadInput(f"Expected a network of PyTorch (nn.Module), got {kind}; rebuild it as one, if it can be.")
+            raise InputError(f"Expected a network of PyTorch (nn.Module), got {kind}; rebuild it as one, if it can be.")
         return net
 
     def described(self, seen: Observation, truth: Truth) -> TrainingDescription:
@@ -204,12 +204,14 @@ def choose(
             if known is not None and len(groups[number]) < most:
                 groups[number].append(Victim(line, slot, _sampled(known, sample, case.seed, client), known))
     if not any(groups.values()):
-        raise BadInput(f"Expected to be told what a client trained on, got nothing of {len(truths)} in {kept.folder}.")
+        raise InputError(
+            f"Expected to be told what a client trained on, got nothing of {len(truths)} in {kept.folder}."
+        )
     held = {client: known for client, known in truths.items() if known is not None}
     return Chosen({number: group for number, group in groups.items() if group}, held)
 
 
-def nobodys(public: Public, truths: Iterable[Truth]) -> Public:
+def nobodys(public: PublicData, truths: Iterable[Truth]) -> PublicData:
     """Return public data without the examples that are a client's: none could be told from a floor.
 
     Args:

@@ -18,8 +18,8 @@ from flfw.audit.foreign.description import SENDS, TrainingDescription
 from flfw.audit.foreign.knowledge import changed, named
 from flfw.audit.foreign.retraining import Retraining, retrained
 from flfw.audit.measures.agreement import TOLERANCE, Agreement, Outcome, agreement, resolution
-from flfw.audit.verdicts.evidence import Rung
-from flfw.errors import BadInput
+from flfw.audit.verdicts.evidence import ControlResult
+from flfw.errors import InputError
 from flfw.nets.net import Tensors, numel
 from flfw.rng import torch_generator
 
@@ -76,7 +76,9 @@ class Consistency:
     def __init__(self, case: ForeignCase, net: nn.Module, truths: Mapping[int, Truth], seconds: float) -> None:
         self._case, self._net, self._truths, self._seconds = case, net, truths, seconds
 
-    def checked(self, victims: Sequence[Victim], seen: Sequence[Observation | None]) -> tuple[Rung, list[UpdateCheck]]:
+    def checked(
+        self, victims: Sequence[Victim], seen: Sequence[Observation | None]
+    ) -> tuple[ControlResult, list[UpdateCheck]]:
         """Check the updates of a round; return the rung, and the result for each readable update.
 
         Args:
@@ -213,7 +215,7 @@ class Consistency:
         """Yield comparisons with an alternative: its name, whether the number of steps differs, and the result."""
         try:
             batches = other.training.batches(len(other.truth.labels))
-        except BadInput:  # an order of other examples
+        except InputError:  # an order of other examples
             return
         described, largest = len(batches), max(map(len, batches))
         draws = _FEWER_DRAWS if self._draws(other.training, other.truth) else 1
@@ -237,23 +239,25 @@ class Consistency:
             return
 
 
-def rung(checks: Sequence[UpdateCheck], seconds: float) -> Rung:
+def rung(checks: Sequence[UpdateCheck], seconds: float) -> ControlResult:
     """Sum up the checks of some updates as a rung of the ladder; a check that was not possible is not a pass."""
     took = round(seconds, 3)
     if not checks:
-        return Rung("consistency", None, None, took, stopped="none of the updates could be read")
+        return ControlResult("consistency", None, None, took, stopped="none of the updates could be read")
     failed = [check for check in checks if check.outcome == "failed"]
     if failed:
         worst = next(check for check in failed if check.cause)
         share = f"{len(failed)} of {len(checks)} updates" if len(checks) > 1 else "the update"
-        return Rung(
+        return ControlResult(
             "consistency", None, False, took, reason=f"{share} of client {worst.client}: {worst.words} {worst.cause}"
         )
     unknown = [check for check in checks if check.outcome == "not possible"]
     if unknown:
-        return Rung("consistency", None, None, took, stopped=f"the check is not possible: {unknown[0].words}")
+        return ControlResult("consistency", None, None, took, stopped=f"the check is not possible: {unknown[0].words}")
     worst = max(checks, key=lambda check: check.numbers.off if check.numbers else 0.0)
-    return Rung("consistency", None, True, took, reason=f"All of {len(checks)} agree; the worst: {worst.words}")
+    return ControlResult(
+        "consistency", None, True, took, reason=f"All of {len(checks)} agree; the worst: {worst.words}"
+    )
 
 
 def _name(

@@ -13,8 +13,8 @@ from torch.nn.functional import cross_entropy
 
 from flfw.adversary.attack import Attack
 from flfw.audit.foreign.knowledge import MOST_STEPS
-from flfw.errors import BadInput, require
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError, require
+from flfw.nets.inputs import InputSpec
 
 _BYTES = 4  # of a number
 _KEPT = 3  # numbers that an iteration keeps for each activation of a step; graphs of searches need 1 to 5
@@ -74,7 +74,7 @@ class CostEstimate:
         inputs: the input space.
     """
 
-    def __init__(self, net: nn.Module, inputs: Inputs) -> None:
+    def __init__(self, net: nn.Module, inputs: InputSpec) -> None:
         model = copy.deepcopy(net).eval()
         self._parameters = sum(parameter.numel() for parameter in model.parameters())
         self._activations = _activations(model, inputs)
@@ -89,7 +89,7 @@ class CostEstimate:
             steps: local steps through which it searches.
             victims: number of updates.
         """
-        budget = attack.budget
+        budget = attack.cost
         if not budget.iterations:
             return SearchCost(0.0, 0.0)
         numbers = steps * (_KEPT * self._activations * batch + self._parameters) + _COPIES * self._parameters
@@ -110,13 +110,13 @@ def refuse(cost: SearchCost, name: str, attack: Attack, batch: int, limits: Sear
     """
     if not bearable(cost, attack, limits):
         most = f"{attack.compute.memory_gb:g} GB and {limits.seconds:.0f} s for the updates of a round"
-        raise BadInput(
+        raise InputError(
             f"Expected an attack within {most}, got {name} on {batch} examples: {cost.words} are estimated; pass "
             "SearchLimits(sample=N) to search for N of them, audit fewer victims, or raise the limit."
         )
 
 
-def _activations(model: nn.Module, inputs: Inputs) -> int:
+def _activations(model: nn.Module, inputs: InputSpec) -> int:
     """Count the numbers that the layers give for one example."""
     numbers = 0
 
@@ -132,7 +132,7 @@ def _activations(model: nn.Module, inputs: Inputs) -> int:
     return numbers
 
 
-def _step_seconds(model: nn.Module, inputs: Inputs) -> float:
+def _step_seconds(model: nn.Module, inputs: InputSpec) -> float:
     """Measure the time of a gradient; the first one only prepares."""
     x = inputs.normalise(torch.full((_TIMED, *inputs.shape), 0.5))
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]

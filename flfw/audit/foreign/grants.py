@@ -18,7 +18,7 @@ from flfw.audit.foreign.cost import CostEstimate, SearchLimits, bearable, refuse
 from flfw.audit.foreign.description import TrainingDescription
 from flfw.audit.foreign.knowledge import granted, named, needs_steps, stepped, victim, with_public
 from flfw.audit.foreign.sums import SumsOfRounds
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.recording.reader import Recordings
 from flfw.victims.local_steps import SteppedVictim
 from flfw.victims.victim import PlainVictim
@@ -51,7 +51,7 @@ class Grants:
         public: the public data that are granted to attacks that use some; no client's.
     """
 
-    def __init__(self, case: ForeignCase, kept: Recordings, limits: SearchLimits, public: Public) -> None:
+    def __init__(self, case: ForeignCase, kept: Recordings, limits: SearchLimits, public: PublicData) -> None:
         self._case, self._kept, self._limits, self._public = case, kept, limits, public
         self._sums = SumsOfRounds(kept, case)
         self.net = case.fresh("attacker")

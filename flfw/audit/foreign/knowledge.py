@@ -13,10 +13,10 @@ from torch.nn.functional import cross_entropy
 
 from flfw.adversary.observation import Examples, Knowledge, Observation
 from flfw.audit.foreign.description import TrainingDescription
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.data.feed import raw
-from flfw.errors import BadInput, require
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError, require
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors, draws_in_training, numel
 from flfw.rng import initialising
 from flfw.victims.batch_statistics import normalise_by_instance
@@ -26,7 +26,7 @@ from flfw.victims.victim import PlainVictim
 MOST_STEPS = 100
 """Largest number of local steps through which an attack searches, unless told otherwise."""
 
-InputSpace = Inputs | tuple[tuple[int, ...], Sequence[float], Sequence[float]]
+InputSpace = InputSpec | tuple[tuple[int, ...], Sequence[float], Sequence[float]]
 """The input space, or the shape of an input with the mean and the deviation of each channel or feature."""
 
 
@@ -91,18 +91,18 @@ def _named(net: nn.Module, tensors: Tensors) -> Tensors:
         parameters = [name for name, _ in net.named_parameters()]
         names = next((names for names in ([*state], parameters) if len(names) == len(tensors)), None)
         if names is None:
-            raise BadInput(
+            raise InputError(
                 f"Expected {len(state)} numbered tensors (all of {kind}) or {len(parameters)} (its parameters), "
                 f"got {len(tensors)}; build the network that the clients trained."
             )
         tensors = dict(zip(names, (tensors[number] for number in sorted(tensors, key=int)), strict=True))
     for name in sorted(tensors.keys() - state.keys()):
-        raise BadInput(f"Expected tensors of {kind} ({', '.join(state)}), got {name}; build the clients' network.")
+        raise InputError(f"Expected tensors of {kind} ({', '.join(state)}), got {name}; build the clients' network.")
     in_order = {name: tensors[name] for name in state if name in tensors}  # files may have another order
     for name, value in in_order.items():
         if value.shape != state[name].shape:
             shapes = tuple(state[name].shape), tuple(value.shape)
-            raise BadInput(f"Expected {name} of {kind} in shape {shapes[0]}, got {shapes[1]}; build their network.")
+            raise InputError(f"Expected {name} of {kind} in shape {shapes[0]}, got {shapes[1]}; build their network.")
     return {name: value.to(state[name].dtype) for name, value in in_order.items()}
 
 
@@ -111,7 +111,7 @@ def _refuse_bytes(tensors: Tensors, kind: str) -> None:
         if value.dtype == torch.uint8 and value.dim() == 1 and name.isdecimal():
             start = bytes(value[:4096].tolist())
             trees = any(word in start for word in (b"learner", b"gradient_booster", b"tree_info"))
-            raise BadInput(
+            raise InputError(
                 f"Expected tensors of {kind}, got {'a model of XGBoost' if trees else 'a file'} in {len(value)} bytes; "
                 "only networks that are trained by gradients can be audited."
             )
@@ -129,7 +129,7 @@ def knowledge(
     mode: str = "train",
     training: TrainingDescription | None = None,
     most_steps: int = MOST_STEPS,
-    public: Public | None = None,
+    public: PublicData | None = None,
 ) -> Knowledge:
     """Return the knowledge of an attacker about an observation of any network that gives class scores.
 
@@ -167,7 +167,7 @@ def knowledge(
     return result if public is None else with_public(result, public)
 
 
-def with_public(known: Knowledge, public: Public) -> Knowledge:
+def with_public(known: Knowledge, public: PublicData) -> Knowledge:
     """Return the knowledge with a copy of public data."""
     samples = raw(torch.tensor(public.samples)).float()
     held = Examples(samples, torch.tensor(public.labels, dtype=torch.int64))
@@ -191,12 +191,12 @@ def described(
     return training
 
 
-def input_space(inputs: InputSpace) -> Inputs:
+def input_space(inputs: InputSpace) -> InputSpec:
     """Return the input space from either of its two forms."""
-    return inputs if isinstance(inputs, Inputs) else Inputs.from_constants(*inputs)
+    return inputs if isinstance(inputs, InputSpec) else InputSpec.from_constants(*inputs)
 
 
-def classes(net: nn.Module, inputs: Inputs) -> int:
+def classes(net: nn.Module, inputs: InputSpec) -> int:
     """Return the number of classes of a network, by a trial.
 
     Raises:
@@ -208,13 +208,13 @@ def classes(net: nn.Module, inputs: Inputs) -> int:
             scores = tried(inputs.normalise(torch.zeros(1, *inputs.shape)))
     except (RuntimeError, ValueError, TypeError) as error:
         message = (str(error).splitlines() or [""])[0]
-        raise BadInput(f"Expected a network for inputs of shape {inputs.shape}, got {kind}: {message}") from error
+        raise InputError(f"Expected a network for inputs of shape {inputs.shape}, got {kind}: {message}") from error
     fits = isinstance(scores, Tensor) and scores.dim() == 2
     require(fits, "a network that gives scores (batch, classes)", net=kind)
     return scores.shape[1]
 
 
-def is_random(net: nn.Module, inputs: Inputs, mode: str) -> bool:
+def is_random(net: nn.Module, inputs: InputSpec, mode: str) -> bool:
     """Return whether a network in training draws random numbers, as dropout does, by a trial."""
     if mode == "eval":
         return False
@@ -223,7 +223,7 @@ def is_random(net: nn.Module, inputs: Inputs, mode: str) -> bool:
     return draws_in_training(net, x)
 
 
-def victim(net: nn.Module, seen: Observation, inputs: Inputs, mode: str) -> PlainVictim:
+def victim(net: nn.Module, seen: Observation, inputs: InputSpec, mode: str) -> PlainVictim:
     """Return the victim model behind an observation that has the network's own names.
 
     Raises:

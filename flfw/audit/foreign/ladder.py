@@ -20,17 +20,17 @@ from flfw.adversary.attack import Attack
 from flfw.adversary.observation import Observation, Truth
 from flfw.audit import judge
 from flfw.audit.foreign.case import ForeignCase
-from flfw.audit.verdicts.evidence import Rung
+from flfw.audit.verdicts.evidence import ControlResult
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
-from flfw.nets.inputs import Inputs
-from flfw.nets.tampered import Tampering
+from flfw.nets.inputs import InputSpec
+from flfw.nets.tampered import ModelModification
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising
 
 
-def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: Inputs) -> list[Observation]:
+def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: InputSpec) -> list[Observation]:
     """Return the gradient of each single example as a recorded probe; slots are places in ``singles``.
 
     Args:
@@ -62,7 +62,7 @@ def probes(rung: str, net: nn.Module, singles: Sequence[Truth], inputs: Inputs) 
 
 def crafted(net: nn.Module, attack: Attack, case: ForeignCase) -> nn.Module:
     """Return a network with the numbers that an attack's malicious server sends; for any other attack as it is."""
-    if not isinstance(attack, Tampering):
+    if not isinstance(attack, ModelModification):
         return net
     held, public = nets.tensors(net), case.inputs.normalise(torch.tensor(case.public.samples).float())
     made = {**attack.crafted(held, public), **attack.personal(0, held, public)}
@@ -71,7 +71,7 @@ def crafted(net: nn.Module, attack: Attack, case: ForeignCase) -> nn.Module:
     return net
 
 
-def control(singles: Sequence[Truth], inputs: Inputs, classes: int, seed: int) -> Rung:
+def control(singles: Sequence[Truth], inputs: InputSpec, classes: int, seed: int) -> ControlResult:
     """Run the closed form on softmax regression, which must recover every example."""
     with initialising(seed, "control"):
         net = nets.build("linear", inputs.shape, classes)
@@ -79,7 +79,7 @@ def control(singles: Sequence[Truth], inputs: Inputs, classes: int, seed: int) -
     return judge.control(pairs, len(singles), inputs)
 
 
-def _gradient(net: nn.Module, single: Truth, inputs: Inputs) -> nets.Tensors:
+def _gradient(net: nn.Module, single: Truth, inputs: InputSpec) -> nets.Tensors:
     moving = {name: parameter for name, parameter in net.named_parameters() if parameter.requires_grad}
     loss = cross_entropy(net(inputs.normalise(single.samples)), single.labels)
     gradients = torch.autograd.grad(loss, list(moving.values()), allow_unused=True, materialize_grads=True)

@@ -15,7 +15,7 @@ from flfw.provenance import sittings
 from flfw.provenance.outside import outside_code
 from flfw.recording.reader import Recordings
 from flfw.storage.provenance import code_hash, environment, requirements_hash
-from flfw.storage.sealed import write_whole
+from flfw.storage.sealed import write_atomic
 
 _NOTES = (
     "These are recorded updates of an app of its own; what the clients trained on was told by whoever asked for the "
@@ -53,7 +53,7 @@ def write(
     origin = {"name": config["dataset"], "source": "as told by whoever asked", "md5_ok": None, "digest": None}
     origin |= {"licence": None, "citation": None}
     folder.mkdir(parents=True, exist_ok=True)
-    sitting = sittings.sitting(folder, outside_code({"attack": config["attack"]}))
+    sitting = sittings.describe_session(folder, outside_code({"attack": config["attack"]}))
     result = {
         "flfw": flfw.__version__,
         "config": config,
@@ -77,7 +77,7 @@ def write(
         "recordings": kept.summary(kept.refused),
     }
     write_rows(rows, folder / "audit.csv")
-    write_whole(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
+    write_atomic(folder / "result.json", json.dumps(result, indent=1, allow_nan=False).encode())
     write_report(folder)
 
 

@@ -15,7 +15,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from flfw.adversary.observation import Truth
 from flfw.audit.foreign.description import TrainingDescription
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.rng import initialising, torch_generator
 
@@ -44,7 +44,7 @@ class Retraining:
         received: Tensors,
         truth: Truth,
         training: TrainingDescription,
-        inputs: Inputs,
+        inputs: InputSpec,
         seed: int = 0,
         draw: int = 0,
     ) -> None:
@@ -104,7 +104,7 @@ def retrained(
     received: Tensors,
     truth: Truth,
     training: TrainingDescription,
-    inputs: Inputs,
+    inputs: InputSpec,
     seed: int = 0,
     draw: int = 0,
 ) -> Tensors:

@@ -26,7 +26,7 @@ from typing import final
 import numpy as np
 
 from flfw.audit.measures.metrics import squared_distances
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.errors import require
 
 _AT_ONCE = 128  # arrangements in memory
@@ -125,7 +125,7 @@ def arrangements(pools: Sequence[np.ndarray], draws: int, rng: np.random.Generat
         yield drawn
 
 
-def numbered(attempts: Sequence[GuessedBatch], public: Public) -> list[Numbered]:
+def numbered(attempts: Sequence[GuessedBatch], public: PublicData) -> list[Numbered]:
     """Give the truths of all messages numbers; equal truths of a class have one number.
 
     Raises:
@@ -158,7 +158,7 @@ def sharing(messages: Sequence[Numbered]) -> Iterator[list[Numbered]]:
         yield [message for message, place in zip(messages, groups, strict=True) if place == group]
 
 
-def rankings(messages: Sequence[Numbered], public: Public) -> tuple[list[Ranking], list[np.ndarray], np.ndarray]:
+def rankings(messages: Sequence[Numbered], public: PublicData) -> tuple[list[Ranking], list[np.ndarray], np.ndarray]:
     """Compute the distances of all messages' guesses to all of their examples.
 
     Returns:
@@ -221,7 +221,7 @@ def _ranking(message: Numbered, every: np.ndarray, distances: np.ndarray) -> Ran
     return Ranking(np.searchsorted(every, message.truth), rivals, ranked, distances)
 
 
-def _check(attempt: GuessedBatch, public: Public) -> None:
+def _check(attempt: GuessedBatch, public: PublicData) -> None:
     shape = attempt.truth.shape
     require(shape[1:] == public.samples.shape[1:], f"inputs of shape {public.samples.shape[1:]}", truth=shape)
     require(shape[0] >= 1, "at least one example in a message", examples=shape[0])

@@ -60,7 +60,7 @@ def disjoint_candidates(
     return drawn
 
 
-def pointed(
+def candidate_test(
     counts: Sequence[int],
     explain: Callable[[int], Sequence[float] | None],
     alike: Callable[[int], np.ndarray] | None = None,

@@ -64,7 +64,7 @@ class Inference:
     def entry(self, compared: Mapping[Measure, Compared], tests: int, rng: np.random.Generator) -> dict[str, Any]:
         """Return an item of ``inference`` of result.json."""
         same = bool(compared) and len(self.counts) > 1 and alike(self.counts, rng)
-        verdict, cause, reason = conclude(compared, tests, same, self.hidden_by, self.stopped)
+        verdict, cause, reason = verdict_on_classes(compared, tests, same, self.hidden_by, self.stopped)
         shares, presence, worst = compared.get("shares"), compared.get("presence"), None
         if self.shares is not None:
             apart = distances(self.shares, _checked(self.counts, self.shares))
@@ -203,7 +203,7 @@ def alike(counts: np.ndarray, rng: np.random.Generator) -> bool:
     return bool(apart <= np.quantile(drawn, _ALIKE))
 
 
-def conclude(
+def verdict_on_classes(
     compared: Mapping[Measure, Compared], tests: int, same: bool, hidden_by: str | None, stopped: str | None
 ) -> tuple[str, str, str]:
     """Return the verdict on the inferred classes, its cause in a word, and its reason.

@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 
 from flfw.audit.measures.arrangements import GuessedBatch, Numbered, Ranking, arrangements, numbered, rankings
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import column_matches
 from flfw.audit.measures.statistics import share_interval
 from flfw.errors import require
@@ -112,7 +112,7 @@ def column_rates(
 
 
 def column_chance(
-    attempts: Sequence[GuessedBatch], public: Public, rng: np.random.Generator, draws: int = 4999
+    attempts: Sequence[GuessedBatch], public: PublicData, rng: np.random.Generator, draws: int = 4999
 ) -> ColumnChance:
     """Match the columns of the same guesses in rows they cannot know; see `flfw.audit.measures.arrangements`.
 
@@ -140,7 +140,7 @@ def column_chance(
     return ColumnChance(counts.mean(0) / rows, (counts >= counts[0]).mean(0))
 
 
-def _matches(message: Numbered, inputs: np.ndarray, public: Public) -> np.ndarray:
+def _matches(message: Numbered, inputs: np.ndarray, public: PublicData) -> np.ndarray:
     """Return whether each guess matches each feature of each element (elements, B, d)."""
     guesses, binary = message.attempt.guesses, public.binary
     matched = [column_matches(inputs, np.broadcast_to(x, inputs.shape), binary) for x in guesses]

@@ -23,7 +23,7 @@ from flfw.audit.measures import recovery
 from flfw.audit.measures.arrangements import GuessedBatch
 from flfw.audit.measures.identification import CONTROLLED
 from flfw.audit.measures.metrics import psnr, squared_distances
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import IMAGE_RECOVERED_DB
 
 MOST_DB = 100.0
@@ -96,7 +96,7 @@ def exchange(messages: int, fit: Fits, rng: np.random.Generator) -> Exchanged:
     return Exchanged(float(min(1.0, 2 * shares.min())), float(scores[others, 2].max()) + _FAR_DB)
 
 
-def luck(batches: Sequence[GuessedBatch], fit: Fits, public: Public, rng: np.random.Generator) -> Exchanged:
+def luck(batches: Sequence[GuessedBatch], fit: Fits, public: PublicData, rng: np.random.Generator) -> Exchanged:
     """Test whether chance explains the recoveries of an attack: by results for other messages, else by public examples.
 
     Results of batches of different sizes cannot be exchanged: they are held against public examples alone.
@@ -123,7 +123,7 @@ class PublicTruths:
         rng: generator of the draws.
     """
 
-    def __init__(self, public: Public, rng: np.random.Generator) -> None:
+    def __init__(self, public: PublicData, rng: np.random.Generator) -> None:
         self._public, self._rng = public, rng
         self._others: dict[int, tuple[dict[str, float], bool]] = {}
 
@@ -149,7 +149,7 @@ class PublicTruths:
             return False
         if place not in self._others:
             label = int(public.labels[place])
-            others = Public(np.delete(public.samples, place, 0), np.delete(public.labels, place), public.plan)
+            others = PublicData(np.delete(public.samples, place, 0), np.delete(public.labels, place), public.plan)
             floors = others.floors(true, label, self._rng)
             self._others[place] = floors, true.ndim == 1 and others.guessable(true, label)
         floors, guessable = self._others[place]
@@ -157,7 +157,7 @@ class PublicTruths:
 
 
 def among_public(
-    batches: Sequence[GuessedBatch], public: Public, recovered: int, rng: np.random.Generator
+    batches: Sequence[GuessedBatch], public: PublicData, recovered: int, rng: np.random.Generator
 ) -> Exchanged:
     """Hold the results for all messages against random public examples of the same classes.
 

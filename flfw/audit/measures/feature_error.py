@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved
@@ -38,7 +38,7 @@ class Extractor:
 
     model: nn.Module
     weights: Tensors
-    inputs: Inputs
+    inputs: InputSpec
 
     def features(self, samples: Tensor) -> Tensor:
         """Compute the features (N, d) of raw inputs (N, ...), float32."""
@@ -69,7 +69,7 @@ class Extractors:
         inputs: its input space.
     """
 
-    def __init__(self, resolved: Resolved, recordings: Recordings, inputs: Inputs) -> None:
+    def __init__(self, resolved: Resolved, recordings: Recordings, inputs: InputSpec) -> None:
         self._recordings, self._inputs = recordings, inputs
         with initialising(resolved.experiment.seed, "extractor"):
             model = resolved.build_model()

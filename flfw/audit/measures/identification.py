@@ -18,7 +18,7 @@ from typing import final
 import numpy as np
 
 from flfw.audit.measures.arrangements import GuessedBatch, Numbered, arrangements, numbered, rankings, sharing
-from flfw.audit.measures.public import Public
+from flfw.audit.measures.public import PublicData
 from flfw.errors import require
 
 CONTROLLED = 0.01  # p-value from which on a result is held against its control
@@ -48,7 +48,7 @@ class Identified:
 
 
 def identify(
-    attempts: Sequence[GuessedBatch], public: Public, rng: np.random.Generator, draws: int = 4999
+    attempts: Sequence[GuessedBatch], public: PublicData, rng: np.random.Generator, draws: int = 4999
 ) -> Identified:
     """Count the identified examples of all messages of a setting, and test whether chance explains them.
 
@@ -130,7 +130,7 @@ def convolved(nulls: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _tested(
-    messages: Sequence[Numbered], public: Public, rng: np.random.Generator, draws: int
+    messages: Sequence[Numbered], public: PublicData, rng: np.random.Generator, draws: int
 ) -> tuple[int, np.ndarray]:
     """Return the count of messages that share examples, and the probabilities of every count by chance."""
     ranked, pools, inputs = rankings(messages, public)

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection
 
 from flfw.client.broadcast_checks import broadcast_alarms, differently_served
-from flfw.recording.format import Damaged, Line, read
+from flfw.recording.format import CorruptRecordingError, Line, read
 from flfw.recording.reader import Recordings
 
 TAMPERED = (
@@ -65,7 +65,7 @@ def _compared(lines: list[Line]) -> list[str]:
 def _alarms(recordings: Recordings, line: Line, at_first: Collection[str]) -> list[str]:
     try:
         received = read(recordings.folder / line["place"], line["sent_to_client"], line["compression"])
-    except Damaged:  # the audit names such a file
+    except CorruptRecordingError:  # the audit names such a file
         return []
     return broadcast_alarms({name: value.numpy() for name, value in received.items()}, at_first)
 

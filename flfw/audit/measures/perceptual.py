@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.rng import initialising
 
 RESIZE_RULE = (
@@ -87,7 +87,7 @@ def load(path: Path) -> Perceptual:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise BadInput(f"Expected AlexNet weights at {path}, got {error.strerror}: {_WAY_OUT}.") from error
+        raise InputError(f"Expected AlexNet weights at {path}, got {error.strerror}: {_WAY_OUT}.") from error
     state = _state(path, data)
     metric = _metric()
     with torch.no_grad():
@@ -116,9 +116,9 @@ def _state(path: Path, data: bytes) -> Mapping[str, Any]:
         else:
             state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except Exception as error:  # other files fail with any exception
-        raise BadInput(f"Expected a state dict in {path}, got a file that cannot be read: {_WAY_OUT}.") from error
+        raise InputError(f"Expected a state dict in {path}, got a file that cannot be read: {_WAY_OUT}.") from error
     if not isinstance(state, Mapping):
-        raise BadInput(f"Expected a state dict in {path}, got a {type(state).__name__}: {_WAY_OUT}.")
+        raise InputError(f"Expected a state dict in {path}, got a {type(state).__name__}: {_WAY_OUT}.")
     return state
 
 
@@ -132,7 +132,7 @@ def _weights(state: Mapping[str, Any], key: str, shape: torch.Size, path: Path) 
         got = "values that are not finite numbers"
     else:
         return value
-    raise BadInput(f"Expected {key} of shape {tuple(shape)} in {path}, got {got}: {_WAY_OUT}.")
+    raise InputError(f"Expected {key} of shape {tuple(shape)} in {path}, got {got}: {_WAY_OUT}.")
 
 
 def _metric() -> Any:
@@ -140,7 +140,7 @@ def _metric() -> Any:
     try:
         import lpips
     except ImportError as error:
-        raise BadInput("Expected the package lpips, got none: pip install lpips.") from error
+        raise InputError("Expected the package lpips, got none: pip install lpips.") from error
     with initialising(0, "perceptual"), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The parameter 'pretrained' is deprecated", UserWarning, "torchvision")
         warnings.filterwarnings("ignore", "Arguments other than a weight enum", UserWarning, "torchvision")

@@ -10,7 +10,7 @@ import numpy as np
 
 from flfw.audit.measures.metrics import is_text, psnr, squared_distances
 from flfw.audit.measures.recovery import FEATURE_TOLERANCE, column_matches, exact_match
-from flfw.data.files.columns import Columns
+from flfw.data.files.columns import TableSchema
 from flfw.errors import require
 
 _ROWS = 64  # rows that are compared in float64 at a time
@@ -19,7 +19,7 @@ _COLUMNS = 16  # columns that are compared at a time; most rows differ in the fi
 
 @final
 @dataclass(frozen=True, eq=False)
-class Public:
+class PublicData:
     """Public data that an attacker may hold; no example of them is a victim.
 
     `Public.from_arrays` checks its arguments; the constructor does not.
@@ -32,12 +32,12 @@ class Public:
 
     samples: np.ndarray
     labels: np.ndarray
-    plan: Columns | None = None
+    plan: TableSchema | None = None
 
     @classmethod
     def from_arrays(
-        cls, samples: np.ndarray, labels: np.ndarray, text: bool = False, plan: Columns | None = None
-    ) -> Public:
+        cls, samples: np.ndarray, labels: np.ndarray, text: bool = False, plan: TableSchema | None = None
+    ) -> PublicData:
         """Check the arrays and return them as public data; of ``text`` the inputs are kept as its tokens.
 
         Raises:
@@ -86,7 +86,7 @@ class Public:
         }
         return {name: psnr(truth, guess) for name, guess in guesses.items()}
 
-    def lookalikes(self, label: int, rng: np.random.Generator, most: int = 99) -> np.ndarray:
+    def distractors(self, label: int, rng: np.random.Generator, most: int = 99) -> np.ndarray:
         """Draw random public examples of a class (N, ...), each at most once; N is ``most`` or as many as there are.
 
         They are drawn at random, not as the nearest to the truth. Only then is the true example exchangeable with

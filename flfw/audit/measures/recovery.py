@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from flfw.audit.measures.metrics import is_text, psnr, rmsd, squared_distances
-from flfw.data.files.columns import Columns
+from flfw.data.files.columns import TableSchema
 
 _ROUNDING = 1e-6  # inputs are float32
 
@@ -70,7 +70,7 @@ def recovered(
     floors: Mapping[str, float],
     binary: np.ndarray | None = None,
     guessable: bool = False,
-    plan: Columns | None = None,
+    plan: TableSchema | None = None,
 ) -> bool:
     """Return whether an example counts as reconstructed: recognisable, and closer than any guess without the update.
 

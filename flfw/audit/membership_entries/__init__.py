@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from flfw.audit.membership_entries.conclusion import MembershipConclusion, MembershipFacts, conclude
+from flfw.audit.membership_entries.conclusion import MembershipFacts, MembershipVerdict, verdict_on_membership
 from flfw.audit.membership_entries.entry import MembershipControls, SumSeen, claim_against, entry
 from flfw.audit.membership_entries.evidence import MembershipEvidence, weigh
 from flfw.audit.membership_entries.scored import ScoredClient
 
 __all__ = [
-    "MembershipConclusion",
     "MembershipControls",
     "MembershipEvidence",
     "MembershipFacts",
+    "MembershipVerdict",
     "ScoredClient",
     "SumSeen",
     "claim_against",
-    "conclude",
     "entry",
+    "verdict_on_membership",
     "weigh",
 ]

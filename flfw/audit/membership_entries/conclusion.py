@@ -23,7 +23,7 @@ NULL_LEVEL = 0.001  # share of sound runs that the null control may call faulty:
 CLIENTS = 10  # clients in a sum that "no leak found" needs
 
 
-class MembershipConclusion(NamedTuple):
+class MembershipVerdict(NamedTuple):
     """Verdict on membership.
 
     Attributes:
@@ -71,7 +71,7 @@ class MembershipFacts:
     summed: int = 0
 
 
-def conclude(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion:
+def verdict_on_membership(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict:
     """Return the verdict, its cause and its reason."""
     concluded = (
         _void(facts)
@@ -102,10 +102,10 @@ def finds_none(null: PairGuesses | None) -> bool | None:
     return None if null is None else null.low <= 0.5 <= null.high
 
 
-def _void(facts: MembershipFacts) -> MembershipConclusion | None:
+def _void(facts: MembershipFacts) -> MembershipVerdict | None:
     """Conclude that the measurement cannot be trusted, in either direction."""
     if finds_none(facts.null) is False and (null := facts.null):
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "null",
             f"Where both examples of each pair were held out, {null.right} of {null.guesses} guesses were right, which "
@@ -114,10 +114,10 @@ def _void(facts: MembershipFacts) -> MembershipConclusion | None:
     return None
 
 
-def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion | None:
+def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict | None:
     leak = _found(evidence, facts)
     if leak and facts.unlike is None:
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "floor",
             f"{leak.why} But it was not measured what labels alone tell, and they may explain it.",
@@ -128,21 +128,21 @@ def _leak(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipCon
     return leak
 
 
-def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion | None:
+def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict | None:
     """Conclude from bounds that hold together, also where examples of one run depend on each other."""
     guessed, tail, worst = evidence.guessed, evidence.tail, evidence.worst
     if guessed.low > RIGHT:
         opening = f"Of {_count(guessed.guesses)}, the member has the higher score in {_share(guessed)}."
-        return MembershipConclusion(LEAKS, "pairs", f"{opening} A coin gives 50 %.")
+        return MembershipVerdict(LEAKS, "pairs", f"{opening} A coin gives 50 %.")
     if tail and tail.tpr_low > RATIO * tail.fpr_high:
-        return MembershipConclusion(
+        return MembershipVerdict(
             LEAKS,
             "tail",
             f"{tail.tpr:.1%} of the members score above all but {tail.fpr:.2%} of the held-out examples: at least "
             f"{tail.tpr_low:.1%} against at most {tail.fpr_high:.2%}, more than {RATIO:g} times as many.",
         )
     if worst and worst.guessed.low > RIGHT:
-        return MembershipConclusion(
+        return MembershipVerdict(
             LEAKS,
             "client",
             f"At client {worst.client}, the worst of {evidence.clients}, the member has the higher score in "
@@ -150,14 +150,14 @@ def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipCo
             "worst one.",
         )
     if facts.claimed is not None and evidence.epsilon_low > facts.claimed:
-        return MembershipConclusion(
+        return MembershipVerdict(
             LEAKS,
             "claim",
             f"The guesses show an epsilon of {at_least(evidence.epsilon_low)} or more for one {facts.unit}, above "
             f"the claimed {facts.claimed:.3g}: the claim does not hold.",
         )
     if guessed.high < 1 - RIGHT:
-        return MembershipConclusion(
+        return MembershipVerdict(
             LEAKS,
             "reversed",
             f"Of {_count(guessed.guesses)}, the member has the higher score in only {_share(guessed)}: who reads the "
@@ -166,24 +166,24 @@ def _found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipCo
     return None
 
 
-def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
+def _incapable(facts: MembershipFacts) -> MembershipVerdict | None:
     """Conclude that the statistic is not shown to see a leak that is there."""
     if facts.hidden_by and facts.missed:
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "static",
             f"The statistic takes account of {facts.hidden_by}, which hides the data, but for {facts.missed}: that it "
             "finds no members is no evidence of protection.",
         )
     if facts.hidden_by and not facts.adaptive:
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "static",
             f"The statistic takes no account of {facts.hidden_by}, which hides the data: that it finds no members is "
             "no evidence of protection.",
         )
     if facts.unread:
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "static",
             f"The statistic does not read {facts.unread}, which clients send as well. They are means of the clients' "
@@ -192,28 +192,28 @@ def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
         )
     easy = finds_members(facts.easy_auc)
     if easy is None:
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "easy",
             "It was not tried whether the statistic finds the members of an overfitted client: that it finds none here "
             "means nothing.",
         )
     if not easy:
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "easy",
             f"The statistic does not even find the members of an overfitted client (AUC {facts.easy_auc:.2f}, where "
             f"more than {EASY_AUC:g} is needed): that it finds none here means nothing.",
         )
     if finds_members(facts.step_auc) is False:
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "easy",
             f"The statistic does not even find the one example behind a single step (AUC {facts.step_auc:.2f}, where "
             f"more than {EASY_AUC:g} is needed): that it finds none here means nothing.",
         )
     if facts.null is None:
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "null",
             "It was not tried whether the measurement finds nothing where there is nothing, on at least "
@@ -222,16 +222,16 @@ def _incapable(facts: MembershipFacts) -> MembershipConclusion | None:
     return None
 
 
-def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion | None:
+def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict | None:
     """Conclude that the pairs are too few, or show something that is too little for a leak."""
     guessed = evidence.guessed
     total = _pairs_in_all(evidence, facts)
     if facts.failed >= FAILED_SHARE * total or (facts.failed > FEW_FAILED * total and guessed.guesses >= PAIRS):
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN, "failures", f"The attack gave no score for {facts.failed} of {_count(total)}: they may be members."
         )
     if signs := _signs(evidence):
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "faint",
             f"Something is there: {signs}. That is more than a coin explains, and less than what is called a leak here "
@@ -239,14 +239,14 @@ def _unearned(evidence: MembershipEvidence, facts: MembershipFacts) -> Membershi
         )
     if guessed.guesses < PAIRS:
         apart = f" Labels alone tell {facts.unlike} more apart." if facts.unlike else ""
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "few",
             f"Nothing was found, but on {_count(guessed.guesses)} with different scores; at least {PAIRS:,} are "
             f"needed. Up to {guessed.high:.0%} of such guesses could be right.{apart}",
         )
     if 1 < facts.summed < CLIENTS:
-        return MembershipConclusion(
+        return MembershipVerdict(
             OPEN,
             "group",
             f"Nothing was found in sums over {facts.summed} clients, but at least {CLIENTS} are needed: a stronger "
@@ -272,7 +272,7 @@ def _signs(evidence: MembershipEvidence) -> str:
     return ", and ".join(signs)
 
 
-def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipConclusion:
+def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> MembershipVerdict:
     guessed, tail = evidence.guessed, evidence.tail
     rare = f", and {tail.tpr_high:.1%} of the members stand out" if tail else ""
     hidden = (
@@ -282,7 +282,7 @@ def _nothing_found(evidence: MembershipEvidence, facts: MembershipFacts) -> Memb
         if facts.summed > 1
         else " Nothing hides the data: they leave little trace in these models, which is no protection."
     )
-    return MembershipConclusion(
+    return MembershipVerdict(
         NOTHING,
         "nothing",
         f"The same statistic finds the members of an overfitted client. Here the member has the higher score in "

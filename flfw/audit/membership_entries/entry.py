@@ -13,9 +13,9 @@ from flfw.audit.membership_entries.conclusion import (
     NULL_LEVEL,
     NULL_PAIRS,
     MembershipFacts,
-    conclude,
     finds_members,
     finds_none,
+    verdict_on_membership,
 )
 from flfw.audit.membership_entries.evidence import (
     ClientGuesses,
@@ -131,7 +131,7 @@ def entry(
         "floor": {name: _as_figures(_area(_finite(rows), seed, name)) for name, rows in floors.items()},
         "worst_client": _as_client(evidence.worst, kept, seed),
         "controls": _as_controls(easy, single, null),
-        **conclude(evidence, facts)._asdict(),
+        **verdict_on_membership(evidence, facts)._asdict(),
     }
 
 

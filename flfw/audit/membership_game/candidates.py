@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flfw.audit.membership_entries import ScoredClient
 from flfw.audit.membership_entries.entry import LABELS
-from flfw.membership.pairs import Pairs, PatientGame, draw_pairs, draw_patient_pairs
+from flfw.membership.pairs import MemberPairs, PatientGame, draw_pairs, draw_patient_pairs
 from flfw.rng import numpy_generator
 from flfw.task import Task
 
@@ -42,7 +42,9 @@ class GameCandidates:
     classes: Tensor | None = None
 
     @classmethod
-    def of(cls, task: Task, pairs: Mapping[int, Pairs], null: Mapping[int, Pairs] | None = None) -> GameCandidates:
+    def of(
+        cls, task: Task, pairs: Mapping[int, MemberPairs], null: Mapping[int, MemberPairs] | None = None
+    ) -> GameCandidates:
         """Gather the candidates of some clients, ordered by a digest of each example.
 
         The order is the same whichever of a pair is the member, so that it tells nothing, even with the run's seed.
@@ -114,8 +116,8 @@ def by_class(scores: np.ndarray, classes: np.ndarray) -> np.ndarray:
 
 
 def untrained_pairs(
-    pairs: Sequence[Pairs | PatientGame], clients: Sequence[int], labels: np.ndarray, seed: int
-) -> dict[int, Pairs | PatientGame]:
+    pairs: Sequence[MemberPairs | PatientGame], clients: Sequence[int], labels: np.ndarray, seed: int
+) -> dict[int, MemberPairs | PatientGame]:
     """Draw the pairs of the null control: examples on which nobody trained, in the way of the game's own pairs.
 
     They are examples that other clients hold out; where there are none, those of the client itself. As the game's own,
@@ -130,7 +132,7 @@ def untrained_pairs(
     Returns:
         For each client its pairs, of examples or of patients; few or none where little is held out.
     """
-    each, drawn = -(-_UNTRAINED // max(1, len(clients))), dict[int, Pairs | PatientGame]()
+    each, drawn = -(-_UNTRAINED // max(1, len(clients))), dict[int, MemberPairs | PatientGame]()
     for client in clients:
         others = [one for number, one in enumerate(pairs) if number != client] or [pairs[client]]
         pool = np.concatenate([one.held_out for one in others])
@@ -153,16 +155,16 @@ def _of_patients(
     return PatientGame(paired, pool[kept], patients[kept])
 
 
-def _joined(pairs: Pairs, more: Pairs | None) -> Pairs:
+def _joined(pairs: MemberPairs, more: MemberPairs | None) -> MemberPairs:
     if more is None:
         return pairs
     members, held_out = (
         np.concatenate(parts) for parts in ((pairs.members, more.members), (pairs.held_out, more.held_out))
     )
-    return Pairs(members, held_out)
+    return MemberPairs(members, held_out)
 
 
-def _of_client(task: Task, client: int, pairs: Pairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def _of_client(task: Task, client: int, pairs: MemberPairs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     samples, labels = task.examples("train", np.concatenate([pairs.members, pairs.held_out]))
     order = torch.tensor(ordered(samples, labels))
     return samples[order], labels[order], torch.full((len(order),), client), order

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 
 from flfw.audit.membership_game.candidates import GameCandidates
-from flfw.audit.membership_game.game import Game, own_exchanges
+from flfw.audit.membership_game.game import MembershipGame, own_exchanges
 from flfw.audit.membership_game.request import ONE_STEP, OVERFITTED, MembershipRequest
 from flfw.experiment import OUTSIDER
-from flfw.membership.pairs import Pairs, PatientGame
+from flfw.membership.pairs import MemberPairs, PatientGame
 from flfw.nets.net import Net, Tensors, losses
 from flfw.rng import numpy_generator
 from flfw.task import Task
@@ -57,7 +57,7 @@ class Controls:
     """
 
     def __init__(
-        self, task: Task, pairs: Sequence[Pairs | PatientGame], fresh: Callable[[], Net], put: Put, seed: int
+        self, task: Task, pairs: Sequence[MemberPairs | PatientGame], fresh: Callable[[], Net], put: Put, seed: int
     ) -> None:
         rng = numpy_generator(seed, "controls of membership")
         places = np.sort(np.concatenate([part for one in pairs for part in (one.members, one.held_out)]))
@@ -69,10 +69,10 @@ class Controls:
         self._overfitted = self._groups(2 * singles, min(_CLIENTS, left // members), members) if members else []
         self._task = self._relabelled(task, rng)
 
-    def _groups(self, start: int, count: int, members: int) -> list[Pairs]:
+    def _groups(self, start: int, count: int, members: int) -> list[MemberPairs]:
         """Return groups of places that are in no other."""
         rows = self._places[start : start + 2 * count * members].reshape(count, 2, members)
-        return [Pairs(row[0], row[1]) for row in rows]
+        return [MemberPairs(row[0], row[1]) for row in rows]
 
     def _relabelled(self, task: Task, rng: np.random.Generator) -> Task:
         """Return the task with labels by lot; both of a pair have the same."""
@@ -97,13 +97,15 @@ class Controls:
         return [self._request(attack, kind, groups, trained, vantage) for kind, groups, trained in kinds if groups]
 
     def _request(
-        self, attack: str, kind: str, groups: Sequence[Pairs], trained: Sequence[_Trained], vantage: str
+        self, attack: str, kind: str, groups: Sequence[MemberPairs], trained: Sequence[_Trained], vantage: str
     ) -> MembershipRequest:
         candidates = GameCandidates.of(self._task, dict(enumerate(groups)))
         exchanges = own_exchanges(self._received, [one.sent for one in trained])
         file = self._put(kind.replace("_", "-"), candidates.granted() | exchanges)
         steps = tuple(one.steps for one in trained)
-        game = Game(file, len(candidates.labels), tuple(range(len(groups))), steps, _LR, easy=True, vantage=vantage)
+        game = MembershipGame(
+            file, len(candidates.labels), tuple(range(len(groups))), steps, _LR, easy=True, vantage=vantage
+        )
         examples = tuple(len(group.members) for group in groups)
         game = replace(game, trained=max(steps), batch=max(examples), examples=examples)
         return MembershipRequest(attack, game, (), (), candidates, kind)
@@ -125,7 +127,7 @@ class Controls:
     def _stepped(self) -> list[_Trained]:
         return [self._trained(group, 1, 1) for group in self._singles]
 
-    def _trained(self, group: Pairs, least: int, most: int) -> _Trained:
+    def _trained(self, group: MemberPairs, least: int, most: int) -> _Trained:
         """Train on a group's members, all in one batch, until they are fitted."""
         x, y = self._task.examples("train", group.members)
         held = {name: value.clone() for name, value in self._received.items()}  # buffers too: files share no memory

@@ -27,7 +27,7 @@ _MOST = 1e300  # of a score that is written
 
 
 @dataclass(frozen=True)
-class Game:
+class MembershipGame:
     """Membership game of a job.
 
     Attributes:
@@ -62,7 +62,7 @@ class Game:
     batch: int = 1
     examples: tuple[int, ...] = ()
 
-    def among(self, clients: Collection[int]) -> Game:
+    def among(self, clients: Collection[int]) -> MembershipGame:
         """Return the game of some of the targets."""
         kept = [client in clients for client in self.clients]
         rows = {"clients": self.clients, "steps": self.steps, "examples": self.examples}
@@ -75,7 +75,7 @@ class Game:
 
 
 def views(
-    game: Game,
+    game: MembershipGame,
     held: Tensors,
     seen: Sequence[Observation],
     public: Examples,
@@ -135,7 +135,7 @@ def unusable(one: Observation) -> str:
 
 
 def _empty_view(
-    game: Game, held: Tensors, mine: Tensor, public: Examples, model: Callable[[Tensors], VictimModel]
+    game: MembershipGame, held: Tensors, mine: Tensor, public: Examples, model: Callable[[Tensors], VictimModel]
 ) -> MembershipView:
     """Return a view of some candidates, marked by True, in which nothing was seen yet."""
     candidates, owners = Examples(held["samples"][mine], held["labels"][mine]), held["clients"][mine]
@@ -143,7 +143,7 @@ def _empty_view(
 
 
 def _as_seen(
-    game: Game, held: Tensors, seen: Sequence[Observation], protocol: Callable[[int, int], Protocol]
+    game: MembershipGame, held: Tensors, seen: Sequence[Observation], protocol: Callable[[int, int], Protocol]
 ) -> list[Observation]:
     """Return the uploads as the game's vantage sees them."""
     cohorts: dict[int, dict[int, int]] = defaultdict(dict)
@@ -156,7 +156,7 @@ def _as_seen(
     return list(seen)
 
 
-def _published(game: Game, held: Tensors) -> Iterator[tuple[PublishedModel, Tensor]]:
+def _published(game: MembershipGame, held: Tensors) -> Iterator[tuple[PublishedModel, Tensor]]:
     """Yield each published model and which candidates it is asked of."""
     training = (game.lr, game.trained, game.batch)
     if not game.easy:
@@ -186,7 +186,7 @@ def own_exchanges(received: Tensors, sent: Sequence[Tensors]) -> Tensors:
     return both | {f"{_SENT}/{k}/{name}": value for k, one in enumerate(sent) for name, value in one.items()}
 
 
-def _of_a_control(game: Game, held: Tensors) -> list[Observation]:
+def _of_a_control(game: MembershipGame, held: Tensors) -> list[Observation]:
     received = _under(f"{_RECEIVED}/", held)
     return [
         Observation(Vantage.SERVER, "update", "easy", 0, client, k, _under(f"{_SENT}/{k}/", held), received)

@@ -15,7 +15,7 @@ from flfw.audit.membership_entries import MembershipControls, SumSeen, claim_aga
 from flfw.audit.membership_game.accuracy import hits_of
 from flfw.audit.membership_game.candidates import untrained_pairs
 from flfw.audit.membership_game.controls import Controls
-from flfw.audit.membership_game.game import Game, final_tensors
+from flfw.audit.membership_game.game import MembershipGame, final_tensors
 from flfw.audit.membership_game.patient_candidates import candidates_of
 from flfw.audit.membership_game.request import (
     NULL,
@@ -33,7 +33,7 @@ from flfw.data.splits.on_demand import sizes
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.membership.copies import said_of_copies
-from flfw.membership.pairs import Pairs, PatientGame
+from flfw.membership.pairs import MemberPairs, PatientGame
 from flfw.nets.net import Net, Tensors
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, examples_in
@@ -134,7 +134,7 @@ class MembershipAudit:
         held, rounds, steps = candidates.granted(), sorted({line["round"] for line in lines}), map(self._steps, clients)
         train = sizes(self._task.split.train)
         known = {"vantage": vantage, "examples": tuple(int(train[client]) for client in clients)}
-        game = Game("", len(candidates.labels), tuple(clients), tuple(steps), experiment.lr, **known)
+        game = MembershipGame("", len(candidates.labels), tuple(clients), tuple(steps), experiment.lr, **known)
         hidden, final = 0, self._final if vantage in (PEER, OUTSIDER) else None
         if vantage in (AGGREGATE, PEER):
             cohorts = tuple(sorted({(one["round"], one["client"], examples_in(one)) for one in lines}))
@@ -149,7 +149,7 @@ class MembershipAudit:
         if vantage == OUTSIDER:
             lines, rounds = (), ()
         game = replace(game, file=self._put("target" if final is None else vantage, held))
-        return MembershipRequest(attack, game, tuple(rounds), tuple(lines), candidates, hidden=hidden)
+        return MembershipRequest(attack, game, tuple(rounds), tuple(lines), candidates, anonymity_set_size=hidden)
 
     @cached_property
     def _final(self) -> FinalModel:
@@ -175,7 +175,7 @@ class MembershipAudit:
         return self._controls[clients]
 
     @cached_property
-    def _pairs(self) -> Sequence[Pairs | PatientGame]:
+    def _pairs(self) -> Sequence[MemberPairs | PatientGame]:
         require(self._task.pairs is not None, "membership-pairs for an attack on membership", pairs="none")
         return self._task.pairs or ()
 
@@ -267,7 +267,7 @@ class MembershipAudit:
                         unread=clients.unread(asked.attack),
                         floors=floors,
                         vantage=asked.game.vantage,
-                        sums=SumSeen(asked.game.group, asked.hidden, len(asked.game.peers)),
+                        sums=SumSeen(asked.game.group, asked.anonymity_set_size, len(asked.game.peers)),
                         claim=claim_against(privacy, asked.game.vantage, unit),
                         unit=unit,
                         controls=MembershipControls(easy.get(statistic), untrained, one_step.get(statistic)),

@@ -13,7 +13,7 @@ from torch import Tensor
 from flfw.audit.membership_entries import ScoredClient
 from flfw.audit.membership_entries.entry import LABELS
 from flfw.audit.membership_game.candidates import GameCandidates, by_class, classes_of, ordered
-from flfw.membership.pairs import Pairs, PatientGame, PatientPairs, patient_scores
+from flfw.membership.pairs import MemberPairs, PatientGame, PatientPairs, patient_scores
 from flfw.task import Task
 
 _DIGITS = 9  # means of the same numbers in another order differ by rounding
@@ -115,8 +115,8 @@ def _by_pair(client: int, pairs: PatientPairs, by_patient: Mapping[int, float]) 
 
 def candidates_of(
     task: Task,
-    pairs: Mapping[int, Pairs | PatientGame],
-    null: Mapping[int, Pairs | PatientGame],
+    pairs: Mapping[int, MemberPairs | PatientGame],
+    null: Mapping[int, MemberPairs | PatientGame],
 ) -> GameCandidates | PatientCandidates:
     """Gather the candidates of some clients: of single examples, or of patients where these are in the pairs.
 
@@ -131,6 +131,6 @@ def candidates_of(
     if patients:
         return PatientCandidates.of(task, patients, untrained)
     examples, others = (
-        {client: one for client, one in side.items() if isinstance(one, Pairs)} for side in (pairs, null)
+        {client: one for client, one in side.items() if isinstance(one, MemberPairs)} for side in (pairs, null)
     )
     return GameCandidates.of(task, examples, others)

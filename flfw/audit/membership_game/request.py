@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, TypeAlias, final
 
 from flfw.audit.membership_entries import ScoredClient
 from flfw.audit.membership_game.candidates import GameCandidates
-from flfw.audit.membership_game.game import Game
+from flfw.audit.membership_game.game import MembershipGame
 from flfw.audit.membership_game.patient_candidates import PatientCandidates
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.recording.format import Line
@@ -51,12 +51,12 @@ class MembershipRequest:
     """
 
     attack: str
-    game: Game
+    game: MembershipGame
     rounds: tuple[int, ...]
     lines: tuple[Line, ...]
     candidates: GameCandidates | PatientCandidates
     kind: str = TARGET
-    hidden: int = 0
+    anonymity_set_size: int = 0
     adaptive: bool = False
 
     @property

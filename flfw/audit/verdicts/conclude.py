@@ -5,18 +5,18 @@ Sums over clients, a server that changed the network, and statistics that no att
 
 from __future__ import annotations
 
-from flfw.audit.verdicts.evidence import EASY_SHARE, Conclusion, Evidence, Ladder
-from flfw.audit.verdicts.sum_conclusion import SumEvidence, SumFacts, conclude_on_sums
-from flfw.audit.verdicts.verdict import verdict
+from flfw.audit.verdicts.evidence import EASY_SHARE, ControlResults, Evidence, Verdict
+from flfw.audit.verdicts.sum_conclusion import SumEvidence, SumFacts, verdict_on_sums
+from flfw.audit.verdicts.verdict import verdict_on_messages
 
 MALICIOUS = "malicious server only"
 """Verdict on a network that a malicious server changed, where `verdict` would find a leak."""
 POSITIVE = ("leaks", "identifies")
 
 
-def conclude(
-    ladder: Ladder, evidence: Evidence, sums: SumFacts | None = None, tampered_by: str = "", unread: str = ""
-) -> Conclusion:
+def verdict_on_attack(
+    ladder: ControlResults, evidence: Evidence, sums: SumFacts | None = None, tampered_by: str = "", unread: str = ""
+) -> Verdict:
     """Return the conclusion on an attack.
 
     Args:
@@ -30,19 +30,19 @@ def conclude(
     return of_malicious_server(conclusion, tampered_by) if tampered_by else conclusion
 
 
-def _of_sums(facts: SumFacts | None, ladder: Ladder, evidence: Evidence) -> Conclusion:
+def _of_sums(facts: SumFacts | None, ladder: ControlResults, evidence: Evidence) -> Verdict:
     """Conclude; of sums without another defence by rules of their own."""
-    conclusion, at = verdict(ladder, evidence), evidence.searched
+    conclusion, at = verdict_on_messages(ladder, evidence), evidence.searched
     if facts and facts.exposed and not evidence.defended and conclusion.verdict not in (*POSITIVE, "attack broken"):
         return facts.exposure()
     if facts and conclusion.cause == "undefended":
         short = at is not None and 2 * at.short > at.total
         held = SumEvidence(facts, bool(ladder.consistency.passed), short, evidence.messages)
-        return conclude_on_sums(held, EASY_SHARE)
+        return verdict_on_sums(held, EASY_SHARE)
     return conclusion
 
 
-def of_gradients_alone(conclusion: Conclusion, unread: str) -> Conclusion:
+def of_gradients_alone(conclusion: Verdict, unread: str) -> Verdict:
     """Return a conclusion that does not say that nothing leaks where clients send statistics that were not attacked.
 
     Args:
@@ -55,10 +55,10 @@ def of_gradients_alone(conclusion: Conclusion, unread: str) -> Conclusion:
         f"Nothing was reconstructed from gradients. But in training clients send {unread} as well, which are means of "
         "their data, and no attack was made on these: what hides the gradients may not hide them."
     )
-    return Conclusion("inconclusive", "unread", reason)
+    return Verdict("inconclusive", "unread", reason)
 
 
-def of_malicious_server(conclusion: Conclusion, by: str) -> Conclusion:
+def of_malicious_server(conclusion: Verdict, by: str) -> Verdict:
     """Return a conclusion on a network that a malicious server changed: it is none on the honest protocol.
 
     A leak becomes `MALICIOUS`; without a leak the verdict is at most ``inconclusive``.
@@ -73,10 +73,10 @@ def of_malicious_server(conclusion: Conclusion, by: str) -> Conclusion:
     word, cause, reason = conclusion
     beyond = "It says nothing about a server that follows the protocol: audit that in a run of such a server."
     if word in POSITIVE:
-        return Conclusion(
+        return Verdict(
             MALICIOUS, "tampered", f"In the network that a malicious server changed ({by}): {reason} {beyond}"
         )
     if word in ("attack broken", "inconclusive"):
-        return Conclusion(word, cause, f"{reason} {beyond}")
+        return Verdict(word, cause, f"{reason} {beyond}")
     nothing = f"Nothing was reconstructed in the network that a malicious server changed ({by})."
-    return Conclusion("inconclusive", "tampered", f"{nothing} {beyond}")
+    return Verdict("inconclusive", "tampered", f"{nothing} {beyond}")

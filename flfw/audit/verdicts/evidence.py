@@ -14,7 +14,7 @@ FAILED_SHARE = 0.5
 MESSAGES = 8  # least number of independent messages for "no leak found": they exclude, at 95 %, that 32 % leak
 
 
-class Conclusion(NamedTuple):
+class Verdict(NamedTuple):
     """Verdict of an attack on a target.
 
     Attributes:
@@ -29,7 +29,7 @@ class Conclusion(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Rung:
+class ControlResult:
     """Result of a rung of the ladder below an audit.
 
     Attributes:
@@ -50,7 +50,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Ladder:
+class ControlResults:
     """Easier cases below an audited case.
 
     Attributes:
@@ -61,11 +61,11 @@ class Ladder:
         told: the adapted attack on the same, behind the same defence in its mildest form.
     """
 
-    control: Rung
-    easy: Rung
-    consistency: Rung = Rung("consistency", None, None, stopped="it was not checked")
-    matched: Rung = Rung("matched", None, None)
-    told: Rung = Rung("told", None, None)
+    control: ControlResult
+    easy: ControlResult
+    consistency: ControlResult = ControlResult("consistency", None, None, stopped="it was not checked")
+    matched: ControlResult = ControlResult("matched", None, None)
+    told: ControlResult = ControlResult("told", None, None)
 
     def climbed(self) -> Iterator[dict[str, Any]]:
         """Yield the rungs that have a result, or a reason for having none, as result.json holds them."""

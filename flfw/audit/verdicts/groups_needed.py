@@ -12,7 +12,7 @@ _REACHED = {"nothing": False, "group": False, "faint": True}
 """Causes of verdicts on membership that say whether a statistic found anything; all others but a leak leave it open."""
 
 
-def group_needed(reached: Mapping[int, bool | None]) -> int | None:
+def min_safe_sum_size(reached: Mapping[int, bool | None]) -> int | None:
     """Return the smallest measured group from which on an attack reaches nothing; None: it did not fall to that.
 
     An attack that reaches nothing in the smallest group either was not stopped by sums: then no number is needed.
@@ -50,7 +50,7 @@ def with_groups_needed(entries: Sequence[dict[str, Any]], positive: Collection[s
     for one in entries:
         if on_curve(one):
             reached.setdefault(at(one), {})[one["group"]] = _reached(one, positive)
-    needed = {kind: group_needed(sizes) for kind, sizes in reached.items()}
+    needed = {kind: min_safe_sum_size(sizes) for kind, sizes in reached.items()}
     return [one | {"group_needed": needed[at(one)] if on_curve(one) else None} for one in entries]
 
 
@@ -81,5 +81,5 @@ def memberships_with_groups_needed(items: Sequence[dict[str, Any]]) -> list[dict
             reached.setdefault(at(one), {})[one["group"]] = _REACHED.get(
                 one["cause"], one["verdict"] == "leaks" or None
             )
-    needed = {kind: group_needed(sizes) for kind, sizes in reached.items()}
+    needed = {kind: min_safe_sum_size(sizes) for kind, sizes in reached.items()}
     return [one | {"group_needed": needed[at(one)] if one["group"] else None} for one in items]

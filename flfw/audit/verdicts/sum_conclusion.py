@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import final
 
 from flfw.audit.measures.statistics import most_missed
-from flfw.audit.verdicts.evidence import MESSAGES, Conclusion
+from flfw.audit.verdicts.evidence import MESSAGES, Verdict
 
 LEAST = 10
 """Least number of clients in a sum for ``no leak found``, those that work together with the attacker not counted."""
@@ -48,12 +48,12 @@ class SumFacts:
         """True if another client reads a single client's message off the sum."""
         return self.peer and self.left == 1 and not self.lost
 
-    def exposure(self) -> Conclusion:
+    def exposure(self) -> Verdict:
         """Return the conclusion where `exposed` and nothing but the sum hides the message."""
         members = (
             f"{self.group} clients, of which {self.colluding} {'works' if self.colluding == 1 else 'work'} with it"
         )
-        return Conclusion(
+        return Verdict(
             "leaks",
             "peer",
             f"In a round of {members}, a client takes the own part off and has the other client's update, but for the "
@@ -79,7 +79,7 @@ class SumEvidence:
     sums: int
 
 
-def conclude_on_sums(evidence: SumEvidence, enough: float) -> Conclusion:
+def verdict_on_sums(evidence: SumEvidence, enough: float) -> Verdict:
     """Return the conclusion where nothing came out of undefended sums.
 
     Args:
@@ -97,36 +97,36 @@ def conclude_on_sums(evidence: SumEvidence, enough: float) -> Conclusion:
     if facts.lost:
         why = "The rounding of the model may be as large as all that is left of the sums, or no sum was seen"
         beyond = "nothing was reconstructed, and larger steps may leave more"
-        return Conclusion("inconclusive", "rounding", f"{why}: {beyond}.")
+        return Verdict("inconclusive", "rounding", f"{why}: {beyond}.")
     if size == 1:
         why = "A sum over one client is its own message, which nothing hides"
-        return Conclusion("inconclusive", "undefended", f"{why}.")
+        return Verdict("inconclusive", "undefended", f"{why}.")
     if alone is None:
         why = f"Sums with one client left were not attacked (`--curve {first}`)"
-        return Conclusion("inconclusive", "alone", f"{why}: it was not shown that the attack works without the sum.")
+        return Verdict("inconclusive", "alone", f"{why}: it was not shown that the attack works without the sum.")
     if alone < enough:
         why = f"The attack reconstructs {alone:.0%} of the examples at {first}, where one client is left"
-        return Conclusion("inconclusive", "alone", f"{why}: too few for its failure on sums to mean anything.")
+        return Verdict("inconclusive", "alone", f"{why}: too few for its failure on sums to mean anything.")
     if not evidence.described:
         why = "It was not shown that the attacker's model of the clients explains the sums"
-        return Conclusion("inconclusive", "consistency", f"{why}: its failure means nothing.")
+        return Verdict("inconclusive", "consistency", f"{why}: its failure means nothing.")
     if evidence.short:
         why = "The search ended short in most sums: the true data explain them better than its results do"
-        return Conclusion("inconclusive", "search", f"{why}. A longer or better search is needed.")
+        return Verdict("inconclusive", "search", f"{why}. A longer or better search is needed.")
     if facts.left < LEAST:
         beside = f", of which {facts.colluding} may work with the attacker (--colluding): {facts.left} are left"
         why = f"Nothing was reconstructed from sums over {size} clients{beside if facts.colluding else ''}"
-        return Conclusion(
+        return Verdict(
             "inconclusive", "group", f"{why}. At least {LEAST} are needed: a stronger attack may separate so few."
         )
     if evidence.sums < MESSAGES:
         why = f"Nothing was reconstructed from {evidence.sums} sums, but at least {MESSAGES} are needed"
         missed = most_missed(max(1, evidence.sums))
-        return Conclusion("inconclusive", "few", f"{why}: up to {missed:.0%} of them could leak unseen.")
+        return Verdict("inconclusive", "few", f"{why}: up to {missed:.0%} of them could leak unseen.")
     if facts.untried:
         why = f"Nothing was reconstructed from sums over {size} clients, but this audit ran {_no(facts.untried)}"
-        return Conclusion("inconclusive", "untried", f"{why}, which may find more in them.")
-    return Conclusion(
+        return Verdict("inconclusive", "untried", f"{why}, which may find more in them.")
+    return Verdict(
         "no leak found",
         "nothing",
         f"The attack reconstructs {alone:.0%} of the examples where one client is left ({first}), and nothing from "

@@ -7,7 +7,15 @@ nothing hides the data, and through the same defence where it is weak. `Ladder` 
 from __future__ import annotations
 
 from flfw.audit.measures.statistics import most_missed, significant
-from flfw.audit.verdicts.evidence import CONTROL_DB, FAILED_SHARE, MESSAGES, Conclusion, Evidence, Ladder, Rung
+from flfw.audit.verdicts.evidence import (
+    CONTROL_DB,
+    FAILED_SHARE,
+    MESSAGES,
+    ControlResult,
+    ControlResults,
+    Evidence,
+    Verdict,
+)
 
 _TO_SHOW = {
     "consistency": "the attacker's model of the client explains the message",
@@ -16,7 +24,7 @@ _TO_SHOW = {
 }
 
 
-def verdict(ladder: Ladder, evidence: Evidence) -> Conclusion:
+def verdict_on_messages(ladder: ControlResults, evidence: Evidence) -> Verdict:
     """Return the verdict, its cause and its reason.
 
     >>> ladder = Ladder(Rung("control", 150.0, True), Rung("easy", 9.0, False))
@@ -32,12 +40,12 @@ def verdict(ladder: Ladder, evidence: Evidence) -> Conclusion:
     )
 
 
-def _positive(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
+def _positive(ladder: ControlResults, evidence: Evidence) -> Verdict | None:
     """Conclude from reconstruction or identification; this needs only a sound measurement."""
     control, identified, pointed = ladder.control, evidence.identified, evidence.pointed
     if not control.passed:
         reached = "nothing" if control.psnr is None else f"{control.psnr:.1f} dB"
-        return Conclusion(
+        return Verdict(
             "attack broken",
             "control",
             f"The closed form found its examples at {reached} where it must reach {CONTROL_DB:.0f}: the measurement is "
@@ -46,9 +54,9 @@ def _positive(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
     if evidence.recovered:
         share = f"{evidence.recovered / evidence.attacked:.0%} of the"
         share = f"{evidence.recovered} of {evidence.attacked}" if share == "0% of the" else share
-        return Conclusion("leaks", "recovered", f"{share} attacked examples were reconstructed.")
+        return Verdict("leaks", "recovered", f"{share} attacked examples were reconstructed.")
     if identified and significant(identified.p, evidence.settings):
-        return Conclusion(
+        return Verdict(
             "identifies",
             "identified",
             f"Nothing was reconstructed, but {identified.count} of {identified.compared} results point to the true one "
@@ -56,7 +64,7 @@ def _positive(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
             f"(p = {identified.p:.1g}, one of {evidence.settings} tests).",
         )
     if pointed and significant(pointed.p, evidence.settings):
-        return Conclusion(
+        return Verdict(
             "identifies",
             "candidates",
             f"Nothing was reconstructed, but {pointed.count} of {pointed.compared} messages are explained better by "
@@ -67,10 +75,10 @@ def _positive(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
     return None
 
 
-def _invalid(ladder: Ladder) -> Conclusion | None:
+def _invalid(ladder: ControlResults) -> Verdict | None:
     if ladder.consistency.passed is not False:
         return None
-    return Conclusion(
+    return Verdict(
         "attack broken",
         "consistency",
         f"The description does not explain the message. {ladder.consistency.reason} What was attacked is not what the "
@@ -78,10 +86,10 @@ def _invalid(ladder: Ladder) -> Conclusion | None:
     )
 
 
-def _incapable(easy: Rung, evidence: Evidence) -> Conclusion | None:
+def _incapable(easy: ControlResult, evidence: Evidence) -> Verdict | None:
     """Conclude that the attack is too weak, or makes too little use of its knowledge."""
     if evidence.by_chance:
-        return Conclusion(
+        return Verdict(
             "inconclusive",
             "chance",
             f"{evidence.by_chance} of {evidence.attacked} examples are as close as reconstructed ones. But the results "
@@ -89,14 +97,14 @@ def _incapable(easy: Rung, evidence: Evidence) -> Conclusion | None:
             "a reconstruction from a lucky guess.",
         )
     if easy.stopped and not easy.passed:
-        return Conclusion(
+        return Verdict(
             "inconclusive",
             "easy",
             f"The attack gave nothing on the undefended network with fresh weights ({easy.stopped}), so that its "
             "failure means nothing.",
         )
     if not easy.passed:
-        return Conclusion(
+        return Verdict(
             "inconclusive",
             "easy",
             f"The attack does not even work on the undefended network with fresh weights ({easy.psnr or 0:.1f} dB on "
@@ -104,9 +112,9 @@ def _incapable(easy: Rung, evidence: Evidence) -> Conclusion | None:
         )
     if evidence.failed >= FAILED_SHARE:
         reason = f"The attack gave no result for {evidence.failed:.0%} of the attacked examples."
-        return Conclusion("inconclusive", "failures", reason)
+        return Verdict("inconclusive", "failures", reason)
     if not evidence.adaptive and (evidence.private or evidence.defended):
-        return Conclusion(
+        return Verdict(
             "static only",
             "static",
             "The attack did not know, or made no use of, all that stands between the data and what was sent: its "
@@ -114,7 +122,7 @@ def _incapable(easy: Rung, evidence: Evidence) -> Conclusion | None:
         )
     if not evidence.defended:
         larger = f", here with {evidence.size}" if evidence.size else ""
-        return Conclusion(
+        return Verdict(
             "inconclusive",
             "undefended",
             f"No defence hides the data in what was sent{larger}: the attack is too weak for this case, and its "
@@ -123,26 +131,24 @@ def _incapable(easy: Rung, evidence: Evidence) -> Conclusion | None:
     return None
 
 
-def _unearned(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
+def _unearned(ladder: ControlResults, evidence: Evidence) -> Verdict | None:
     """Conclude that a failure on the case itself does not count."""
     searched, messages = evidence.searched, evidence.messages
     if evidence.outdone:
-        return Conclusion(
+        return Verdict(
             "inconclusive",
             "outdone",
             f"The attack reconstructed nothing, but not knowing of the defence it got further ({evidence.outdone}): it "
             "makes poor use of what it knows, and its failure means nothing.",
         )
     for rung, shown in _TO_SHOW.items():
-        step: Rung = getattr(ladder, rung)
+        step: ControlResult = getattr(ladder, rung)
         if not step.passed:
             why = step.stopped or step.reason or f"{step.psnr or 0:.1f} dB"
-            return Conclusion(
-                "inconclusive", rung, f"It was not shown that {shown} ({why}): its failure means nothing."
-            )
+            return Verdict("inconclusive", rung, f"It was not shown that {shown} ({why}): its failure means nothing.")
     if searched and 2 * searched.short > searched.total:
         at_truth, at_result = _apart(searched.truth, searched.found)
-        return Conclusion(
+        return Verdict(
             "inconclusive",
             "search",
             f"The search ended short in {searched.short} of {searched.total} messages: the true data explain these "
@@ -150,7 +156,7 @@ def _unearned(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
             f"{searched.random:.3g}). A longer or better search is needed.",
         )
     if evidence.assumes:
-        return Conclusion(
+        return Verdict(
             "inconclusive",
             "noise",
             "The attack took the defence's randomness for noise that is independent in each entry and message. If it "
@@ -158,7 +164,7 @@ def _unearned(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
             "none, or write an adaptation that removes it.",
         )
     if messages < MESSAGES:
-        return Conclusion(
+        return Verdict(
             "inconclusive",
             "few",
             f"Nothing was reconstructed from {messages} independent messages, but at least {MESSAGES} are needed: "
@@ -167,7 +173,7 @@ def _unearned(ladder: Ladder, evidence: Evidence) -> Conclusion | None:
     return None
 
 
-def _nothing_found(evidence: Evidence) -> Conclusion:
+def _nothing_found(evidence: Evidence) -> Verdict:
     pointed = evidence.pointed
     held = "Candidates were compared with its results, not with the message itself, which may tell more."
     if pointed:
@@ -175,7 +181,7 @@ def _nothing_found(evidence: Evidence) -> Conclusion:
             f"Other data of the same clients and classes were held against {pointed.compared} messages: the true data "
             f"explain {pointed.count} of them best (p = {pointed.p:.2g}, no finding among {evidence.settings} tests)."
         )
-    return Conclusion(
+    return Verdict(
         "no leak found",
         "nothing",
         "The attack reconstructs the same clients' data without the defence and through its mildest form. It knew all "

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.typed import read_json
 
 T = TypeVar("T")
@@ -62,7 +62,7 @@ def publish(target: Path, write: Callable[[Path], None]) -> None:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         scratch = tempfile.TemporaryDirectory(dir=target.parent, prefix=".making-")
     except OSError as error:
-        raise BadInput(
+        raise InputError(
             f"Expected a cache folder that can be written, got {target.parent} ({error.strerror}); "
             "set XDG_CACHE_HOME to one."
         ) from error
@@ -73,7 +73,7 @@ def publish(target: Path, write: Callable[[Path], None]) -> None:
             for path in [*made.rglob("*"), made]:
                 path.chmod(0o700 if path.is_dir() else 0o600)
         except OSError as error:
-            raise BadInput(
+            raise InputError(
                 f"Expected room for {target.name} in {target.parent}, got {type(error).__name__}: {error}; "
                 "free some or set XDG_CACHE_HOME to another folder."
             ) from error
@@ -112,7 +112,7 @@ def read_damaged(path: Path, read: Callable[[], T]) -> T:
     try:
         return read()
     except Exception as error:  # a damaged file can make NumPy's reader raise anything
-        raise BadInput(
+        raise InputError(
             f"Expected {path} as it was written, got {type(error).__name__}: {error}; {_again(path)}."
         ) from error
 

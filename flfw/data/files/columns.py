@@ -9,7 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 
 Kind: TypeAlias = Literal["numeric", "date", "boolean", "categorical", "dropped"]
 """Kind of a column; dates count days since 1970."""
@@ -156,7 +156,7 @@ class NumberTarget:
 
 
 @dataclass(frozen=True)
-class Columns:
+class TableSchema:
     """Plan of a table: its columns in their order, its target and its task.
 
     Attributes:
@@ -251,7 +251,7 @@ class Columns:
         return named | {"columns": {column.name: _entries(column) for column in self.columns}}
 
     @classmethod
-    def from_dict(cls, entries: Mapping[str, Any], source: object) -> Columns:
+    def from_dict(cls, entries: Mapping[str, Any], source: object) -> TableSchema:
         """Return the plan that `as_dict` gave.
 
         Args:
@@ -263,7 +263,7 @@ class Columns:
         """
         known = {"task", "target", "public", "mean", "std", "cuts", "classes", "patient", "columns"}
         if strange := sorted(set(entries) - known):
-            raise BadInput(f"Expected keys among {', '.join(sorted(known))} in {source}, got {', '.join(strange)}.")
+            raise InputError(f"Expected keys among {', '.join(sorted(known))} in {source}, got {', '.join(strange)}.")
         try:
             columns = tuple(_column(name, each) for name, each in dict(entries["columns"]).items())
             number = None
@@ -274,11 +274,11 @@ class Columns:
             patient, public = entries.get("patient", ""), entries.get("public", False)
             require(isinstance(public, bool), "public=true or false", public=public)
             return cls(columns, entries["target"], entries["task"], classes, number, patient, public)
-        except BadInput as error:
-            raise BadInput(f"{str(error).rstrip('.')} in {source}.") from error
+        except InputError as error:
+            raise InputError(f"{str(error).rstrip('.')} in {source}.") from error
         except (KeyError, TypeError, ValueError) as error:
             got = f"{type(error).__name__}: {error}"
-            raise BadInput(f"Expected a plan of columns in {source}, got one that cannot be read ({got}).") from error
+            raise InputError(f"Expected a plan of columns in {source}, got one that cannot be read ({got}).") from error
 
 
 def _entries(column: Column) -> dict[str, Any]:
@@ -298,7 +298,7 @@ def _entries(column: Column) -> dict[str, Any]:
 def _column(name: str, entries: Mapping[str, Any]) -> Column:
     known = {field.name: field.type for field in fields(Column)[1:]}
     if strange := sorted(set(entries) - set(known)):
-        raise BadInput(f"Expected keys among {', '.join(known)} of column {name}, got {', '.join(strange)}")
+        raise InputError(f"Expected keys among {', '.join(known)} of column {name}, got {', '.join(strange)}")
     made = {key: value for key, value in entries.items() if key not in ("categories", "low", "high", "fill", "absent")}
     made |= {key: float(entries[key]) for key in ("low", "high", "fill", "absent") if key in entries}
     for key in ("other", "missing"):

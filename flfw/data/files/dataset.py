@@ -9,14 +9,14 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from flfw.data.files.columns import Columns
+from flfw.data.files.columns import TableSchema
 from flfw.data.files.population import GeneratedColumn, Population, common_tests
 
 Augmentation = Literal["none", "flip", "crop_flip"]
 """How training images are varied: not at all, mirrored at random, or moved by up to 4 pixels and mirrored."""
 
 
-class Arrays(NamedTuple):
+class DatasetArrays(NamedTuple):
     """The two official parts: inputs ``(N, C, H, W)`` uint8 or ``(N, d)`` float32 in [0, 1], labels ``(N,)`` int64.
 
     Labels of a regression are float32, standardised with the card's constants.
@@ -75,7 +75,7 @@ class DatasetCard:
     shape: tuple[int, ...]
     classes: int
     files: Mapping[str, str | None]
-    read: Callable[[Path, int | None], Arrays]
+    read: Callable[[Path, int | None], DatasetArrays]
     source: str
     fetch: Callable[[Path], None] | str
     package: str | None = None
@@ -96,8 +96,8 @@ class DatasetCard:
     population: Population | None = None
     licence: str = ""
     citation: str = ""
-    notes: Callable[[Arrays], tuple[str, ...]] | None = None
-    columns: Columns | None = None
+    notes: Callable[[DatasetArrays], tuple[str, ...]] | None = None
+    columns: TableSchema | None = None
     numbers: bool = False
 
 
@@ -154,7 +154,7 @@ class Dataset:
     train_group: np.ndarray | None = None
     test_group: np.ndarray | None = None
     notes: tuple[str, ...] = ()
-    columns: Columns | None = None
+    columns: TableSchema | None = None
 
     @property
     def is_regression(self) -> bool:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 SUFFIX = "@patient"
 """Ending of a data set's name whose examples name their patients."""
@@ -54,12 +54,12 @@ def require_apart(name: str, train: np.ndarray | None, test: np.ndarray | None, 
     for part, given, size in (("train", train, sizes[0]), ("test", test, sizes[1])):
         sound = given is not None and given.shape == (size,) and given.dtype == np.int64 and given.min() >= 0
         if not sound:
-            raise BadInput(
+            raise InputError(
                 f"Expected a patient, an int64 >= 0, of each of {size} {part} examples of {name}, got others."
             )
     both = np.intersect1d(np.asarray(train), np.asarray(test))
     if len(both):
-        raise BadInput(
+        raise InputError(
             f"Expected each patient in one part of {name}, got {len(both)} with training and with test examples, the "
             f"first of them patient {both[0]}; move all examples of a patient to one part."
         )

@@ -18,7 +18,7 @@ from http.client import HTTPException, HTTPResponse
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _TIMEOUT_S = 30
 _BLOCK = 1 << 20
@@ -150,7 +150,7 @@ def _check(remote: Remote, path: Path) -> None:
     if md5 != remote.md5:
         size = path.stat().st_size
         path.unlink()
-        raise BadInput(
+        raise InputError(
             f"Expected {remote.url} with md5 {remote.md5}, got {size} bytes with {md5}; they were removed, try again."
         )
 
@@ -171,9 +171,9 @@ def unpack(archive: Path, target: Path) -> None:
             _extract(archive, content)
         except Exception as error:  # a damaged archive can make its readers raise anything
             if isinstance(error, OSError) and error.errno:  # the archive is not to blame
-                raise BadInput(f"Expected room to unpack {archive} in {target.parent}, got {error}.") from error
+                raise InputError(f"Expected room to unpack {archive} in {target.parent}, got {error}.") from error
             reason = str(error).partition("\n")[0]
-            raise BadInput(
+            raise InputError(
                 f"Expected a whole archive, got {archive} ({type(error).__name__}: {reason}); "
                 "remove it and get it again."
             ) from error
@@ -207,7 +207,9 @@ def alone(root: Path) -> Iterator[None]:
         root.mkdir(parents=True, exist_ok=True)
         file = (root / ".downloading").open("w")
     except OSError as error:
-        raise BadInput(f"Expected a data root to write to, got {root} ({error.strerror}); pass --data-root.") from error
+        raise InputError(
+            f"Expected a data root to write to, got {root} ({error.strerror}); pass --data-root."
+        ) from error
     with file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
@@ -217,9 +219,9 @@ def _announce(what: str, root: Path) -> None:
     print(f"downloading {what} into {root}", file=sys.stderr)
 
 
-def _unreachable(what: str, root: Path, error: Exception) -> BadInput:
+def _unreachable(what: str, root: Path, error: Exception) -> InputError:
     reason = " ".join(str(getattr(error, "reason", None) or error).split())
-    return BadInput(
+    return InputError(
         f"Expected to download {what}, got {type(error).__name__}: {reason}; with a network try again, without one "
         f"copy the files into {root} or name another folder by --data-root."
     )

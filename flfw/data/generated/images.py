@@ -23,7 +23,7 @@ import numpy as np
 from flfw.data.files.dataset import DatasetCard
 from flfw.data.files.population import Part, Population
 from flfw.data.generated.words import no_files, whole, within
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 _NAME = "synthetic_images"
@@ -108,7 +108,7 @@ def synthetic_images(word: str) -> DatasetCard:
     form = _FORM.fullmatch(size or "1x28x28")
     if not form or len(rest) > 3:
         forms = f"{_NAME}:CxHxW,CLASSES,ALPHA,SEED with C = 1 or 3, of which the last may be left out"
-        raise BadInput(f"Expected {forms}, got {_NAME}:{word}; for example {_NAME}:3x32x32,10,0.5.")
+        raise InputError(f"Expected {forms}, got {_NAME}:{word}; for example {_NAME}:3x32x32,10,0.5.")
     channels, height, width = (int(number) for number in form.groups())
     for side in (height, width):
         whole(_NAME, "side", str(side), *_SIDES)

@@ -23,7 +23,7 @@ import numpy as np
 from flfw.data.files.dataset import DatasetCard
 from flfw.data.files.population import Part, Population
 from flfw.data.generated.words import no_files, whole, within
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 _FEATURES, _CLASSES = 60, 10
@@ -98,7 +98,7 @@ def synthetic(word: str) -> DatasetCard:
     iid = given[:1] == ["iid"]
     if len(given) > (2 if iid else 3) or (len(given) == 1 and not iid):
         forms = f"{_NAME}, {_NAME}:ALPHA,BETA or {_NAME}:iid, each perhaps with ,SEED"
-        raise BadInput(f"Expected {forms}, got {_NAME}:{word}; for example {_NAME}:0.5,0.5.")
+        raise InputError(f"Expected {forms}, got {_NAME}:{word}; for example {_NAME}:0.5,0.5.")
     if iid:
         made = LogisticClients(0.0, 0.0, whole(_NAME, "seed", given[1]) if given[1:] else 0, iid=True)
     elif given:

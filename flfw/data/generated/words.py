@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NoReturn
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _MOST_SEED = 2**63 - 1
 
@@ -21,7 +21,7 @@ def within(name: str, what: str, word: str, least: float, most: float) -> float:
     except ValueError:
         number = float("nan")
     if not least <= number <= most:
-        raise BadInput(f"Expected {least:g} <= {what} <= {most:g} in {name}, got {what}={word}.")
+        raise InputError(f"Expected {least:g} <= {what} <= {most:g} in {name}, got {what}={word}.")
     return number
 
 
@@ -33,10 +33,10 @@ def whole(name: str, what: str, word: str, least: int = 0, most: int = _MOST_SEE
     """
     number = int(word) if word.isascii() and word.isdecimal() and len(word) <= len(str(_MOST_SEED)) else -1
     if not least <= number <= most:
-        raise BadInput(f"Expected a whole number {least} <= {what} <= {most} in {name}, got {what}={word}.")
+        raise InputError(f"Expected a whole number {least} <= {what} <= {most} in {name}, got {what}={word}.")
     return number
 
 
 def no_files(root: Path, side: int | None) -> NoReturn:
     """Refuse to read all examples, as there is no end of them."""
-    raise BadInput(f"Expected examples of a generated data set by their numbers, got a request for files in {root}.")
+    raise InputError(f"Expected examples of a generated data set by their numbers, got a request for files in {root}.")

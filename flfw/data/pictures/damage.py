@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _NAMED = 10
 
 
-def refusal(root: Path, damaged: Mapping[Path, str], private: bool = False) -> BadInput:
+def refusal(root: Path, damaged: Mapping[Path, str], private: bool = False) -> InputError:
     """Return the error for damaged pictures.
 
     Args:
@@ -20,13 +20,13 @@ def refusal(root: Path, damaged: Mapping[Path, str], private: bool = False) -> B
     """
     count = f"{len(damaged)} that cannot be read"
     if private:
-        return BadInput(
+        return InputError(
             f"Expected readable images at this site, got {count}; python -m flfw.rehearse at the site names them, and "
             "--skip-damaged leaves them out."
         )
     named = "; ".join(f"{path} ({why})" for path, why in list(damaged.items())[:_NAMED])
     more = f"; and {len(damaged) - _NAMED} more" if len(damaged) > _NAMED else ""
-    return BadInput(
+    return InputError(
         f"Expected readable images in {root}, got {count}: {named}{more}. Get these files again, take them out, or "
         "leave them out with --skip-damaged."
     )

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from flfw.data.pictures import dicom, images
-from flfw.data.pictures.form import PictureForm
-from flfw.errors import BadInput
+from flfw.data.pictures.form import ImageFormat
+from flfw.errors import InputError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -22,7 +22,7 @@ _ORIENTATION, _TURNED = 0x0112, (5, 6, 7, 8)  # a quarter turn exchanges height 
 _WITH_FRAMES = ("TIFF", "WEBP", "PNG")  # a photo of a telephone may have a second frame, a preview
 
 
-class Look(NamedTuple):
+class ImageHeader(NamedTuple):
     """Header of a picture.
 
     Attributes:
@@ -38,19 +38,19 @@ class Look(NamedTuple):
     patient: str = ""
 
 
-def look(path: Path) -> Look:
+def look(path: Path) -> ImageHeader:
     """Return the header of a picture; no pixels are decoded.
 
     Raises:
         Exception: it cannot be read; a damaged file can make a decoder raise anything.
     """
     if dicom.is_dicom(path):
-        return Look(*dicom.header(path))
+        return ImageHeader(*dicom.header(path))
     from PIL import Image
 
     with path.open("rb") as file, Image.open(file) as image:
         width, height = _seen_size(image)
-        return Look(_is_grey(image), height, width)
+        return ImageHeader(_is_grey(image), height, width)
 
 
 def _seen_size(image: Image) -> tuple[int, int]:
@@ -66,7 +66,7 @@ def _is_grey(image: Image) -> bool:
     return images.is_grey(image) or image.mode == "La"
 
 
-def pixels(path: Path, form: PictureForm, channels: int) -> np.ndarray:
+def pixels(path: Path, form: ImageFormat, channels: int) -> np.ndarray:
     """Return the pixels (C, H, W) uint8 of a picture in its form.
 
     A JPEG file is decoded at a fraction of its size where the form needs no more. Transparent places are white.
@@ -92,7 +92,7 @@ def pixels(path: Path, form: PictureForm, channels: int) -> np.ndarray:
     return images.array(form.applied(_opaque(shown, channels).convert(mode)))
 
 
-def _reduce(image: Image, form: PictureForm) -> None:
+def _reduce(image: Image, form: ImageFormat) -> None:
     """Let a JPEG file be decoded at the least eighth of its size that the form needs."""
     size = _seen_size(image)
     width, height = form.least(*size)
@@ -123,7 +123,7 @@ class Decoded(NamedTuple):
     damaged: dict[int, str]
 
 
-def decode(paths: Sequence[Path], form: PictureForm, channels: int, size: tuple[int, int]) -> Decoded:
+def decode(paths: Sequence[Path], form: ImageFormat, channels: int, size: tuple[int, int]) -> Decoded:
     """Decode pictures on all cores, each once, with a progress bar on a terminal where there are many.
 
     It needs the memory of the result and, for each core, of one picture; where some are damaged, twice the result.
@@ -140,7 +140,7 @@ def decode(paths: Sequence[Path], form: PictureForm, channels: int, size: tuple[
     def place(row: int) -> None:
         try:
             result[row] = pixels(paths[row], form, channels)
-        except (MemoryError, BadInput):  # neither is the file's fault
+        except (MemoryError, InputError):  # neither is the file's fault
             raise
         except Exception as error:  # a damaged file can make a decoder raise anything
             damaged[row] = reason(error)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -49,7 +49,7 @@ def _pydicom() -> ModuleType:
         import pydicom.config
         import pydicom.pixels
     except ImportError as error:
-        raise BadInput(
+        raise InputError(
             "Expected pydicom to read DICOM files (.dcm), got none; pip install pydicom, or take the files out."
         ) from error
     pydicom.config.settings.reading_validation_mode = pydicom.config.IGNORE

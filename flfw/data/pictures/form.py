@@ -14,7 +14,7 @@ Colour = Literal["auto", "grey", "rgb"]
 
 @final
 @dataclass(frozen=True)
-class PictureForm:
+class ImageFormat:
     """Form of the inputs that are made of pictures.
 
     Attributes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 if TYPE_CHECKING:  # Every client process imports the cards and this file with them, and none of them decodes.
     from PIL.Image import Image
@@ -33,7 +33,7 @@ def _opened(path: Path) -> Iterator[Image]:
         with Image.open(path) as image:
             yield image
     except Exception as error:  # a damaged file can make a decoder raise anything, struct.error and SyntaxError too
-        raise BadInput(
+        raise InputError(
             f"Expected a readable image, got {path} ({type(error).__name__}: {' '.join(str(error).split())}); "
             "get the file again or take it out."
         ) from error
@@ -126,7 +126,7 @@ def decode(
     def place(row: int) -> None:
         pixels = _pixels(paths[row], side, channels, crop, lossy)
         if pixels.shape != first.shape:
-            raise BadInput(
+            raise InputError(
                 f"Expected images of one size, got {paths[0]} of {_size(first)} and {paths[row]} of {_size(pixels)} "
                 f"pixels; resize them with --side {32 if first.shape[2] == 64 else 64}."
             )

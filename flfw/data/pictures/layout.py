@@ -14,7 +14,7 @@ from flfw.data.pictures import images
 from flfw.data.pictures.dicom import is_dicom
 from flfw.data.pictures.images import Example
 from flfw.data.pictures.survey import survey
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 """torchvision's image extensions, copied: every client process describes the folder and must not import torchvision."""
@@ -53,7 +53,7 @@ def _by_class(place: Path, classes: Sequence[str], least: int) -> list[list[Exam
     examples = [_images(place / name, label) for label, name in enumerate(classes)]
     for name, listed in zip(classes, examples, strict=True):
         if len(listed) < least:
-            raise BadInput(
+            raise InputError(
                 f"Expected {least} images or more ({', '.join(EXTENSIONS)}) of each class, got {len(listed)} in "
                 f"{place / name}; add some or remove the folder."
             )
@@ -74,13 +74,17 @@ def parts(place: Path, ending: str = "") -> tuple[list[str], list[Example], list
     parted = _folders(place / "train")
     classes = parted or _folders(place)
     if len(classes) < 2:
-        raise BadInput(f"Expected {LAYOUT}, and two classes or more, got {place} with {', '.join(classes) or 'none'}.")
+        raise InputError(
+            f"Expected {LAYOUT}, and two classes or more, got {place} with {', '.join(classes) or 'none'}."
+        )
     if parted:
         other = next((place / part for part in ("test", "val") if _folders(place / part)), None)
         if other is None:
-            raise BadInput(f"Expected {LAYOUT}, got {place / 'train'} without {place / 'test'}; add a test part.")
+            raise InputError(f"Expected {LAYOUT}, got {place / 'train'} without {place / 'test'}; add a test part.")
         if odd := sorted({*classes} ^ {*_folders(other)}):
-            raise BadInput(f"Expected the same classes in {place / 'train'} and {other}, got {', '.join(odd)} in one.")
+            raise InputError(
+                f"Expected the same classes in {place / 'train'} and {other}, got {', '.join(odd)} in one."
+            )
         train, test = (_by_class(part, classes, least=1) for part in (place / "train", other))
     elif ending:
         listed = list(chain(*_by_class(place, classes, least=2)))
@@ -103,7 +107,7 @@ def _by_patient(
     for part, examples in (("training", train), ("test", test)):
         present = {label for _, label in examples}
         if lacking := [name for label, name in enumerate(classes) if label not in present]:
-            raise BadInput(
+            raise InputError(
                 f"Expected images of every class in both parts, got none of {lacking[0]} in the {part} part of {place} "
                 "when every fifth patient is for testing; add patients, or make the folders train and test."
             )
@@ -118,7 +122,7 @@ def _patients(part: Path, examples: Sequence[Example], ending: str) -> list[str]
     for file, _ in examples:
         inside: list[str] = list(Path(file).relative_to(part).parts)
         if len(inside) < 3:
-            raise BadInput(
+            raise InputError(
                 f"Expected a folder of each patient in {part / inside[0]}, with all images, got {inside[1]} beside or "
                 f"without these; put it into its patient's folder or leave {patients.SUFFIX} out."
             )
@@ -130,7 +134,7 @@ def _tagged(part: Path, files: Sequence[Path]) -> list[str]:
     """Return a number of each DICOM file's patient as a word; identifiers are shown to nobody."""
     seen = survey(part, files)
     if lacking := [file for file in files if file not in seen.patients and file not in seen.damaged]:
-        raise BadInput(
+        raise InputError(
             f"Expected DICOM files with a PatientID in {part}, got {len(lacking)} files without, the first of them "
             f"{lacking[0]}; leave {patients.TAG} out, or make a folder of each patient and take {patients.SUFFIX}."
         )
@@ -155,7 +159,7 @@ def groups(
         theirs = _patients(place / other if parted else place, test, ending)
     if both := sorted({*mine} & {*theirs}):
         who = f"{len(both)}, whom their headers name" if ending == patients.TAG else both[0]
-        raise BadInput(
+        raise InputError(
             f"Expected each patient in one part, got {who} in {place / 'train'} and in {place / other}; move all "
             "images of a patient to one part."
         )

@@ -10,14 +10,14 @@ from typing import final
 
 import numpy as np
 
-from flfw.data.files.dataset import Arrays
+from flfw.data.files.dataset import DatasetArrays
 from flfw.data.pictures.damage import in_words, refusal
 from flfw.data.pictures.decoder import decode
-from flfw.data.pictures.form import PictureForm
+from flfw.data.pictures.form import ImageFormat
 from flfw.data.pictures.images import Example
 from flfw.data.pictures.layout import groups, parts
-from flfw.data.pictures.survey import Survey, survey
-from flfw.errors import BadInput
+from flfw.data.pictures.survey import HeaderIndex, survey
+from flfw.errors import InputError
 
 
 @final
@@ -39,7 +39,7 @@ class Listing:
     train: Sequence[Example]
     test: Sequence[Example]
     ending: str
-    headers: Survey
+    headers: HeaderIndex
 
     @classmethod
     def of(cls, root: Path, ending: str) -> Listing:
@@ -53,11 +53,11 @@ class Listing:
             groups(root, train, test, ending)  # refuses what is laid out otherwise before an image is read
         return cls(root, classes, train, test, ending, survey(root, [Path(file) for file, _ in [*train, *test]]))
 
-    def channels(self, form: PictureForm) -> int:
+    def channels(self, form: ImageFormat) -> int:
         """Return the number of channels of the inputs."""
         return form.channels(not self.headers.coloured)
 
-    def read(self, form: PictureForm, channels: int, private: bool = False) -> Arrays:
+    def read(self, form: ImageFormat, channels: int, private: bool = False) -> DatasetArrays:
         """Decode all pictures.
 
         Args:
@@ -84,7 +84,7 @@ class Listing:
             owners = together[trained & read], together[~trained & read]
         self._require_classes(y, trained, read)
         first, y = int((trained & read).sum()), y[read]
-        return Arrays(
+        return DatasetArrays(
             decoded.pixels[:first],
             y[:first],
             decoded.pixels[first:],
@@ -93,7 +93,7 @@ class Listing:
             test_group=owners[1],
         )
 
-    def notes(self, arrays: Arrays, form: PictureForm) -> tuple[str, ...]:
+    def notes(self, arrays: DatasetArrays, form: ImageFormat) -> tuple[str, ...]:
         """Return sentences on how the pictures were read: their sizes before, and how many were left out."""
         notes = []
         if form.size is not None and self.headers.sizes:
@@ -114,14 +114,14 @@ class Listing:
         for part, chosen in (("training", trained), ("test", ~trained)):
             if lacking := sorted({*y[chosen].tolist()} - {*y[chosen & read].tolist()}):
                 name = self.classes[lacking[0]]
-                raise BadInput(f"Expected a readable {part} image of each class in {self.root}, got none of {name}.")
+                raise InputError(f"Expected a readable {part} image of each class in {self.root}, got none of {name}.")
 
     def damaged(self) -> dict[Path, str]:
         """Return why each damaged picture cannot be read: of those with a damaged header, and of all others."""
         if not self.headers.sizes:
             return dict(self.headers.damaged)
         files = [Path(file) for file, _ in [*self.train, *self.test]]
-        decoded = decode(files, PictureForm(size=(1, 1)), 3, (1, 1))
+        decoded = decode(files, ImageFormat(size=(1, 1)), 3, (1, 1))
         return {files[row]: why for row, why in decoded.damaged.items()}
 
     def _only_size(self) -> tuple[int, int]:
@@ -129,7 +129,7 @@ class Listing:
         (first, size), *others = self.headers.sizes.items()
         for file, another in others:
             if another != size:
-                raise BadInput(
+                raise InputError(
                     f"Expected images of one size, got {first} of {size[1]}x{size[0]} and {file} of "
                     f"{another[1]}x{another[0]} pixels; bring them to one with --resize 64 or --side "
                     f"{32 if size[1] == 64 else 64}."

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import final
 
 from flfw.data.files import cache
-from flfw.data.pictures.decoder import Look, look, reason
-from flfw.errors import BadInput
+from flfw.data.pictures.decoder import ImageHeader, look, reason
+from flfw.errors import InputError
 from flfw.formats.typed import read_json
 
 _VERSION = 1  # of what is kept; raise it when headers are read in another way
@@ -24,7 +24,7 @@ _VERSION = 1  # of what is kept; raise it when headers are read in another way
 
 @final
 @dataclass(frozen=True)
-class Survey:
+class HeaderIndex:
     """Headers of the pictures of a folder.
 
     Attributes:
@@ -46,7 +46,7 @@ class Survey:
         return f"{' to '.join(ends)} pixels"
 
 
-def survey(root: Path, files: Sequence[Path]) -> Survey:
+def survey(root: Path, files: Sequence[Path]) -> HeaderIndex:
     """Read the headers of the pictures of a folder, if no process has before.
 
     Args:
@@ -57,7 +57,7 @@ def survey(root: Path, files: Sequence[Path]) -> Survey:
 
 
 @lru_cache(maxsize=4)
-def _survey(root: Path, files: tuple[Path, ...], key: str) -> Survey:
+def _survey(root: Path, files: tuple[Path, ...], key: str) -> HeaderIndex:
     path = cache.user_cache() / "surveys" / f"{key}.json"
     if not path.is_file():
         with ThreadPoolExecutor() as pool:
@@ -74,25 +74,25 @@ def _survey(root: Path, files: tuple[Path, ...], key: str) -> Survey:
         coloured += not grey
         if patient >= 0:
             patients[file] = patient
-    return Survey(sizes, coloured, patients, damaged)
+    return HeaderIndex(sizes, coloured, patients, damaged)
 
 
 def _write(text: str, path: Path) -> None:
     path.write_text(text)
 
 
-def _look(path: Path) -> Look | str:
+def _look(path: Path) -> ImageHeader | str:
     try:
         return look(path)
-    except (MemoryError, BadInput):
+    except (MemoryError, InputError):
         raise
     except Exception as error:  # a damaged file can make a decoder raise anything
         return reason(error)
 
 
-def _as_rows(looks: Sequence[Look | str]) -> list[list[int | str]]:
+def _as_rows(looks: Sequence[ImageHeader | str]) -> list[list[int | str]]:
     """Return a row for each picture: grey, height, width and the patient's number or -1; or why there is no header."""
-    names = sorted({one.patient for one in looks if isinstance(one, Look) and one.patient})
+    names = sorted({one.patient for one in looks if isinstance(one, ImageHeader) and one.patient})
     numbers = {name: number for number, name in enumerate(names)}
     return [
         [one] if isinstance(one, str) else [int(one.grey), one.height, one.width, numbers.get(one.patient, -1)]

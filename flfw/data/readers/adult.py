@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import Remote, remotes
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 # The published categories of each column, in alphabetical order; a column without any holds whole numbers.
@@ -68,13 +68,13 @@ def _rows(path: Path) -> Iterator[list[float]]:
                 raise ValueError(f"label {label!r}")
             yield [*_features(words), _LABELS.index(label.removesuffix("."))]
         except ValueError as error:
-            raise BadInput(
+            raise InputError(
                 f"Expected 14 columns and a label as in adult.names, got {error} in {path}:{number}; "
                 "remove the file and get it again."
             ) from error
 
 
-def adult(root: Path, side: int | None) -> Arrays:
+def adult(root: Path, side: int | None) -> DatasetArrays:
     """Read 48,842 people with 105 features in [0, 1], label 1 above 50,000 dollars: 36,631 rows train, 12,211 test.
 
     Fed-CDP (Wei et al., ICDCS 2021) reports 105 features and this number of rows. So both published parts form one
@@ -92,7 +92,7 @@ def adult(root: Path, side: int | None) -> Arrays:
         (x[:, _NUMERIC] - low) / np.maximum(high - low, 1), 0, 1
     )  # whole numbers: 1 apart or equal
     x = x.astype(np.float32)
-    return Arrays(x[:cut], y[:cut], x[cut:], y[cut:])
+    return DatasetArrays(x[:cut], y[:cut], x[cut:], y[cut:])
 
 
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/adult"

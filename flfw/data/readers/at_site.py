@@ -19,13 +19,13 @@ import numpy as np
 
 from flfw.data.files import patients
 from flfw.data.files.cache import digest
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.pictures.damage import refusal
-from flfw.data.pictures.form import PictureForm
+from flfw.data.pictures.form import ImageFormat
 from flfw.data.pictures.listing import Listing
 from flfw.data.readers.folder import NETS
 from flfw.data.tables import site_tables
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 
 SPLIT = "whole"
 """The only possible split: each site's clients hold all data of the site."""
@@ -35,7 +35,7 @@ _ALL, _PARTS = "rows.csv", ("train.csv", "test.csv")
 _WAY_OUT = "set the site's data root (--data-root, data-root in its node config) or ask for what is there"
 
 
-def site(word: str, pictures: PictureForm) -> DatasetCard:
+def site(word: str, pictures: ImageFormat) -> DatasetCard:
     """Return the card of ``CxHxW:CLASSES``, images of C = 1 (grey) or 3 (RGB) channels, or of ``D:CLASSES``, rows.
 
     Images are listed and divided into training and test part as by `flfw.data.readers.folder.folder`. Each is brought
@@ -54,7 +54,7 @@ def site(word: str, pictures: PictureForm) -> DatasetCard:
     form, ending = patients.parsed(word)
     parsed = _FORM.fullmatch(form)
     if not parsed or int(parsed[5]) < 2:
-        raise BadInput(
+        raise InputError(
             "Expected site:CxHxW:CLASSES, of images with C = 1 or 3 channels, or site:D:CLASSES, of rows of D numbers, "
             f"and two classes or more, got site:{word}; for example site:1x28x28:10."
         )
@@ -85,10 +85,10 @@ def site(word: str, pictures: PictureForm) -> DatasetCard:
     return replace(card, look=partial(_look, card=card, form=named, ending=ending))
 
 
-def _look(root: Path, card: DatasetCard, form: PictureForm, ending: str) -> DatasetCard:
+def _look(root: Path, card: DatasetCard, form: ImageFormat, ending: str) -> DatasetCard:
     """Return the card with the site's files, which are listed again by each call."""
     if not root.is_dir():
-        raise BadInput(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
+        raise InputError(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
     if len(card.shape) == 3:
         listing = _listed(root, card.classes, ending)
         if listing.headers.damaged and (not form.skip_damaged or not listing.headers.sizes):
@@ -107,14 +107,14 @@ def _look(root: Path, card: DatasetCard, form: PictureForm, ending: str) -> Data
 def _listed(root: Path, classes: int, ending: str) -> Listing:
     listing = Listing.of(root, ending)
     if len(listing.classes) != classes:
-        raise BadInput(
+        raise InputError(
             f"Expected {classes} classes, a folder of images each, got {len(listing.classes)} in {root}; {_WAY_OUT}, "
             "with as many classes at every site."
         )
     return listing
 
 
-def _read_images(root: Path, side: int | None, form: PictureForm, classes: int, ending: str) -> Arrays:
+def _read_images(root: Path, side: int | None, form: ImageFormat, classes: int, ending: str) -> DatasetArrays:
     """Read a site's images; if the network wants another size than the named one, they are brought to it directly."""
     direct = form if side is None else replace(form, size=(side, side))
     return _listed(root, classes, ending).read(replace(direct, side=None), form.channels(False), private=True)
@@ -130,7 +130,7 @@ def _tables(root: Path) -> list[Path]:
         return parts
     if (root / _ALL).is_file():
         return [root / _ALL]
-    raise BadInput(f"Expected {' and '.join(_PARTS)}, or {_ALL}, got {root} without; {_WAY_OUT}.")
+    raise InputError(f"Expected {' and '.join(_PARTS)}, or {_ALL}, got {root} without; {_WAY_OUT}.")
 
 
 def _require_columns(path: Path, features: int, by_patient: bool) -> None:
@@ -138,13 +138,13 @@ def _require_columns(path: Path, features: int, by_patient: bool) -> None:
         columns = "".join(islice(file, 1)).count(",")
     if columns != features + by_patient:
         rest = "a class and a patient" if by_patient else "a class"
-        raise BadInput(f"Expected lines of {features} numbers and {rest} in {path}, got {columns}; {_WAY_OUT}.")
+        raise InputError(f"Expected lines of {features} numbers and {rest} in {path}, got {columns}; {_WAY_OUT}.")
 
 
-def _read_rows(root: Path, side: int | None, shape: tuple[int], classes: int, by_patient: bool) -> Arrays:
+def _read_rows(root: Path, side: int | None, shape: tuple[int], classes: int, by_patient: bool) -> DatasetArrays:
     read = [_rows(path, shape[0], classes, by_patient) for path in _tables(root)]
     (train_x, train_y, mine), (test_x, test_y, theirs) = read if len(read) == 2 else _parted(*read[0])
-    return Arrays(train_x, train_y, test_x, test_y, train_group=mine, test_group=theirs)
+    return DatasetArrays(train_x, train_y, test_x, test_y, train_group=mine, test_group=theirs)
 
 
 _Rows: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray | None]
@@ -155,18 +155,22 @@ def _rows(path: Path, features: int, classes: int, by_patient: bool) -> _Rows:
     try:
         table = np.loadtxt(path, delimiter=",", ndmin=2)
     except ValueError as error:
-        raise BadInput(f"Expected lines of numbers in {path}, got another: {' '.join(str(error).split())}.") from error
+        raise InputError(
+            f"Expected lines of numbers in {path}, got another: {' '.join(str(error).split())}."
+        ) from error
     group = None
     if by_patient:
         table, numbers = table[:, :-1], table[:, -1]
         group = numbers.astype(np.int64)
         if not ((numbers >= 0) & (numbers == group)).all():
-            raise BadInput(f"Expected a whole number >= 0 of a patient at the end of each line of {path}, got another.")
+            raise InputError(
+                f"Expected a whole number >= 0 of a patient at the end of each line of {path}, got another."
+            )
     x, y = table[:, :-1], table[:, -1]
     fits = np.concatenate([(x >= 0) & (x <= 1), ((y >= 0) & (y < classes) & (y == np.floor(y)))[:, None]], axis=1)
     if x.shape[1] != features or not fits.all():
         line = int(np.argmin(fits.all(axis=1))) + 1
-        raise BadInput(
+        raise InputError(
             f"Expected lines of {features} numbers in [0, 1] and a class of 0 to {classes - 1} in {path}, got another "
             f"in line {line}; scale the numbers, alike at every site."
         )

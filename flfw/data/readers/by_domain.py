@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flfw.data.files.dataset import Arrays
+from flfw.data.files.dataset import DatasetArrays
 from flfw.data.pictures.images import Example, decode_labelled
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
@@ -23,11 +23,13 @@ def chosen(family: str, word: str, domains: tuple[str, ...]) -> tuple[str, ...]:
     """
     asked = tuple(word.split(",")) if word else domains
     if len({*asked} & {*domains}) < len(asked):
-        raise BadInput(f"Expected some of {','.join(domains)}, each once, got {family}:{word}.")
+        raise InputError(f"Expected some of {','.join(domains)}, each once, got {family}:{word}.")
     return asked
 
 
-def halves(examples: Sequence[Sequence[Example]], side: int | None, purpose: str, numbers: Sequence[int]) -> Arrays:
+def halves(
+    examples: Sequence[Sequence[Example]], side: int | None, purpose: str, numbers: Sequence[int]
+) -> DatasetArrays:
     """Divide each domain's images into halves for training and testing, resized to (N, 3, side, side).
 
     Args:
@@ -44,4 +46,4 @@ def halves(examples: Sequence[Sequence[Example]], side: int | None, purpose: str
             part += [listed[row] for row in rows]
             domain += [place] * len(rows)
     train, test = (decode_labelled(part, side or 32) for part in parts)
-    return Arrays(*train, *test, *(np.array(domain, dtype=np.int64) for domain in places))
+    return DatasetArrays(*train, *test, *(np.array(domain, dtype=np.int64) for domain in places))

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import torchvision_set
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 
 def _latin1(text: str, encoding: str) -> bytes:
@@ -39,7 +39,7 @@ class ArrayUnpickler(pickle.Unpickler):
         """Return the admitted object of that name."""
         wanted = f"{module_name}.{global_name}"
         if wanted not in _ADMITTED:
-            raise BadInput(
+            raise InputError(
                 f"Expected a CIFAR-10 batch of arrays, text, lists and dicts, got a pickle that asks for {wanted}; "
                 "do not open it elsewhere, download the set anew."
             )
@@ -53,11 +53,11 @@ def _batch(path: Path) -> tuple[np.ndarray, np.ndarray]:
     return entry["data"].reshape(-1, 3, 32, 32), np.asarray(entry["labels"], dtype=np.int64)
 
 
-def cifar10(root: Path, side: int | None) -> Arrays:
+def cifar10(root: Path, side: int | None) -> DatasetArrays:
     """Read the images (N, 3, 32, 32) of the training batches, in order, and of the test batch, the last file."""
     *train, test = (_batch(root / file) for file in CIFAR10.files)
     train_x, train_y = zip(*train, strict=True)
-    return Arrays(np.concatenate(train_x), np.concatenate(train_y), *test)
+    return DatasetArrays(np.concatenate(train_x), np.concatenate(train_y), *test)
 
 
 CIFAR10 = DatasetCard(

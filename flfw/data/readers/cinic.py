@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import Remote, remotes
 from flfw.data.pictures.images import decode_labelled, interleaved
 
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 
 
-def cinic10(root: Path, side: int | None) -> Arrays:
+def cinic10(root: Path, side: int | None) -> DatasetArrays:
     """Read the images (N, 3, 32, 32) of the parts ``train`` and ``test``, 90,000 each; ``valid`` is not used.
 
     The papers use the folders' order, class by class. The first 2,000 images, the victims, would then all be airplanes.
@@ -20,7 +20,7 @@ def cinic10(root: Path, side: int | None) -> Arrays:
     from torchvision.datasets import ImageFolder
 
     train, test = (interleaved(ImageFolder(root / "CINIC-10" / part).samples) for part in ("train", "test"))
-    return Arrays(*decode_labelled(train, side=None), *decode_labelled(test, side=None))
+    return DatasetArrays(*decode_labelled(train, side=None), *decode_labelled(test, side=None))
 
 
 CINIC10 = DatasetCard(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.readers import mnist, numerals, pixels
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _SETS = {
     "mnist": mnist.MNIST,
@@ -35,11 +35,13 @@ def digit5(word: str) -> DatasetCard:
     domains = tuple(word.split(",")) if word else tuple(_SETS)
     for domain in domains:
         if domain not in _SETS or domains.count(domain) > 1:
-            raise BadInput(
+            raise InputError(
                 f"Expected each domain once, of {', '.join(_SETS)}; got {domain!r} in dataset=digit5:{word}."
             )
     if len(domains) < 2:
-        raise BadInput(f"Expected two domains or more, got dataset=digit5:{word}; --dataset {word} is that one alone.")
+        raise InputError(
+            f"Expected two domains or more, got dataset=digit5:{word}; --dataset {word} is that one alone."
+        )
     cards = [_SETS[domain] for domain in domains]
     return DatasetCard(
         shape=_SHAPE,
@@ -70,7 +72,7 @@ def _fetch(cards: Sequence[DatasetCard], root: Path) -> None:
             card.fetch(root)
 
 
-def _read(domains: Sequence[str], root: Path, side: int | None) -> Arrays:
+def _read(domains: Sequence[str], root: Path, side: int | None) -> DatasetArrays:
     side = side or _SHAPE[-1]
     members = [pixels.read(domain, _SETS[domain], root, side) for domain in domains]
 
@@ -82,7 +84,7 @@ def _read(domains: Sequence[str], root: Path, side: int | None) -> Arrays:
         return np.repeat(np.arange(len(labels)), [len(y) for y in labels])
 
     train_y, test_y = [member.train_y for member in members], [member.test_y for member in members]
-    return Arrays(
+    return DatasetArrays(
         joined([member.train_x for member in members]),
         np.concatenate(train_y),
         joined([member.test_x for member in members]),

@@ -6,10 +6,10 @@ from collections import Counter
 from functools import partial
 from pathlib import Path
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import Remote, remotes
 from flfw.data.readers import by_domain
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _SITE = "http://csr.bu.edu/ftp/visda/2019/multi-source"
 _DOMAINS = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
@@ -28,13 +28,13 @@ def _listed(root: Path, domain: str) -> list[tuple[Path, str]]:
                 case [first, name, image] if first == domain:
                     images.append((root / "domainnet" / domain / name / image, name))
                 case _:
-                    raise BadInput(
+                    raise InputError(
                         f'Expected lines as "{domain}/CLASS/IMAGE NUMBER" in {file}, got {line!r}; get the list again.'
                     )
     return images
 
 
-def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> Arrays:
+def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> DatasetArrays:
     """Read images (N, 3, side, side) of the ten classes with most images; labels are places in their sorted names."""
     listed = [_listed(root, domain) for domain in domains]
     images = Counter(name for domain in listed for _, name in domain)

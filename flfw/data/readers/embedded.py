@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.rng import numpy_generator
 
 _DIGITS_FILE = "datasets/data/digits.csv.gz"
@@ -15,7 +15,7 @@ _DIGITS_TRAIN = 1500
 _CANCER_TRAIN = 426
 
 
-def digits(root: Path, side: int | None) -> Arrays:
+def digits(root: Path, side: int | None) -> DatasetArrays:
     """Read 1,797 handwritten digits, (1, 8, 8): the first 1,500 rows train, the last 297 test.
 
     The file mixes the classes evenly (146-153 a class in the first part, 27-33 in the second), so a cut in file order
@@ -24,10 +24,10 @@ def digits(root: Path, side: int | None) -> Arrays:
     table = np.loadtxt(root / _DIGITS_FILE, delimiter=",")
     x = np.rint(table[:, :64] * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
     y = table[:, 64].astype(np.int64)
-    return Arrays(x[:_DIGITS_TRAIN], y[:_DIGITS_TRAIN], x[_DIGITS_TRAIN:], y[_DIGITS_TRAIN:])
+    return DatasetArrays(x[:_DIGITS_TRAIN], y[:_DIGITS_TRAIN], x[_DIGITS_TRAIN:], y[_DIGITS_TRAIN:])
 
 
-def cancer(root: Path, side: int | None) -> Arrays:
+def cancer(root: Path, side: int | None) -> DatasetArrays:
     """Read 569 tumours with 30 features, 0 malignant and 1 benign: 426 rows train, 143 test.
 
     The file is ordered in blocks, so the rows are shuffled first, with a fixed seed. Features are scaled to [0, 1] with
@@ -38,7 +38,7 @@ def cancer(root: Path, side: int | None) -> Arrays:
     x, y = table[:, :30], table[:, 30].astype(np.int64)
     low, high = x[:_CANCER_TRAIN].min(axis=0), x[:_CANCER_TRAIN].max(axis=0)
     x = np.clip((x - low) / (high - low), 0, 1).astype(np.float32)
-    return Arrays(x[:_CANCER_TRAIN], y[:_CANCER_TRAIN], x[_CANCER_TRAIN:], y[_CANCER_TRAIN:])
+    return DatasetArrays(x[:_CANCER_TRAIN], y[:_CANCER_TRAIN], x[_CANCER_TRAIN:], y[_CANCER_TRAIN:])
 
 
 DIGITS = DatasetCard(

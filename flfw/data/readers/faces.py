@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import torchvision_set
 from flfw.data.pictures.images import center_square, decode_labelled
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 _ATTRIBUTES = (  # of CelebA, in its order
@@ -27,7 +27,7 @@ _LFW_IMAGES = 20  # least number of images of a person
 _LFW_EDGE = 125  # middle pixels of 250: mostly the face
 
 
-def _celeba(root: Path, side: int | None, attribute: str) -> Arrays:
+def _celeba(root: Path, side: int | None, attribute: str) -> DatasetArrays:
     """Read the official parts ``train``, 162,770 images, and ``test``, 19,962; ``valid`` is not used."""
     from torchvision.datasets import CelebA
 
@@ -41,7 +41,7 @@ def _celeba(root: Path, side: int | None, attribute: str) -> Arrays:
         labels = listed.attr[:, listed.attr_names.index(attribute)].tolist()
         paths = [root / "celeba" / "img_align_celeba" / name for name in listed.filename]
         arrays += decode_labelled(list(zip(paths, labels, strict=True)), side or _SIDE, crop=center_square)
-    return Arrays(*arrays)
+    return DatasetArrays(*arrays)
 
 
 def celeba(attribute: str) -> DatasetCard:
@@ -55,7 +55,7 @@ def celeba(attribute: str) -> DatasetCard:
     """
     attribute = attribute or "Male"
     if attribute not in (known := _ATTRIBUTES.split()):
-        raise BadInput(f"Expected an attribute of CelebA among {', '.join(known)}; got celeba:{attribute}.")
+        raise InputError(f"Expected an attribute of CelebA among {', '.join(known)}; got celeba:{attribute}.")
     return DatasetCard(
         shape=(3, 32, 32),
         classes=2,
@@ -81,7 +81,7 @@ def celeba(attribute: str) -> DatasetCard:
     )
 
 
-def lfw(root: Path, side: int | None) -> Arrays:
+def lfw(root: Path, side: int | None) -> DatasetArrays:
     """Read funneled faces of the people with at least 20, middle 125 x 125 pixels resized: 2,267 train, 756 test.
 
     Fed-CDP states "more than 20", but its 62 people and 3,023 images are those with 20 or more. Labels are places in
@@ -97,7 +97,7 @@ def lfw(root: Path, side: int | None) -> Arrays:
     people, person, images = np.unique([path.parent.name for path in paths], return_inverse=True, return_counts=True)
     kept = images >= _LFW_IMAGES
     if kept.sum() > _LFW_PEOPLE:
-        raise BadInput(
+        raise InputError(
             f"Expected at most {_LFW_PEOPLE} people with {_LFW_IMAGES} images in {root / 'lfw-py' / 'people.txt'}, "
             f"got {kept.sum()} of {len(people)}; get the published list."
         )
@@ -106,7 +106,7 @@ def lfw(root: Path, side: int | None) -> Arrays:
     order = numpy_generator(0, "lfw cut").permutation(len(examples))
     x, y = decode_labelled([examples[row] for row in order], side or _SIDE, crop=partial(center_square, edge=_LFW_EDGE))
     train = len(x) * 3 // 4
-    return Arrays(x[:train], y[:train], x[train:], y[train:])
+    return DatasetArrays(x[:train], y[:train], x[train:], y[train:])
 
 
 LFW = DatasetCard(

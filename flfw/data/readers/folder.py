@@ -7,22 +7,22 @@ from functools import partial
 from pathlib import Path
 
 from flfw.data.files import patients
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.pictures.damage import refusal
-from flfw.data.pictures.form import PictureForm
+from flfw.data.pictures.form import ImageFormat
 from flfw.data.pictures.layout import LAYOUT
 from flfw.data.pictures.listing import Listing
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 NETS: dict[tuple[int, ...], str] = {(1, 28, 28): "cnn1", (3, 32, 32): "cnn2"}
 """Networks that were made for one shape of images; lenet takes any."""
 
 
-def _read(root: Path, side: int | None, listing: Listing, form: PictureForm, channels: int) -> Arrays:
+def _read(root: Path, side: int | None, listing: Listing, form: ImageFormat, channels: int) -> DatasetArrays:
     return listing.read(replace(form, side=side), channels)
 
 
-def folder(path: str, form: PictureForm) -> DatasetCard:
+def folder(path: str, form: ImageFormat) -> DatasetCard:
     """Return the card of ``PATH/CLASS/*.png`` (.jpg, .dcm, ...), or of ``PATH/train/CLASS`` and ``PATH/test/CLASS``.
 
     Labels are places in the sorted names of the classes. The order is the first image of each class, then the second
@@ -44,7 +44,7 @@ def folder(path: str, form: PictureForm) -> DatasetCard:
     path, ending = patients.parsed(path)
     place = Path(path).expanduser().absolute()
     if not path or not place.is_dir():
-        raise BadInput(f"Expected folder:PATH of a folder with {LAYOUT}, got folder:{path}; no folder is there.")
+        raise InputError(f"Expected folder:PATH of a folder with {LAYOUT}, got folder:{path}; no folder is there.")
     listing = Listing.of(place, ending)
     if listing.headers.damaged and (not form.skip_damaged or not listing.headers.sizes):
         raise refusal(place, listing.damaged())

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from flfw.data.files import cache
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.pictures import images
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 if TYPE_CHECKING:
     from datasets import Dataset as Table
@@ -39,7 +39,7 @@ def hub(word: str) -> DatasetCard:
     """
     name, _, column = word.partition("@")
     if not name:
-        raise BadInput("Expected --dataset hf:NAME, got no name; for example hf:uoft-cs/cifar10.")
+        raise InputError("Expected --dataset hf:NAME, got no name; for example hf:uoft-cs/cifar10.")
     local = sorted(path for path in Path(name).rglob("*") if path.is_file()) if Path(name).is_dir() else []
     folder = cache.user_cache() / "hub" / cache.digest(word, cache.fingerprint(local))
     if not folder.exists():
@@ -51,7 +51,7 @@ def hub(word: str) -> DatasetCard:
         shape=shape,
         classes=meta["classes"],
         files=dict.fromkeys([f"{part}.npy" for part in _PARTS]),
-        read=lambda root, side: Arrays(*cache.read_arrays(root, _PARTS)[0]),
+        read=lambda root, side: DatasetArrays(*cache.read_arrays(root, _PARTS)[0]),
         source=f"Hugging Face Hub, {name}, label {meta['label']}, {meta['parts']}, fingerprint {meta['fingerprint']}",
         fetch=f"the Hugging Face Hub, after removing {folder}",
         root=folder,
@@ -70,7 +70,7 @@ def _read(name: str, column: str) -> tuple[list[np.ndarray], dict[str, Any]]:
     try:
         train = federated.load_split("train")
     except (DatasetsError, OSError, ValueError) as error:  # no such set or part, no network, unreadable files
-        raise BadInput(
+        raise InputError(
             f"Expected a data set of the Hugging Face Hub with a part named train, got hf:{name} "
             f"({type(error).__name__}: {' '.join(str(error).split())[:300]}); check its name, or the network."
         ) from error
@@ -104,11 +104,11 @@ def _columns(name: str, table: Table, asked: str) -> tuple[str, str]:
     labels = [column for column, kind in kinds.items() if isinstance(kind, ClassLabel)]
     labels = labels or [c for c, kind in kinds.items() if isinstance(kind, Value) and "int" in kind.dtype]
     if len(pictures) != 1:
-        raise BadInput(f"Expected one column of images in hf:{name}, got {len(pictures)} among {', '.join(kinds)}.")
+        raise InputError(f"Expected one column of images in hf:{name}, got {len(pictures)} among {', '.join(kinds)}.")
     if asked and asked not in kinds:
-        raise BadInput(f"Expected a column among {', '.join(kinds)} in hf:{name}, got {asked}.")
+        raise InputError(f"Expected a column among {', '.join(kinds)} in hf:{name}, got {asked}.")
     if not asked and len(labels) != 1:
-        raise BadInput(
+        raise InputError(
             f"Expected one column of labels in hf:{name}, got {', '.join(labels) or 'none'}; "
             f"name one: hf:{name}@COLUMN."
         )
@@ -119,10 +119,10 @@ def _arrays(name: str, table: Table, image: str, label: str) -> tuple[np.ndarray
     """Return images (N, C, H, W) uint8, grey or RGB like the first one, and labels (N,) int64 of one part."""
     labels = np.asarray(table[label][:])
     if labels.dtype.kind not in "iu":
-        raise BadInput(f"Expected whole numbers as labels in hf:{name}, got {label} of type {labels.dtype}.")
+        raise InputError(f"Expected whole numbers as labels in hf:{name}, got {label} of type {labels.dtype}.")
     outside = np.flatnonzero((labels < 0) | (labels >= _MOST_CLASSES))
     if len(outside):
-        raise BadInput(
+        raise InputError(
             f"Expected 0 <= {label} < {_MOST_CLASSES} in hf:{name}, got {labels[outside[0]]} in row {outside[0]}."
         )
     first = _pixels(name, table, image, 0, channels=0)
@@ -131,7 +131,7 @@ def _arrays(name: str, table: Table, image: str, label: str) -> tuple[np.ndarray
         pixels = _pixels(name, table, image, row, len(first))
         if pixels.shape != first.shape:
             sizes = [f"{pixels.shape[2]}x{pixels.shape[1]}" for pixels in (first, pixels)]
-            raise BadInput(
+            raise InputError(
                 f"Expected images of one size in hf:{name}, got {sizes[0]} and, in row {row}, {sizes[1]} pixels; "
                 "bring them to one size and take --dataset folder:PATH."
             )
@@ -146,6 +146,6 @@ def _pixels(name: str, table: Table, column: str, row: int, channels: int) -> np
         return images.array(images.plain(picture, channels or (1 if images.is_grey(picture) else 3)))
     except Exception as error:  # a damaged image can make a decoder raise anything
         reason = " ".join(str(error).split())
-        raise BadInput(
+        raise InputError(
             f"Expected a readable image in row {row} of hf:{name}, got {type(error).__name__}: {reason}."
         ) from error

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import torchvision_set
 
 
 def _idx(
     folder: str, prefix: str = "", test: str = "t10k", transposed: bool = False
-) -> Callable[[Path, int | None], Arrays]:
+) -> Callable[[Path, int | None], DatasetArrays]:
     """Return a reader of four idx files below ``ROOT/folder/raw``: images (N, 1, H, W) and labels of both parts.
 
     Args:
@@ -23,7 +23,7 @@ def _idx(
         transposed: whether the files store each image column by column, i.e. transposed.
     """
 
-    def read(root: Path, side: int | None) -> Arrays:
+    def read(root: Path, side: int | None) -> DatasetArrays:
         raw = root / folder / "raw"
         images, labels = (
             [_bytes(raw / f"{prefix}{half}-{kind}-ubyte", axes) for half in ("train", test)]
@@ -31,7 +31,7 @@ def _idx(
         )
         train_x, test_x = ((x.swapaxes(1, 2) if transposed else x)[:, None] for x in images)
         train_y, test_y = (y.astype(np.int64) for y in labels)
-        return Arrays(train_x, train_y, test_x, test_y)
+        return DatasetArrays(train_x, train_y, test_x, test_y)
 
     return read
 

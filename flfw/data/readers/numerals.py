@@ -8,17 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import Remote, remotes
 from flfw.data.pictures import images
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _Half = tuple[np.ndarray, np.ndarray]  # images (N, C, H, W) uint8, labels (N,) int64
 
 
-def _both(half: Callable[[Path, str], _Half]) -> Callable[[Path, int | None], Arrays]:
+def _both(half: Callable[[Path, str], _Half]) -> Callable[[Path, int | None], DatasetArrays]:
     """Return a reader for a set with both parts in the same format."""
-    return lambda root, side: Arrays(*half(root, "train"), *half(root, "test"))
+    return lambda root, side: DatasetArrays(*half(root, "train"), *half(root, "test"))
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def _reading(path: Path) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # a damaged file can make scipy and bz2 raise anything, and they do not name it
-        raise BadInput(
+        raise InputError(
             f"Expected a readable {path}, got {type(error).__name__}: {' '.join(str(error).split())}; "
             "remove it and get it again."
         ) from error
@@ -60,7 +60,7 @@ def _mnist_m(root: Path, part: str) -> _Half:
     for number, line in enumerate(listing.read_text().splitlines(), 1):
         name, _, label = line.partition(" ")
         if not label.isdecimal():
-            raise BadInput(
+            raise InputError(
                 f"Expected lines such as 00000000.png 5, got {line!r} in {listing}:{number}; get the set again."
             )
         paths.append(folder / name)

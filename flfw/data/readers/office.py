@@ -5,16 +5,16 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.readers import by_domain
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _FOLDER = "office_caltech_10"
 _DOMAINS = ("amazon", "caltech", "dslr", "webcam")
 _CLASSES = 10
 
 
-def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> Arrays:
+def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> DatasetArrays:
     """Read images (N, 3, side, side) of ``DOMAIN/CLASS/*.jpg``; labels are places in the sorted class names."""
     from torchvision.datasets import ImageFolder
 
@@ -22,7 +22,7 @@ def _read(root: Path, side: int | None, domains: tuple[str, ...]) -> Arrays:
     for domain, images in zip(domains, listed, strict=True):
         odd = {*images.classes} ^ {*listed[0].classes}
         if odd or len(images.classes) != _CLASSES:
-            raise BadInput(
+            raise InputError(
                 f"Expected the same {_CLASSES} classes in every domain of {root / _FOLDER}, got {len(images.classes)} "
                 f"in {domain} (in it or in {domains[0]} alone: {', '.join(sorted(odd)) or 'none'}); rename or remove "
                 "the folders that do not belong."

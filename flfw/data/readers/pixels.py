@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data.files import cache, patients
-from flfw.data.files.dataset import Arrays, DatasetCard
-from flfw.errors import BadInput
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
+from flfw.errors import InputError
 
 _BLOCK = 1000  # images resized at a time, as floats need four times the memory
 
@@ -60,7 +60,7 @@ def _again(card: DatasetCard) -> str:
     return f"get them again: {how} (source: {card.source})"
 
 
-def read(name: str, card: DatasetCard, root: Path, side: int | None) -> Arrays:
+def read(name: str, card: DatasetCard, root: Path, side: int | None) -> DatasetArrays:
     """Read the arrays of the files and check them against the card.
 
     Raises:
@@ -68,10 +68,10 @@ def read(name: str, card: DatasetCard, root: Path, side: int | None) -> Arrays:
     """
     try:
         arrays = card.read(root, side)
-    except BadInput:
+    except InputError:
         raise
     except Exception as error:  # a damaged file can make a reader raise anything
-        raise BadInput(
+        raise InputError(
             f"Expected readable {name} files in {root}, got {type(error).__name__}: "
             f"{' '.join(str(error).split())}; {_again(card)}."
         ) from error
@@ -81,12 +81,12 @@ def read(name: str, card: DatasetCard, root: Path, side: int | None) -> Arrays:
         outside = [] if card.numbers else np.unique(y[(y < 0) | (y >= card.classes)]).tolist()
         if len(x) != len(y) or x.shape[1:] not in sizes or outside:
             labels = f"{len(y)} labels" + (f", among them {', '.join(map(str, outside[:12]))}" if outside else "")
-            raise BadInput(
+            raise InputError(
                 f"Expected {name} {part} inputs of shape {card.shape} with labels 0-{card.classes - 1}, got "
                 f"{x.shape} with {labels}; {_again(card)}."
             )
         if not len(x):
-            raise BadInput(f"Expected {name} {part} inputs, got none in {root}; {_again(card)}.")
+            raise InputError(f"Expected {name} {part} inputs, got none in {root}; {_again(card)}.")
     patients.require_apart(name, arrays.train_group, arrays.test_group, (len(arrays.train_y), len(arrays.test_y)))
     return arrays
 

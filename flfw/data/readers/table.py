@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 
 from flfw.data.files import cache
-from flfw.data.files.columns import Columns, NumberTarget
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.columns import NumberTarget, TableSchema
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.tables.names import TableName, TableSettings
 from flfw.data.tables.planned import patients_of, require_columns, tested, with_plan
 from flfw.data.tables.reading import Table
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.typed import read_json
 
 _PARTS = ("train_x", "train_y", "test_x", "test_y")
@@ -53,7 +53,7 @@ def table(name: str) -> DatasetCard:
         files.append(parsed.beside(parsed.settings.test))
     for file in files:
         if not file.is_file():
-            raise BadInput(f"Expected {parsed.prefix}:FILE@TARGET with a file of rows, got {file}; no file is there.")
+            raise InputError(f"Expected {parsed.prefix}:FILE@TARGET with a file of rows, got {file}; no file is there.")
     folder = cache.user_cache() / "tables" / cache.digest(name, _VERSION, cache.fingerprint(files))
     if not folder.exists():
         arrays, meta = _made(parsed)
@@ -78,19 +78,19 @@ def table(name: str) -> DatasetCard:
     )
 
 
-def _read(root: Path, side: int | None) -> Arrays:
-    return Arrays(*cache.read_arrays(root, _PARTS)[0])
+def _read(root: Path, side: int | None) -> DatasetArrays:
+    return DatasetArrays(*cache.read_arrays(root, _PARTS)[0])
 
 
-def _read_patients(root: Path, side: int | None) -> Arrays:
+def _read_patients(root: Path, side: int | None) -> DatasetArrays:
     train, test = cache.read_arrays(root, _GROUPS)[0]
     return _read(root, side)._replace(train_group=train, test_group=test)
 
 
 @lru_cache(maxsize=8)
-def _described(folder: Path) -> tuple[Columns, int, bool]:
+def _described(folder: Path) -> tuple[TableSchema, int, bool]:
     meta = read_json(folder / "meta.json", dict[str, Any], f"remove {folder}, and it is made again")
-    return Columns.from_dict(meta["plan"], folder / "meta.json"), meta["left_out"], meta["by_patient"]
+    return TableSchema.from_dict(meta["plan"], folder / "meta.json"), meta["left_out"], meta["by_patient"]
 
 
 def require_target(name: str) -> None:
@@ -105,7 +105,7 @@ def require_target(name: str) -> None:
     reading.require_target(parsed.path, parsed.prefix, _planned(parsed)[0], parsed.target)
 
 
-def _planned(parsed: TableName) -> tuple[TableSettings, Columns | None]:
+def _planned(parsed: TableName) -> tuple[TableSettings, TableSchema | None]:
     """Return the settings of a table, with those of the file beside it, or the plan that stands there."""
     from flfw.data.tables import plan_file
 
@@ -141,45 +141,45 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         arrays |= dict(zip(_GROUPS, (group[train], group[~train]), strict=True))
     for part in ("train", "test"):
         if not len(arrays[f"{part}_y"]):
-            raise BadInput(f"Expected rows in the {part} part of {parsed.path}, got none of {there.sum()}; add some.")
+            raise InputError(f"Expected rows in the {part} part of {parsed.path}, got none of {there.sum()}; add some.")
     return arrays, {"plan": plan.as_dict(), "left_out": left_out, "by_patient": group is not None}
 
 
 def _inferred(
     parsed: TableName, settings: TableSettings, rows: Table, given: np.ndarray | None
-) -> tuple[Columns, np.ndarray, np.ndarray | None]:
+) -> tuple[TableSchema, np.ndarray, np.ndarray | None]:
     """Return the plan that the values tell, the training rows (N,) of bool, and the patients (N,)."""
     from flfw.data.tables import kinds
 
     words = rows[parsed.target]
     if not len(words):
-        raise BadInput(f"Expected values of target {parsed.target} in {parsed.path}, got none.")
+        raise InputError(f"Expected values of target {parsed.target} in {parsed.path}, got none.")
     task = kinds.task_of(parsed.target, words, settings.task)
     names = kinds.class_names(words) if task == "classification" else ()
     group = _patients(parsed, rows, settings.patient)
     labels = np.searchsorted(sorted(names), words.astype(str)) if names else np.zeros(len(words), np.int64)
     train = ~tested(labels, group, bool(names)) if given is None else ~given
     if not train.any():
-        raise BadInput(f"Expected training rows in {parsed.path}, got none of {len(words)}; add some.")
+        raise InputError(f"Expected training rows in {parsed.path}, got none of {len(words)}; add some.")
     features = {name: column for name, column in rows.items() if name not in (parsed.target, settings.patient)}
-    columns = kinds.fitted(features, train, kinds.kinds(features, settings), settings.most)
+    columns = kinds.fitted(features, train, kinds.infer_column_types(features, settings), settings.most)
     if not any(column.width for column in columns):
         why = "; ".join(f"{column.name} is left out ({column.note})" for column in columns[:3])
         more = f" and {len(columns) - 3} more columns" if len(columns) > 3 else ""
         got = f"none: {why}{more}" if columns else "none"
-        raise BadInput(f"Expected a column beside {parsed.target} in {parsed.path} that tells rows apart, got {got}.")
+        raise InputError(f"Expected a column beside {parsed.target} in {parsed.path} that tells rows apart, got {got}.")
     number: NumberTarget | None = None
     if task == "regression":
         number = kinds.number_target(parsed.target, kinds.target_numbers(parsed.target, words)[train])
-    return Columns(tuple(columns), parsed.target, task, names, number, settings.patient), train, group
+    return TableSchema(tuple(columns), parsed.target, task, names, number, settings.patient), train, group
 
 
 def _divided(
-    parsed: TableName, plan: Columns, rows: Table, given: np.ndarray | None
+    parsed: TableName, plan: TableSchema, rows: Table, given: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the training rows (N,) of bool and the patients (N,) of a table with a given plan."""
     if parsed.target != plan.target:
-        raise BadInput(f"Expected target {plan.target}, as in {parsed.plan}, got {parsed.target}.")
+        raise InputError(f"Expected target {plan.target}, as in {parsed.plan}, got {parsed.target}.")
     group = _patients(parsed, rows, plan.patient)
     labels = with_plan(rows, plan, parsed.path)[1] if plan.classes else np.zeros(len(rows[plan.target]), np.int64)
     return ~tested(labels, group, bool(plan.classes)) if given is None else ~given, group
@@ -188,5 +188,7 @@ def _divided(
 def _patients(parsed: TableName, rows: Table, column: str) -> np.ndarray | None:
     """Return the patients (N,) int64, places in the sorted words of their column; None: there is no such column."""
     if column and (column not in rows or column == parsed.target):
-        raise BadInput(f"Expected a column of patients beside {parsed.target} in {parsed.path}, got patient={column}.")
+        raise InputError(
+            f"Expected a column of patients beside {parsed.target} in {parsed.path}, got patient={column}."
+        )
     return patients_of([rows], column, [parsed.path])

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import Remote, remotes
 from flfw.data.pictures.images import Example, decode_labelled, interleaved
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _FOLDER = "tiny-imagenet-200"
 
@@ -18,7 +18,7 @@ def _val(folder: Path, classes: dict[str, int]) -> list[Example]:
     for line in (folder / "val" / "val_annotations.txt").read_text().splitlines():
         file, wnid = line.split("\t")[:2]
         if wnid not in classes:
-            raise BadInput(
+            raise InputError(
                 f"Expected classes of {folder / 'wnids.txt'} in val_annotations.txt, got {wnid} for {file}; "
                 "get the set again."
             )
@@ -26,7 +26,7 @@ def _val(folder: Path, classes: dict[str, int]) -> list[Example]:
     return examples
 
 
-def tiny_imagenet(root: Path, side: int | None) -> Arrays:
+def tiny_imagenet(root: Path, side: int | None) -> DatasetArrays:
     """Read images (N, 3, 64, 64) of ``train``, 100,000, and ``val``, 10,000, as test part: ``test`` has no labels.
 
     Labels are places in ``wnids.txt``. Grey files become RGB. The order in both parts is the first image of each class,
@@ -38,7 +38,7 @@ def tiny_imagenet(root: Path, side: int | None) -> Arrays:
     classes = {wnid: place for place, wnid in enumerate((folder / "wnids.txt").read_text().split())}
     train = interleaved(make_dataset(folder / "train", classes, IMG_EXTENSIONS))
     test = interleaved(_val(folder, classes))
-    return Arrays(*decode_labelled(train, side=None), *decode_labelled(test, side=None))
+    return DatasetArrays(*decode_labelled(train, side=None), *decode_labelled(test, side=None))
 
 
 TINY_IMAGENET = DatasetCard(

@@ -8,12 +8,12 @@ from typing import NamedTuple
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _NOTHING = np.zeros(0, dtype=np.int64)
 
 
-class Cut(NamedTuple):
+class SplitIndices(NamedTuple):
     """Result of a split scheme: indices of examples, with one array for each client.
 
     Attributes:
@@ -55,7 +55,7 @@ def train_size(dataset: Dataset, scheme: str, train: int) -> int:
     """
     examples = train or dataset.per_client.get(scheme, (0, 0))[0]
     if not examples:
-        raise BadInput(
+        raise InputError(
             f"Expected the number of training examples a client, as {dataset.name} has none of its own for {scheme}, "
             f"got {scheme}.train=0; pass --set {scheme}.train=500."
         )
@@ -66,4 +66,4 @@ def at_most(most: int, clients: int, reason: str, way: str = "take fewer --clien
     """Refuse more than ``most`` clients; the error gives the reason and the way out."""
     if clients > most:
         noun = "client" if most == 1 else "clients"
-        raise BadInput(f"Expected at most {most} {noun}, as {reason}, got clients={clients}; {way}.")
+        raise InputError(f"Expected at most {most} {noun}, as {reason}, got clients={clients}; {way}.")

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut
+from flfw.data.splits.cut import SplitIndices
 from flfw.data.splits.schemes import Domains
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 
 def draw(
@@ -39,7 +39,7 @@ def draw(
         order = rng.permutation(np.flatnonzero(domains == domain))
         sharing = len(range(place, clients, len(given)))
         if sharing * train > len(order):
-            raise BadInput(
+            raise InputError(
                 f"Expected at most {len(order) // sharing} training examples a client, as {len(order)} of domain "
                 f"{domain} are for {sharing} clients, got domains.train={train}; ask for less or take fewer --clients."
             )
@@ -48,7 +48,7 @@ def draw(
     return [pieces[client % len(given)][client // len(given)] for client in range(clients)]
 
 
-def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Generator) -> Cut:
+def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Split a data set by domains; no client or server holds a victim.
 
     Raises:
@@ -57,7 +57,7 @@ def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Gener
     held_out = _held_out(dataset, scheme)
     given = [name for name in dataset.domains if name != held_out]
     if not given:
-        raise BadInput(
+        raise InputError(
             f"Expected a domain of {dataset.name} for the clients, got held_out={held_out}, its only one; "
             "pass --set domains.held_out=none."
         )
@@ -68,7 +68,7 @@ def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Gener
     train = draw(train_domain, given, clients, scheme.train, rng, most=0 if scheme.train else usual)
     halves = [np.array_split(part, 2) for part in draw(test_domain, given, clients, 0, rng)]
     spare = rng.permutation(np.flatnonzero(train_domain == held_out))[: scheme.distillation]
-    return Cut(
+    return SplitIndices(
         train,
         test=[test for test, _ in halves],
         validation=[validation for _, validation in halves],
@@ -79,12 +79,12 @@ def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Gener
 def _held_out(dataset: Dataset, scheme: Domains) -> str:
     """Return the domain that no client holds, or ``none``."""
     if not dataset.domains:
-        raise BadInput(
+        raise InputError(
             f"Expected a data set of several domains, got dataset={dataset.name}; take another --split or --dataset."
         )
     held_out = scheme.held_out or dataset.held_out or "none"
     if held_out not in (*dataset.domains, "none"):
-        raise BadInput(
+        raise InputError(
             f"Expected a domain of {dataset.name} among {', '.join(dataset.domains)}, or none; "
             f"got domains.held_out={held_out}."
         )

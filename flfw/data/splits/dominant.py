@@ -17,9 +17,9 @@ from dataclasses import replace
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut, at_most
+from flfw.data.splits.cut import SplitIndices, at_most
 from flfw.data.splits.schemes import Dominant
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _GROUPS: dict[int, tuple[Sequence[int], ...]] = {
     10: ((0, 1, 2), (2, 3, 4), (4, 5, 6), (6, 7, 8), (8, 9, 0)),
@@ -35,7 +35,7 @@ def groups(classes: int) -> tuple[Sequence[int], ...]:
         BadInput: the papers define no groups for this number of classes.
     """
     if classes not in _GROUPS:
-        raise BadInput(
+        raise InputError(
             f"Expected {' or '.join(map(str, _GROUPS))} classes for the dominant split, got classes={classes}; "
             "take --split iid or dirichlet."
         )
@@ -93,7 +93,7 @@ def by_class(labels: np.ndarray, classes: int, leave_out: range = range(0)) -> l
     return [np.setdiff1d(np.flatnonzero(labels == label), leave_out) for label in range(classes)]
 
 
-def divide(dataset: Dataset, scheme: Dominant, clients: int, rng: np.random.Generator) -> Cut:
+def divide(dataset: Dataset, scheme: Dominant, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Split a data set as the papers do; no client trains on a victim, and nothing is random.
 
     HyperFL's code starts CIFAR-10's pointers at 2000 (train) and 500 (test); the paper does not give their unit. Here
@@ -117,7 +117,7 @@ def divide(dataset: Dataset, scheme: Dominant, clients: int, rng: np.random.Gene
         for label, pool in enumerate(pools):
             wanted = max(quota[label] for quota in client_quotas)
             if wanted > len(pool):
-                raise BadInput(
+                raise InputError(
                     f"Expected at most {len(pool)} examples of class {label} a client, all that the {part} part of "
                     f"{dataset.name} has, got {wanted} from {part}={examples}; ask for less or take another --split."
                 )
@@ -126,7 +126,7 @@ def divide(dataset: Dataset, scheme: Dominant, clients: int, rng: np.random.Gene
             reason = f"with dominant.disjoint=true and {examples} examples each a class is then used up"
             at_most(int(room.all(axis=1).sum()), clients, reason)
         partitions.append(assign(pools, client_quotas, starts))
-    return Cut(*partitions)
+    return SplitIndices(*partitions)
 
 
 def _sized(scheme: Dominant, dataset: Dataset) -> Dominant:
@@ -136,7 +136,7 @@ def _sized(scheme: Dominant, dataset: Dataset) -> Dominant:
         return scheme
     default = dataset.per_client.get("dominant")
     if default is None:
-        raise BadInput(
+        raise InputError(
             f"Expected the numbers of examples a client, as {dataset.name} has none of its own, got {scheme}; "
             "pass --set dominant.train=600 dominant.test=600."
         )

@@ -14,21 +14,21 @@ from functools import lru_cache
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut, trainable
-from flfw.data.splits.on_demand import OnDemand
-from flfw.data.splits.schemes import Drawn
-from flfw.errors import BadInput, require
+from flfw.data.splits.cut import SplitIndices, trainable
+from flfw.data.splits.on_demand import LazyParts
+from flfw.data.splits.schemes import SampledOnDemand
+from flfw.errors import InputError, require
 from flfw.rng import numpy_generator
 
 _DECKS = 8  # that were asked for last; a round's clients come in order
 
 
-def pools(dataset: Dataset, scheme: Drawn, clients: int, rng: np.random.Generator) -> Cut:
+def pools(dataset: Dataset, scheme: SampledOnDemand, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Return the pools of all draws, as those of one client: training data without victims, and all test data."""
-    return Cut([trainable(dataset)], [np.arange(len(dataset.test_y))])
+    return SplitIndices([trainable(dataset)], [np.arange(len(dataset.test_y))])
 
 
-def parts(dataset: Dataset, scheme: Drawn, pool: np.ndarray, part: str, clients: int, seed: int) -> OnDemand:
+def parts(dataset: Dataset, scheme: SampledOnDemand, pool: np.ndarray, part: str, clients: int, seed: int) -> LazyParts:
     """Return the parts of all clients.
 
     Args:
@@ -56,10 +56,10 @@ def parts(dataset: Dataset, scheme: Drawn, pool: np.ndarray, part: str, clients:
         mine = np.concatenate([by_class[label] for label in chosen])
         return _drawn(mine, size, numpy_generator(seed, f"drawn {part}", client))
 
-    return OnDemand(clients, size, of)
+    return LazyParts(clients, size, of)
 
 
-def _dealt(pool: np.ndarray, size: int, part: str, clients: int, seed: int) -> OnDemand:
+def _dealt(pool: np.ndarray, size: int, part: str, clients: int, seed: int) -> LazyParts:
     """Return the parts of clients that take turns in shuffled decks of the pool."""
     players = len(pool) // size  # of one deck
 
@@ -71,14 +71,14 @@ def _dealt(pool: np.ndarray, size: int, part: str, clients: int, seed: int) -> O
         number, place = divmod(client, players)
         return pool[deck(number)[place * size : (place + 1) * size]]
 
-    return OnDemand(clients, size, of, copies=-(-clients // players))
+    return LazyParts(clients, size, of, copies=-(-clients // players))
 
 
 def _drawn(pool: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     return pool[rng.choice(len(pool), size, replace=False)]
 
 
-def _require(size: int, there: int, part: str, scheme: Drawn) -> None:
+def _require(size: int, there: int, part: str, scheme: SampledOnDemand) -> None:
     if size > there:
         which = f"{scheme.classes} classes may have" if scheme.classes else "there are"
-        raise BadInput(f"Expected drawn.{part} <= {there}, the {part} examples that {which}, got {part}={size}.")
+        raise InputError(f"Expected drawn.{part} <= {there}, the {part} examples that {which}, got {part}={size}.")

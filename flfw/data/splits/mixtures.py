@@ -11,33 +11,33 @@ import numpy as np
 
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits import dominant
-from flfw.data.splits.cut import Cut, at_most, even, trainable
+from flfw.data.splits.cut import SplitIndices, at_most, even, trainable
 from flfw.data.splits.schemes import IID, Dirichlet, Pathological
 
 
-def iid(dataset: Dataset, scheme: IID, clients: int, rng: np.random.Generator) -> Cut:
+def iid(dataset: Dataset, scheme: IID, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Shuffle both parts and cut them evenly."""
     pool = _pool(dataset, clients)
     train = even(len(pool), clients, rng)  # as Flower's IidPartitioner cuts a shuffled table
-    return Cut([pool[rows] for rows in train], even(len(dataset.test_y), clients, rng))
+    return SplitIndices([pool[rows] for rows in train], even(len(dataset.test_y), clients, rng))
 
 
-def dirichlet(dataset: Dataset, scheme: Dirichlet, clients: int, rng: np.random.Generator) -> Cut:
+def dirichlet(dataset: Dataset, scheme: Dirichlet, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Divide each class in proportions drawn from Dir(alpha); a client may be left empty."""
     pool = _pool(dataset, clients)
     from flfw.data.splits import partitioners  # imports flwr_datasets, 6 s and 250 MB
 
     train = [pool[rows] for rows in partitioners.dirichlet(dataset.train_y[pool], clients, scheme.alpha, rng)]
-    return Cut(train, _alike(dataset, train))
+    return SplitIndices(train, _alike(dataset, train))
 
 
-def pathological(dataset: Dataset, scheme: Pathological, clients: int, rng: np.random.Generator) -> Cut:
+def pathological(dataset: Dataset, scheme: Pathological, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Give each client ``scheme.classes`` random classes."""
     pool = _pool(dataset, clients)
     from flfw.data.splits import partitioners
 
     train = [pool[rows] for rows in partitioners.pathological(dataset.train_y[pool], clients, scheme.classes, rng)]
-    return Cut(train, _alike(dataset, train))
+    return SplitIndices(train, _alike(dataset, train))
 
 
 def _pool(dataset: Dataset, clients: int) -> np.ndarray:

@@ -9,13 +9,13 @@ import numpy as np
 
 from flfw.data.files.dataset import Dataset
 from flfw.data.files.population import PERSONS, STRIDE
-from flfw.data.splits.cut import Cut, at_most
-from flfw.data.splits.on_demand import OnDemand
+from flfw.data.splits.cut import SplitIndices, at_most
+from flfw.data.splits.on_demand import LazyParts
 from flfw.data.splits.schemes import Natural
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 
 
-def parts(dataset: Dataset, scheme: Natural, clients: int, test: str) -> Cut:
+def parts(dataset: Dataset, scheme: Natural, clients: int, test: str) -> SplitIndices:
     """Return the parts of all clients; with ``test="shared"`` all have the test examples that are no client's.
 
     Raises:
@@ -26,10 +26,10 @@ def parts(dataset: Dataset, scheme: Natural, clients: int, test: str) -> Cut:
     at_most(PERSONS, clients, f"{dataset.name} has no more")
     for name, size in (("train", scheme.train), ("test", scheme.test)):
         require(size <= STRIDE, f"natural.{name} <= {STRIDE}", **{name: size})
-    train = OnDemand(clients, scheme.train, lambda one: one * STRIDE + np.arange(scheme.train), copies=1)
-    own_tests = OnDemand(clients, scheme.test, lambda one: one * STRIDE + np.arange(scheme.test), copies=1)
-    tests = OnDemand.same(clients, dataset.common_tests) if test == "shared" else own_tests
-    return Cut(train, tests, OnDemand.same(clients, np.zeros(0, np.int64)))
+    train = LazyParts(clients, scheme.train, lambda one: one * STRIDE + np.arange(scheme.train), copies=1)
+    own_tests = LazyParts(clients, scheme.test, lambda one: one * STRIDE + np.arange(scheme.test), copies=1)
+    tests = LazyParts.same(clients, dataset.common_tests) if test == "shared" else own_tests
+    return SplitIndices(train, tests, LazyParts.same(clients, np.zeros(0, np.int64)))
 
 
 def refuse_others(dataset: Dataset, scheme: str) -> None:
@@ -39,6 +39,6 @@ def refuse_others(dataset: Dataset, scheme: str) -> None:
         BadInput: the data are generated.
     """
     if dataset.is_generated:
-        raise BadInput(
+        raise InputError(
             f"Expected split=natural for {dataset.name}, whose clients have examples of their own, got split={scheme}."
         )

@@ -12,7 +12,7 @@ _KEPT = 256  # parts of the clients that were asked for last: a round asks for e
 
 
 @final
-class OnDemand(Sequence[np.ndarray]):
+class LazyParts(Sequence[np.ndarray]):
     """Parts of all clients, of equal sizes.
 
     Args:
@@ -31,7 +31,7 @@ class OnDemand(Sequence[np.ndarray]):
         self._draw = lru_cache(_KEPT)(draw)
 
     @classmethod
-    def same(cls, clients: int, part: np.ndarray) -> OnDemand:
+    def same(cls, clients: int, part: np.ndarray) -> LazyParts:
         """Return one part for all clients."""
         return cls(clients, len(part), lambda client: part, copies=clients)
 
@@ -52,21 +52,21 @@ class OnDemand(Sequence[np.ndarray]):
 
 def sizes(parts: Sequence[np.ndarray]) -> list[int]:
     """Return the number of examples of each client; a single one if all clients have as many by construction."""
-    return [parts.size] if isinstance(parts, OnDemand) else [len(part) for part in parts]
+    return [parts.size] if isinstance(parts, LazyParts) else [len(part) for part in parts]
 
 
 def total(parts: Sequence[np.ndarray]) -> int:
     """Return the number of examples of all clients together, each as often as it is held."""
-    return len(parts) * parts.size if isinstance(parts, OnDemand) else sum(map(len, parts))
+    return len(parts) * parts.size if isinstance(parts, LazyParts) else sum(map(len, parts))
 
 
 def most_copies(parts: Sequence[np.ndarray]) -> int | None:
     """Return a bound on the number of clients that hold one example, if it is known by construction."""
-    if not isinstance(parts, OnDemand):
+    if not isinstance(parts, LazyParts):
         return None
     return (parts.copies or None) if parts.size else 0
 
 
 def looked_at(parts: Sequence[np.ndarray], most: int = 10_000) -> range:
     """Return the clients whose data a check looks at before a run: all, or the first ones of parts on demand."""
-    return range(min(len(parts), most) if isinstance(parts, OnDemand) else len(parts))
+    return range(min(len(parts), most) if isinstance(parts, LazyParts) else len(parts))

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut
-from flfw.errors import BadInput
+from flfw.data.splits.cut import SplitIndices
+from flfw.errors import InputError
 from flfw.imports import imported
 
 
@@ -18,7 +18,7 @@ class SplitScheme(ABC):
     """Scheme of a user's own: a frozen dataclass with its settings as fields, ``--set Class.field=value``."""
 
     @abstractmethod
-    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> Cut:
+    def divide(self, dataset: Dataset, clients: int, rng: np.random.Generator) -> SplitIndices:
         """Cut a data set.
 
         Args:
@@ -36,7 +36,7 @@ def outside(name: str) -> type[SplitScheme]:
     """
     scheme = imported(name, "split")
     if not (inspect.isclass(scheme) and issubclass(scheme, SplitScheme)) or inspect.isabstract(scheme):
-        raise BadInput(f"Expected split={name} to be a concrete SplitScheme, got {scheme!r}.")
+        raise InputError(f"Expected split={name} to be a concrete SplitScheme, got {scheme!r}.")
     return scheme
 
 

@@ -17,47 +17,47 @@ import numpy as np
 from flfw.data.files import cache
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits import domains, dominant, drawn, mixtures, natural, patients, pools, sampled, shards, whole
-from flfw.data.splits.cut import Cut, at_most
-from flfw.data.splits.on_demand import OnDemand
+from flfw.data.splits.cut import SplitIndices, at_most
+from flfw.data.splits.on_demand import LazyParts
 from flfw.data.splits.outside import SplitScheme, source_of
 from flfw.data.splits.schemes import (
     IID,
     AnyScheme,
+    DatasetPerClient,
     Dirichlet,
     Domains,
     Dominant,
-    Drawn,
-    Everything,
+    FullCopy,
     Natural,
     Pathological,
     Pools,
     Sampled,
+    SampledOnDemand,
     Scheme,
     Shards,
-    Whole,
     scheme,
     schemes,
 )
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.rng import numpy_generator
 
 __all__ = [
     "IID",
     "AnyScheme",
+    "DatasetPerClient",
     "Dirichlet",
     "Domains",
     "Dominant",
-    "Drawn",
-    "Everything",
+    "FullCopy",
     "Natural",
     "Pathological",
     "Pools",
     "Sampled",
+    "SampledOnDemand",
     "Scheme",
     "Shards",
     "Split",
     "SplitScheme",
-    "Whole",
     "for_each",
     "nobodys",
     "scheme",
@@ -95,7 +95,7 @@ class Split:
     test_patients: np.ndarray | None = None
 
 
-_DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator], Cut]] = {
+_DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator], SplitIndices]] = {
     IID: mixtures.iid,
     Dirichlet: mixtures.dirichlet,
     Pathological: mixtures.pathological,
@@ -103,10 +103,10 @@ _DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator]
     Sampled: sampled.divide,
     Domains: domains.divide,
     Shards: shards.divide,
-    Everything: shards.everything,
+    FullCopy: shards.everything,
     Pools: pools.divide,
-    Whole: whole.divide,
-    Drawn: drawn.pools,
+    DatasetPerClient: whole.divide,
+    SampledOnDemand: drawn.pools,
 }
 TestParts: TypeAlias = Literal["own", "shared"]
 """Whether each client has test examples of its own, or all have the same."""
@@ -123,7 +123,7 @@ def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: Te
         BadInput: no clients, a client without training, test or validation data, or too few data for the scheme.
     """
     if clients < 1:
-        raise BadInput(f"Expected clients >= 1, got clients={clients}; pass --clients.")
+        raise InputError(f"Expected clients >= 1, got clients={clients}; pass --clients.")
     if isinstance(scheme, Natural):
         none = np.zeros(0, np.int64)
         cut = natural.parts(dataset, scheme, clients, test)
@@ -131,11 +131,11 @@ def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: Te
     natural.refuse_others(dataset, type(scheme).__name__.lower())
     if dataset.train_group is not None and not isinstance(scheme, SplitScheme):
         patients.require_by_patient(dataset, scheme)
-    if isinstance(scheme, Drawn):
-        pool = _kept(dataset, Drawn(), 1, 0)
+    if isinstance(scheme, SampledOnDemand):
+        pool = _kept(dataset, SampledOnDemand(), 1, 0)
         train = drawn.parts(dataset, scheme, pool.train[0], "train", clients, seed)
         tested = drawn.parts(dataset, scheme, pool.test[0], "test", clients, seed)
-        one = replace(pool, train=train, test=tested, validation=OnDemand.same(clients, pool.validation[0]))
+        one = replace(pool, train=train, test=tested, validation=LazyParts.same(clients, pool.validation[0]))
     else:
         examples = len(dataset.train_y)
         at_most(examples, clients, f"{dataset.name} has {examples} training examples")  # though schemes may share them
@@ -160,7 +160,7 @@ def _with_shared_tests(one: Split, tests: int, seed: int, groups: np.ndarray | N
     if groups is not None:
         rng = numpy_generator(seed, "shared test")
         test, validation = [*patients.shuffled(groups, size, 1 + validated, rng), order[:0]][:2]
-    same = {"test": OnDemand.same(clients, test), "validation": OnDemand.same(clients, validation)}
+    same = {"test": LazyParts.same(clients, test), "validation": LazyParts.same(clients, validation)}
     return replace(one, **same, public=one.public[one.public < tests])
 
 
@@ -191,7 +191,7 @@ def _kept(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split
         for part, partitions in (("training", cut.train), ("test", cut.test), ("validation", cut.validation)):
             empty = [client for client, indices in enumerate(partitions) if len(indices) == 0]
             if empty:
-                raise BadInput(
+                raise InputError(
                     f"Expected {part} data for each of {clients} clients, got none for client {empty[0]} and "
                     f"{len(empty) - 1} more ({dataset.name}, {scheme}, seed={seed}); take fewer --clients, another "
                     "--split or another --seed."
@@ -200,7 +200,7 @@ def _kept(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int) -> Split
     return _read(file)
 
 
-def _cut(dataset: Dataset, scheme: AnyScheme, clients: int, rng: np.random.Generator) -> Cut:
+def _cut(dataset: Dataset, scheme: AnyScheme, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Cut the data by a scheme; where patients are known, no patient is separated."""
     if dataset.train_group is None:
         known = not isinstance(scheme, SplitScheme)
@@ -218,7 +218,7 @@ def for_each(one: Split, clients: int) -> Split:
 
     Nothing is copied: all clients have the same arrays.
     """
-    same = {name: OnDemand.same(clients, getattr(one, name)[0]) for name in ("train", "test", "validation")}
+    same = {name: LazyParts.same(clients, getattr(one, name)[0]) for name in ("train", "test", "validation")}
     return replace(one, **same)
 
 
@@ -264,7 +264,7 @@ def _public(dataset: Dataset, train: Sequence[np.ndarray]) -> np.ndarray:
     return np.flatnonzero([row not in known for row in test])
 
 
-def _write(path: Path, cut: Cut, public: np.ndarray) -> None:
+def _write(path: Path, cut: SplitIndices, public: np.ndarray) -> None:
     """Write one array for each field of `Split`; per-client arrays are concatenated, with their sizes beside them."""
     parts = cut._asdict() | {"public": public, "validation": cut.validation or [public[:0]] * len(cut.train)}
     arrays: dict[str, Any] = {}

@@ -16,7 +16,7 @@ from datasets import Dataset as Table
 from flwr_datasets.partitioner import DirichletPartitioner, Partitioner, PathologicalPartitioner
 
 from flfw.data.splits import domains, dominant, pools, sampled, shards
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.rng import numpy_generator
 
 
@@ -194,7 +194,7 @@ def pathological(labels: np.ndarray, clients: int, classes: int, rng: np.random.
     """
     known = len(np.unique(labels))
     if classes > known:
-        raise BadInput(f"Expected pathological.classes <= {known}, the classes there are, got classes={classes}.")
+        raise InputError(f"Expected pathological.classes <= {known}, the classes there are, got classes={classes}.")
     order = rng.permutation(len(labels))
     seed = int(rng.integers(2**32))
     partitioner = PathologicalPartitioner(clients, "label", classes, "random", shuffle=False, seed=seed)
@@ -203,7 +203,7 @@ def pathological(labels: np.ndarray, clients: int, classes: int, rng: np.random.
         try:
             rows = _rows(partitioner, labels[order])
         except ValueError as error:  # the only case that Flower still refuses
-            raise BadInput(
+            raise InputError(
                 f"Expected an example of each class for every client that draws it, got clients={clients} "
                 f"pathological.classes={classes} of {len(labels)} examples; take fewer --clients or another --seed."
             ) from error

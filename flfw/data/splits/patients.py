@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut, at_most
-from flfw.data.splits.schemes import IID, Dirichlet, Everything, Pathological, Scheme, Whole
-from flfw.errors import BadInput, require
+from flfw.data.splits.cut import SplitIndices, at_most
+from flfw.data.splits.schemes import IID, DatasetPerClient, Dirichlet, FullCopy, Pathological, Scheme
+from flfw.errors import InputError, require
 
-BY_PATIENT: tuple[type[Scheme], ...] = (IID, Dirichlet, Pathological, Everything, Whole)
+BY_PATIENT: tuple[type[Scheme], ...] = (IID, Dirichlet, Pathological, FullCopy, DatasetPerClient)
 """Schemes that ask for no number of examples, so that they can divide patients."""
 
 
@@ -37,8 +37,8 @@ def divide(
     scheme: Scheme,
     clients: int,
     rng: np.random.Generator,
-    by_example: Callable[[Dataset, Any, int, np.random.Generator], Cut],
-) -> Cut:
+    by_example: Callable[[Dataset, Any, int, np.random.Generator], SplitIndices],
+) -> SplitIndices:
     """Divide the patients of a data set by a scheme for examples; patients with a victim are no client's.
 
     Args:
@@ -72,7 +72,7 @@ def divide(
         test_group=None,
     )
     cut = by_example(reduced, scheme, clients, rng)
-    return Cut(
+    return SplitIndices(
         [_together(train, chosen) for chosen in cut.train],
         [_together(test, chosen) for chosen in cut.test],
         [_together(test, chosen) for chosen in cut.validation],
@@ -120,7 +120,7 @@ def shuffled(groups: np.ndarray, size: int, parts: int, rng: np.random.Generator
     return drawn
 
 
-def require_whole(dataset: Dataset, cut: Cut) -> None:
+def require_whole(dataset: Dataset, cut: SplitIndices) -> None:
     """Refuse a cut that separates a patient: a client with one of its examples has all of them that any client has.
 
     Several clients may hold the same whole patient. A patient of the server's or the defences' data is no client's, and
@@ -134,7 +134,7 @@ def require_whole(dataset: Dataset, cut: Cut) -> None:
     for part, groups, held in parts:
         if separated := _separated(groups, held):
             patient, few, all_ = separated
-            raise BadInput(
+            raise InputError(
                 f"Expected every patient's {part} examples at one client, got {few} of the {all_} of patient {patient} "
                 f"at one ({dataset.name}); take another --split."
             )
@@ -146,7 +146,7 @@ def require_whole(dataset: Dataset, cut: Cut) -> None:
     for names, groups, some, others in pairs:
         both = np.intersect1d(_present(groups, some), _present(groups, others))
         if len(both):
-            raise BadInput(
+            raise InputError(
                 f"Expected no patient in the data of {names}, got patient {both[0]} in both ({dataset.name}); take "
                 "another --split."
             )

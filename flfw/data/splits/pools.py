@@ -13,9 +13,9 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut, at_most, even, train_size, trainable
+from flfw.data.splits.cut import SplitIndices, at_most, even, train_size, trainable
 from flfw.data.splits.schemes import Pools
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 
 def draw(
@@ -38,7 +38,7 @@ def draw(
     if classes:
         return _by_classes(labels, sensitive, clients, train, classes, rng), proxy
     if train > len(sensitive):
-        raise BadInput(
+        raise InputError(
             f"Expected pools.train <= {len(sensitive)}, the sensitive pool, got train={train}; "
             "ask for less or raise pools.share."
         )
@@ -58,7 +58,7 @@ def _by_classes(
     pools = [sensitive[labels[sensitive] == label] for label in np.unique(labels)]
     pools = [pool for pool in pools if len(pool) >= max(1, shares[0])]
     if not 0 < classes <= min(train, len(pools)):
-        raise BadInput(
+        raise InputError(
             f"Expected pools.classes <= {min(train, len(pools))}, as {len(pools)} classes of the sensitive pool have "
             f"{shares[0]} examples for a client of {train}, got classes={classes}; 0 draws from all classes alike."
         )
@@ -73,9 +73,9 @@ def _by_classes(
     return partitions
 
 
-def divide(dataset: Dataset, scheme: Pools, clients: int, rng: np.random.Generator) -> Cut:
+def divide(dataset: Dataset, scheme: Pools, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Split a data set into pools; victims are in neither pool."""
     at_most(len(dataset.test_y), clients, f"{dataset.name} has {len(dataset.test_y)} test examples")
     pool, train = trainable(dataset), train_size(dataset, "pools", scheme.train)
     drawn, proxy = draw(np.asarray(dataset.train_y)[pool], clients, train, scheme.share, scheme.classes, rng)
-    return Cut([pool[rows] for rows in drawn], even(len(dataset.test_y), clients, rng), proxy=pool[proxy])
+    return SplitIndices([pool[rows] for rows in drawn], even(len(dataset.test_y), clients, rng), proxy=pool[proxy])

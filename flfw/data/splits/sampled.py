@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut, at_most, even, train_size, trainable
+from flfw.data.splits.cut import SplitIndices, at_most, even, train_size, trainable
 from flfw.data.splits.schemes import Sampled
 
 
@@ -31,12 +31,12 @@ def draw(
     return np.split(order[:taken], clients), order[taken : taken + distillation]
 
 
-def divide(dataset: Dataset, scheme: Sampled, clients: int, rng: np.random.Generator) -> Cut:
+def divide(dataset: Dataset, scheme: Sampled, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Split a data set into random samples; no client or server holds a victim."""
     pool, train = trainable(dataset), train_size(dataset, "sampled", scheme.train)
     drawn, spare = draw(len(pool), clients, train, scheme.distillation, rng)
     test, validation = _halves(len(dataset.test_y), scheme, clients, rng)
-    return Cut([pool[rows] for rows in drawn], test, validation, distillation=pool[spare])
+    return SplitIndices([pool[rows] for rows in drawn], test, validation, distillation=pool[spare])
 
 
 def _halves(

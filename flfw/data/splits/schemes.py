@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from flfw.data.splits.outside import SplitScheme, outside
-from flfw.errors import BadInput, require, unknown
+from flfw.errors import InputError, require, unknown
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Dirichlet:
 
     def __post_init__(self) -> None:
         if not 0 < self.alpha < math.inf:
-            raise BadInput(f"Expected alpha > 0, got alpha={self.alpha}; 0.5 is usual, 100 is nearly iid.")
+            raise InputError(f"Expected alpha > 0, got alpha={self.alpha}; 0.5 is usual, 100 is nearly iid.")
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Dominant:
 
     def __post_init__(self) -> None:
         if min(self.train, self.test) < 0:
-            raise BadInput(
+            raise InputError(
                 f"Expected train, test >= 0 examples a client, got train={self.train} test={self.test}; "
                 "0 takes the data set's own numbers."
             )
@@ -91,7 +91,7 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class Everything:
+class FullCopy:
     """Whole training part for every client; the test part is cut evenly. See ``flfw.data.splits.shards``."""
 
 
@@ -109,12 +109,12 @@ class Pools:
 
 
 @dataclass(frozen=True)
-class Whole:
+class DatasetPerClient:
     """Whole data set for each client, on data that differ from client to client, see ``flfw.data.splits.whole``."""
 
 
 @dataclass(frozen=True)
-class Drawn:
+class SampledOnDemand:
     """Examples dealt to each client by the seed and its number, on demand, see ``flfw.data.splits.drawn``."""
 
     train: int = 20  # examples a client
@@ -152,10 +152,10 @@ Scheme: TypeAlias = (
     | Sampled
     | Domains
     | Shards
-    | Everything
+    | FullCopy
     | Pools
-    | Whole
-    | Drawn
+    | DatasetPerClient
+    | SampledOnDemand
     | Natural
 )
 
@@ -167,11 +167,11 @@ _SCHEMES: dict[str, type[Scheme]] = {
     "sampled": Sampled,
     "domains": Domains,
     "shards": Shards,
-    "everything": Everything,
+    "everything": FullCopy,
     "pools": Pools,
-    "drawn": Drawn,
+    "drawn": SampledOnDemand,
     "natural": Natural,
-    "whole": Whole,
+    "whole": DatasetPerClient,
 }
 
 

@@ -21,9 +21,9 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut, test_parts, train_size, trainable
-from flfw.data.splits.schemes import Everything, Shards
-from flfw.errors import BadInput
+from flfw.data.splits.cut import SplitIndices, test_parts, train_size, trainable
+from flfw.data.splits.schemes import FullCopy, Shards
+from flfw.errors import InputError
 
 
 def deal(labels: np.ndarray, clients: int, train: int, shards: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -33,7 +33,7 @@ def deal(labels: np.ndarray, clients: int, train: int, shards: int, rng: np.rand
         BadInput: more examples a client than there are, empty shards, or a surplus that no client can take.
     """
     if not shards <= train <= len(labels):
-        raise BadInput(
+        raise InputError(
             f"Expected shards.shards <= shards.train <= {len(labels)}, the examples there are, "
             f"got shards={shards} train={train}; pass --set shards.train=... or --set shards.shards=..."
         )
@@ -71,7 +71,7 @@ def _feasible(quotas: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -
             offers = np.minimum(quotas, room[client])  # (clients, classes)
             takers = rng.permutation(np.flatnonzero((room[:, label] > 0) & offers.any(axis=1)))
             if not len(takers):
-                raise BadInput(
+                raise InputError(
                     f"Expected clients without an example twice, got {quotas[client, label]} of the {sizes[label]} "
                     f"examples of class {label} for client {client}; take more shards or fewer examples a client."
                 )
@@ -83,10 +83,10 @@ def _feasible(quotas: np.ndarray, sizes: np.ndarray, rng: np.random.Generator) -
     return quotas
 
 
-def divide(dataset: Dataset, scheme: Shards, clients: int, rng: np.random.Generator) -> Cut:
+def divide(dataset: Dataset, scheme: Shards, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Split a data set into shards; victims are left out of the pool."""
     if scheme.pool > len(dataset.train_y):
-        raise BadInput(
+        raise InputError(
             f"Expected shards.pool <= {len(dataset.train_y)}, the training part of {dataset.name}, "
             f"got pool={scheme.pool}; 0 takes all of it."
         )
@@ -94,9 +94,9 @@ def divide(dataset: Dataset, scheme: Shards, clients: int, rng: np.random.Genera
     pool = pool[pool < scheme.pool] if scheme.pool else pool
     train = train_size(dataset, "shards", scheme.train)
     dealt = deal(np.asarray(dataset.train_y)[pool], clients, train, scheme.shards, rng)
-    return Cut([pool[rows] for rows in dealt], test_parts(dataset, clients, rng))
+    return SplitIndices([pool[rows] for rows in dealt], test_parts(dataset, clients, rng))
 
 
-def everything(dataset: Dataset, scheme: Everything, clients: int, rng: np.random.Generator) -> Cut:
+def everything(dataset: Dataset, scheme: FullCopy, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Split as for Fed-CDP's small tables: all clients train on all non-victims; the test part is cut evenly."""
-    return Cut([trainable(dataset)] * clients, test_parts(dataset, clients, rng))
+    return SplitIndices([trainable(dataset)] * clients, test_parts(dataset, clients, rng))

@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import Cut, even, trainable
-from flfw.data.splits.schemes import Whole
+from flfw.data.splits.cut import SplitIndices, even, trainable
+from flfw.data.splits.schemes import DatasetPerClient
 from flfw.errors import require
 
 
-def divide(dataset: Dataset, scheme: Whole, clients: int, rng: np.random.Generator) -> Cut:
+def divide(dataset: Dataset, scheme: DatasetPerClient, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Split a data set of one client into training, validation and test indices.
 
     Raises:
@@ -24,4 +24,4 @@ def divide(dataset: Dataset, scheme: Whole, clients: int, rng: np.random.Generat
     alone = f"clients=1 with split=whole, as all of {dataset.name} is one client's; choose another --split"
     require(clients == 1, alone, clients=clients)
     validation, test = even(len(dataset.test_y), 2, rng)
-    return Cut([trainable(dataset)], [test], [validation])
+    return SplitIndices([trainable(dataset)], [test], [validation])

@@ -11,7 +11,7 @@ import numpy as np
 from flfw.data.files.columns import Column, Kind, NumberTarget, TableTask
 from flfw.data.tables.names import TableSettings
 from flfw.data.tables.reading import Table
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _PAIRS = (("false", "true"), ("no", "yes"), ("n", "y"), ("f", "t"), ("0", "1"), ("0.0", "1.0"))
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}(?:[ T]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?")
@@ -28,7 +28,7 @@ _MOST_CLASSES = 1000
 _BANDS = 10  # of a regression's target
 
 
-def kinds(table: Table, settings: TableSettings) -> dict[str, tuple[Kind, str]]:
+def infer_column_types(table: Table, settings: TableSettings) -> dict[str, tuple[Kind, str]]:
     """Return the kind of each column, with the reason where one is left out.
 
     Args:
@@ -43,7 +43,7 @@ def kinds(table: Table, settings: TableSettings) -> dict[str, tuple[Kind, str]]:
     for kind in ("numeric", "categorical", "boolean", "date"):
         for name in settings.chosen(kind, names):
             if given.setdefault(name, kind) != kind:
-                raise BadInput(f"Expected one kind of column {name}, got csv.{given[name]} and csv.{kind}.")
+                raise InputError(f"Expected one kind of column {name}, got csv.{given[name]} and csv.{kind}.")
     dropped = set(settings.chosen("drop", names))
     by_name: dict[str, tuple[Kind, str]] = {}
     mixed: list[str] = []
@@ -59,7 +59,7 @@ def kinds(table: Table, settings: TableSettings) -> dict[str, tuple[Kind, str]]:
             by_name[name] = ("dropped", "") if isinstance(kind, str) else kind
     if mixed:
         more = f" and {len(mixed) - 5} more columns" if len(mixed) > 5 else ""
-        raise BadInput(
+        raise InputError(
             f"Expected numbers alone in a column of numbers, got other words in {', '.join(mixed[:5])}{more}; if they "
             "mean a missing value, name them by csv.missing, else name the columns by csv.categorical or csv.drop."
         )
@@ -95,7 +95,9 @@ def _told(name: str, words: np.ndarray) -> tuple[Kind, str] | str:
 
 def _of_numbers(name: str, numbers: np.ndarray) -> tuple[Kind, str]:
     if not np.isfinite(numbers).all():
-        raise BadInput(f"Expected finite numbers in column {name}, got an infinite one; correct it or csv.drop={name}.")
+        raise InputError(
+            f"Expected finite numbers in column {name}, got an infinite one; correct it or csv.drop={name}."
+        )
     different = len(np.unique(numbers))
     whole = bool((numbers == np.round(numbers)).all())
     unique = different == len(numbers) and len(numbers) > _FEW
@@ -138,7 +140,7 @@ def _refuse_thousands(name: str, words: Sequence[str], else_do: str) -> None:
     rest = [word for word in words if word not in sure and not _NUMBER_WITH_COMMA.fullmatch(word)]
     if not rest or not np.isnan(_numbers(np.array(rest, dtype=object))).any():
         got = f"{(sure or commas)[0]!r}; write 1234.5 for 1,234.5, or {else_do}"
-        raise BadInput(f"Expected numbers without signs between thousands in column {name}, got {got}.")
+        raise InputError(f"Expected numbers without signs between thousands in column {name}, got {got}.")
 
 
 def _pair(values: Sequence[str]) -> tuple[str, str] | None:
@@ -156,20 +158,20 @@ def _days(name: str, words: np.ndarray) -> np.ndarray:
     wrong = np.asarray(moments.isna())
     if wrong.any():
         got = f"{words[wrong][0]!r}; write them so, or csv.drop={name}"
-        raise BadInput(f"Expected dates as 2026-11-27 in column {name}, got {got}.")
+        raise InputError(f"Expected dates as 2026-11-27 in column {name}, got {got}.")
     return np.asarray((moments - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(days=1), dtype=np.float64)
 
 
 def _require_kind(name: str, words: np.ndarray, kind: Kind) -> None:
     there = words[words != ""]
     if not len(there):
-        raise BadInput(f"Expected values in column {name} for csv.{kind}, got none; put it into csv.drop.")
+        raise InputError(f"Expected values in column {name} for csv.{kind}, got none; put it into csv.drop.")
     if kind == "date":
         _days(name, there)
     if kind == "numeric":
         _finite(name, there)
     if kind == "boolean" and len(_different(there)) != 2:
-        raise BadInput(f"Expected two values in column {name} for csv.boolean, got {len(_different(there))}.")
+        raise InputError(f"Expected two values in column {name} for csv.boolean, got {len(_different(there))}.")
 
 
 def _finite(name: str, words: np.ndarray) -> np.ndarray:
@@ -182,7 +184,7 @@ def _finite(name: str, words: np.ndarray) -> np.ndarray:
     wrong = ~np.isfinite(values)
     if wrong.any():
         got = f"{words[wrong][0]!r}; name it in csv.missing, or the column in csv.categorical"
-        raise BadInput(f"Expected finite numbers in column {name}, got {got}.")
+        raise InputError(f"Expected finite numbers in column {name}, got {got}.")
     return values
 
 
@@ -236,7 +238,7 @@ def task_of(name: str, words: np.ndarray, asked: str) -> TableTask:
     """
     numbers, different = _numbers(words), _different(words)
     if len(different) < 2:
-        raise BadInput(f"Expected two different values or more in target {name}, got only {different[0]}.")
+        raise InputError(f"Expected two different values or more in target {name}, got only {different[0]}.")
     if asked != "classification":
         _refuse_thousands(name, different, "csv.task=classification if they are names")
     if asked == "regression":
@@ -246,7 +248,7 @@ def task_of(name: str, words: np.ndarray, asked: str) -> TableTask:
     task = asked if asked != "auto" else "regression" if number and not few else "classification"
     if task == "classification" and len(different) > _MOST_CLASSES:
         got = f"{len(different)}; name another, or csv.task=regression"
-        raise BadInput(f"Expected at most {_MOST_CLASSES} classes in target {name}, got {got}.")
+        raise InputError(f"Expected at most {_MOST_CLASSES} classes in target {name}, got {got}.")
     return "regression" if task == "regression" else "classification"
 
 
@@ -263,7 +265,7 @@ def number_target(name: str, values: np.ndarray) -> NumberTarget:
     with np.errstate(over="ignore"):  # an infinite deviation is refused by the target's own check
         mean, std = float(values.mean()), float(values.std())
     if std == 0:
-        raise BadInput(f"Expected different values of target {name} in the training rows, got {values[0]:g} alone.")
+        raise InputError(f"Expected different values of target {name} in the training rows, got {values[0]:g} alone.")
     return NumberTarget(name, mean, std, tuple(cuts[cuts > values.min()].tolist()))
 
 
@@ -309,7 +311,7 @@ def _places(there: np.ndarray, column: Column) -> np.ndarray:
         strange = there[~np.isin(there.astype(str), column.categories)]
         if len(strange):
             both = " or ".join(column.categories)
-            raise BadInput(f"Expected {both} in boolean column {column.name}, got {strange[0]!r}.")
+            raise InputError(f"Expected {both} in boolean column {column.name}, got {strange[0]!r}.")
         return there == column.categories[1]
     values = _finite(column.name, there) if column.kind == "numeric" else _days(column.name, there)
     return np.clip((values - column.low) / (column.high - column.low), 0, 1)

@@ -9,7 +9,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
-from flfw.data.files.columns import Columns
+from flfw.data.files.columns import TableSchema
 
 DESCRIBING = ("Table: ", "Regression of ", "Classification of ")
 """Openings of the sentences that describe a table and are no caveats of a run on it."""
@@ -19,7 +19,7 @@ _NAMED = 6  # columns that are left out and named in a sentence
 _WIDEST = 90  # characters of an encoding
 
 
-def listing(plan: Columns, most: int = _MOST) -> str:
+def listing(plan: TableSchema, most: int = _MOST) -> str:
     """Return a table with a line for each column, those left out last; `sentences` says the rest.
 
     Args:
@@ -44,7 +44,7 @@ def listing(plan: Columns, most: int = _MOST) -> str:
     return "\n".join(lines)
 
 
-def _left_out(plan: Columns) -> str:
+def _left_out(plan: TableSchema) -> str:
     """Return words on the columns that are left out: their number and the first names."""
     names = [column.name for column in plan.columns if not column.width]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
@@ -52,7 +52,7 @@ def _left_out(plan: Columns) -> str:
     return f"{len(names)} {'is' if len(names) == 1 else 'are'} left out: {shown}" if names else "none is left out"
 
 
-def sentences(plan: Columns | None) -> list[str]:
+def sentences(plan: TableSchema | None) -> list[str]:
     """Return sentences on a table's features, its target and its scales; none for other data."""
     if plan is None:
         return []

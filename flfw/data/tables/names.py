@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl, quote, urlencode
 
-from flfw.errors import BadInput, meant, require
+from flfw.errors import InputError, require, suggestion
 
 PREFIXES = ("csv", "parquet")
 """Words before the colon of a table's name."""
@@ -64,8 +64,8 @@ class TableSettings:
         for word in filter(None, getattr(self, field).split(",")):
             fits = [name for name in names if name == word or fnmatchcase(name, word)]
             if not fits:
-                like = meant(word, names) or "."
-                raise BadInput(
+                like = suggestion(word, names) or "."
+                raise InputError(
                     f"Expected columns of the table in csv.{field}, got {word}; there are {_listed(names)}{like}"
                 )
             columns += fits
@@ -84,8 +84,8 @@ class TableSettings:
         for field in ("numeric", "categorical", "boolean", "date", "drop"):
             self.chosen(field, names)
         if self.patient and self.patient not in names:
-            like = meant(self.patient, names) or "."
-            raise BadInput(f"Expected a column of patients beside the target in {path}, got {self.patient}{like}")
+            like = suggestion(self.patient, names) or "."
+            raise InputError(f"Expected a column of patients beside the target in {path}, got {self.patient}{like}")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -125,7 +125,7 @@ class TableName:
             given, tail = word, ""
         file, _, target = given.rpartition("@")
         if not (file and target):
-            raise BadInput(f"Expected {prefix}:FILE@TARGET with the name of the target's column, got {name}.")
+            raise InputError(f"Expected {prefix}:FILE@TARGET with the name of the target's column, got {name}.")
         return cls(prefix, file, target, _settings(dict(parse_qsl(tail, keep_blank_values=True)), TableSettings()))
 
     @property
@@ -186,9 +186,9 @@ def _settings(given: Mapping[str, str], usual: TableSettings) -> TableSettings:
     known = {field.name for field in fields(TableSettings)}
     for field, value in given.items():
         if field not in known:
-            like = meant(field, known) or "."
-            raise BadInput(f"Expected a setting of a table among {', '.join(sorted(known))}; got {field}{like}")
+            like = suggestion(field, known) or "."
+            raise InputError(f"Expected a setting of a table among {', '.join(sorted(known))}; got {field}{like}")
         if field == "most" and not value.isdecimal():
-            raise BadInput(f"Expected int for csv.most, got csv.most={value}.")
+            raise InputError(f"Expected int for csv.most, got csv.most={value}.")
     made = {key: int(value) if key == "most" else value for key, value in given.items()}
     return replace(usual, **made)

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from flfw.data.files.cache import digest
-from flfw.data.files.columns import Columns
+from flfw.data.files.columns import TableSchema
 from flfw.data.tables.names import TableSettings
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.formats.typed import read_toml
 
 KEPT = "columns.toml"
@@ -23,14 +23,14 @@ _HEAD = """\
 """
 
 
-def read_plan(path: Path) -> Columns | None:
+def read_plan(path: Path) -> TableSchema | None:
     """Read a whole plan; None where the file has no table ``columns``, but settings.
 
     Raises:
         BadInput: the file cannot be read, or is no plan.
     """
     entries = read_toml(path)
-    return Columns.from_dict(entries, path) if "columns" in entries else None
+    return TableSchema.from_dict(entries, path) if "columns" in entries else None
 
 
 def read_settings(path: Path, given: TableSettings) -> TableSettings:
@@ -43,16 +43,16 @@ def read_settings(path: Path, given: TableSettings) -> TableSettings:
     made: dict[str, Any] = {}
     for key, value in read_toml(path).items():
         if key not in known:
-            raise BadInput(f"Expected settings among {', '.join(sorted(known))}, or a plan, in {path}, got {key}.")
+            raise InputError(f"Expected settings among {', '.join(sorted(known))}, or a plan, in {path}, got {key}.")
         value = ",".join(map(str, value)) if isinstance(value, list) else value
         if type(value) is not type(getattr(usual, key)):
-            raise BadInput(f"Expected {type(getattr(usual, key)).__name__} for {key} in {path}, got {value!r}.")
+            raise InputError(f"Expected {type(getattr(usual, key)).__name__} for {key} in {path}, got {value!r}.")
         if getattr(given, key) == getattr(usual, key):
             made[key] = value
     return replace(given, **made)
 
 
-def text(plan: Columns) -> str:
+def text(plan: TableSchema) -> str:
     """Return a plan as TOML."""
     entries = plan.as_dict()
     columns: Mapping[str, Mapping[str, Any]] = entries.pop("columns")
@@ -67,21 +67,21 @@ def _value(value: object) -> str:
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 
-def for_sites(plan: Columns) -> Columns:
+def for_sites(plan: TableSchema) -> TableSchema:
     """Return a plan for rows of other sites, with features for values that these rows do not have."""
     kept = [column for column in plan.columns if column.width]
     wider = {c.name: replace(c, missing=True, other=c.kind == "categorical", absent=0.0) for c in kept}
     return replace(plan, columns=tuple(wider.get(column.name, column) for column in plan.columns))
 
 
-def keep(plan: Columns | None, folder: Path) -> None:
+def keep(plan: TableSchema | None, folder: Path) -> None:
     """Write a table's plan into the folder of a run, for its report; nothing of other data."""
     if plan is not None:
         (folder / KEPT).write_text(text(plan), encoding="utf-8")
         (folder / KEPT).chmod(0o600)  # least and greatest values, and rare categories, are somebody's
 
 
-def kept(folder: Path) -> Columns | None:
+def kept(folder: Path) -> TableSchema | None:
     """Return the plan in the folder of a run; None where there is none.
 
     Raises:
@@ -90,8 +90,8 @@ def kept(folder: Path) -> Columns | None:
     return read_plan(folder / KEPT) if (folder / KEPT).is_file() else None
 
 
-def plan_digest(plan: Columns) -> str:
+def plan_digest(plan: TableSchema) -> str:
     """Return a digest of a plan, 16 hexadecimal digits: the same for plans that encode rows alike."""
     columns = tuple(replace(column, note="", absent=0.0) for column in plan.columns)
-    same = Columns.from_dict(replace(plan, columns=columns).as_dict(), "a plan")  # with whole numbers as others
+    same = TableSchema.from_dict(replace(plan, columns=columns).as_dict(), "a plan")  # with whole numbers as others
     return digest(json.dumps(same.as_dict(), sort_keys=True))

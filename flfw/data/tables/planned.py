@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data.files import patients
-from flfw.data.files.columns import Columns
+from flfw.data.files.columns import TableSchema
 from flfw.data.tables import kinds
 from flfw.data.tables.reading import Table
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _EVERY = 5  # one row in so many is for testing
 
@@ -32,7 +32,7 @@ def tested(labels: np.ndarray, group: np.ndarray | None, by_class: bool) -> np.n
     return np.isin(np.arange(len(labels)), chosen)
 
 
-def with_plan(rows: Table, plan: Columns, path: Path) -> tuple[np.ndarray, np.ndarray]:
+def with_plan(rows: Table, plan: TableSchema, path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return features (N, d) float32 and labels (N,): int64 of classes, float32 of a regression, standardised.
 
     Raises:
@@ -47,7 +47,7 @@ def with_plan(rows: Table, plan: Columns, path: Path) -> tuple[np.ndarray, np.nd
     strange = words[~np.isin(words.astype(str), plan.classes)]
     if len(strange):
         known = ", ".join(plan.classes[:12])
-        raise BadInput(f"Expected classes {known} of target {plan.target} in {path}, got {strange[0]!r}.")
+        raise InputError(f"Expected classes {known} of target {plan.target} in {path}, got {strange[0]!r}.")
     label = {name: place for place, name in enumerate(plan.classes)}
     return x, np.array([label[word] for word in words], dtype=np.int64)
 
@@ -66,7 +66,7 @@ def require_columns(rows: Table, asked: list[str], path: Path) -> None:
         if names
     ]
     if words:
-        raise BadInput(f"Expected the {len(asked)} columns of the plan in {path}, got a table {' and '.join(words)}.")
+        raise InputError(f"Expected the {len(asked)} columns of the plan in {path}, got a table {' and '.join(words)}.")
 
 
 def patients_of(tables: Sequence[Table], column: str, files: Sequence[Path]) -> np.ndarray | None:
@@ -80,6 +80,6 @@ def patients_of(tables: Sequence[Table], column: str, files: Sequence[Path]) -> 
     for table, path in zip(tables, files, strict=True):
         if len(without := np.flatnonzero(table[column] == "")):
             got = f"none in column {column}, row {without[0] + 1}"
-            raise BadInput(f"Expected a patient in each row of {path}, got {got}.")
+            raise InputError(f"Expected a patient in each row of {path}, got {got}.")
     words = np.concatenate([table[column] for table in tables])
     return np.unique(words.astype(str), return_inverse=True)[1].astype(np.int64)

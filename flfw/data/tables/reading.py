@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from flfw.data.tables.names import TableSettings
-from flfw.errors import BadInput, meant
+from flfw.errors import InputError, suggestion
 
 Table: TypeAlias = dict[str, np.ndarray]
 """Columns (N,) of words, by their names."""
@@ -32,7 +32,7 @@ def read(path: Path, prefix: str, settings: TableSettings) -> Table:
     _require_file(path, prefix)
     table = _csv(path, settings) if prefix == "csv" else _parquet(path)
     if not table or not len(next(iter(table.values()))):
-        raise BadInput(f"Expected rows below the names of the columns in {path}, got none.")
+        raise InputError(f"Expected rows below the names of the columns in {path}, got none.")
     absent = {*MISSING_WORDS, *(word.strip().lower() for word in settings.missing.split(",") if word.strip())}
     return {name: _without(words, absent) for name, words in table.items()}
 
@@ -47,14 +47,14 @@ def require_target(path: Path, prefix: str, settings: TableSettings, target: str
     names = _head(path, settings)[0] if prefix == "csv" else _schema(path)
     if target not in names:
         near = ", ".join(names[:12]) + (f" and {len(names) - 12} more" * (len(names) > 12))
-        like = meant(target, names) or "."
-        raise BadInput(f"Expected target {target} among the columns of {path}, got {near}{like}")
+        like = suggestion(target, names) or "."
+        raise InputError(f"Expected target {target} among the columns of {path}, got {near}{like}")
     settings.require_columns([name for name in names if name != target], path)
 
 
 def _require_file(path: Path, prefix: str) -> None:
     if not path.is_file():
-        raise BadInput(f"Expected {prefix}:FILE@TARGET with a file of rows, got {path}; no file is there.")
+        raise InputError(f"Expected {prefix}:FILE@TARGET with a file of rows, got {path}; no file is there.")
 
 
 def _without(words: np.ndarray, absent: set[str]) -> np.ndarray:
@@ -83,10 +83,10 @@ def _csv(path: Path, settings: TableSettings) -> Table:
                 skipinitialspace=True,
             )
     except pd.errors.EmptyDataError as error:
-        raise BadInput(f"Expected rows below the names of the columns in {path}, got none.") from error
+        raise InputError(f"Expected rows below the names of the columns in {path}, got none.") from error
     except (pd.errors.ParserError, pd.errors.ParserWarning, ValueError) as error:
         got = " ".join(str(error).split())[:200]
-        raise BadInput(f"Expected a CSV file, got {path}, which cannot be read: {got}.") from error
+        raise InputError(f"Expected a CSV file, got {path}, which cannot be read: {got}.") from error
     return {name: np.asarray(read[name], dtype=object) for name in names}
 
 
@@ -96,14 +96,14 @@ def _head(path: Path, settings: TableSettings) -> tuple[list[str], str]:
         with path.open(encoding=settings.encoding, newline="") as file:
             first = file.readline().removeprefix("\ufeff")
     except LookupError as error:
-        raise BadInput(f"Expected a known csv.encoding, got {settings.encoding}.") from error
+        raise InputError(f"Expected a known csv.encoding, got {settings.encoding}.") from error
     except UnicodeError as error:
         raise _not_encoded(path, settings, error) from error
     if not first.strip():
-        raise BadInput(f"Expected the names of the columns in the first line of {path}, got an empty line or file.")
+        raise InputError(f"Expected the names of the columns in the first line of {path}, got an empty line or file.")
     separator = {"tab": "\t", "": max(_SEPARATORS, key=first.count)}.get(settings.separator, settings.separator)
     if "\0" in first:
-        raise BadInput(f"Expected a CSV file of text, got a zero byte in the first line of {path}.")
+        raise InputError(f"Expected a CSV file of text, got a zero byte in the first line of {path}.")
     names = [name.strip() for name in next(csv.reader([first], delimiter=separator))]
     _require_names(path, names)
     return names, separator
@@ -132,14 +132,16 @@ def _parquet(path: Path) -> Table:
     made = {}
     for name, column in zip(read.column_names, read.columns, strict=True):
         if pa.types.is_nested(column.type) or pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-            raise BadInput(f"Expected numbers, words, dates or booleans in {path}, got {column.type} in column {name}.")
+            raise InputError(
+                f"Expected numbers, words, dates or booleans in {path}, got {column.type} in column {name}."
+            )
         made[str(name)] = np.array(["" if one is None else str(one) for one in column.to_pylist()], dtype=object)
     return made
 
 
-def _unreadable(path: Path, error: Exception) -> BadInput:
+def _unreadable(path: Path, error: Exception) -> InputError:
     got = " ".join(str(error).split())[:200].rstrip(".")
-    return BadInput(f"Expected a readable Parquet file {path}, got {type(error).__name__}: {got}.")
+    return InputError(f"Expected a readable Parquet file {path}, got {type(error).__name__}: {got}.")
 
 
 def _require_names(path: Path, names: list[str]) -> None:
@@ -147,16 +149,16 @@ def _require_names(path: Path, names: list[str]) -> None:
     if twice:
         more = f" and {len(twice) - _SHOWN} more" if len(twice) > _SHOWN else ""
         got = ", ".join(name or "(no name)" for name in twice[:_SHOWN])
-        raise BadInput(f"Expected a name of its own for each column of {path}, got {got}{more} twice; rename one.")
+        raise InputError(f"Expected a name of its own for each column of {path}, got {got}{more} twice; rename one.")
     if "" in names:
         place = names.index("") + 1
         index = ", or if it is an index, write the file without it (pandas: index=False)" if place == 1 else ""
-        raise BadInput(f"Expected a name for each column of {path}, got none for column {place}; name it{index}.")
+        raise InputError(f"Expected a name for each column of {path}, got none for column {place}; name it{index}.")
 
 
-def _not_encoded(path: Path, settings: TableSettings, error: UnicodeError) -> BadInput:
+def _not_encoded(path: Path, settings: TableSettings, error: UnicodeError) -> InputError:
     byte = f" at byte {error.start}" if isinstance(error, UnicodeDecodeError) else ""
-    return BadInput(
+    return InputError(
         f"Expected {settings.encoding} in {path}, got another encoding{byte}; name it by --set csv.encoding, such as "
         "latin-1, or convert the file."
     )
@@ -169,11 +171,11 @@ def _require_cells(path: Path, separator: str, columns: int, settings: TableSett
         try:
             for row in reader:
                 if row and len(row) != columns:
-                    raise BadInput(
+                    raise InputError(
                         f"Expected {columns} cells in each line of {path}, as it names {columns} columns, got "
                         f"{len(row)} in line {reader.line_num}; correct the line."
                     )
         except csv.Error as error:
-            raise BadInput(f"Expected a CSV file, got {error} in line {reader.line_num} of {path}.") from error
+            raise InputError(f"Expected a CSV file, got {error} in line {reader.line_num} of {path}.") from error
         except UnicodeError as error:
             raise _not_encoded(path, settings, error) from error

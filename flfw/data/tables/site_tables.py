@@ -13,12 +13,12 @@ from pathlib import Path
 
 import numpy as np
 
-from flfw.data.files.columns import Columns
-from flfw.data.files.dataset import Arrays, DatasetCard
+from flfw.data.files.columns import TableSchema
+from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.tables import plan_file
 from flfw.data.tables.names import TableSettings
 from flfw.data.tables.plan_file import KEPT
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 _FORM = re.compile(r"([1-9]\d*):([1-9]\d*|real)@plan-([0-9a-f]{16})")
 _ENDING = ".toml"
@@ -38,13 +38,13 @@ def named(name: str) -> str:
     path = Path(word).expanduser().absolute()
     plan = plan_file.read_plan(path)
     if plan is None:
-        raise BadInput(
+        raise InputError(
             f"Expected a plan with a table for each column in {path}, got none; flfw.data.columns writes one."
         )
     return name_of(plan)
 
 
-def name_of(plan: Columns) -> str:
+def name_of(plan: TableSchema) -> str:
     """Return the name of the sites' tables with a plan."""
     classes = "real" if plan.number is not None else str(plan.labels)
     return f"site:{plan.width}:{classes}@plan-{plan_file.plan_digest(plan)}"
@@ -97,28 +97,30 @@ def files_of(root: Path) -> list[Path]:
             return parts
         if (root / f"{_ALL}{ending}").is_file():
             return [root / f"{_ALL}{ending}"]
-    raise BadInput(f"Expected train.csv and test.csv, or rows.csv, or .parquet, got {root} without; {_WAY_OUT}.")
+    raise InputError(f"Expected train.csv and test.csv, or rows.csv, or .parquet, got {root} without; {_WAY_OUT}.")
 
 
-def _planned(root: Path, digest: str) -> Columns:
+def _planned(root: Path, digest: str) -> TableSchema:
     plan = plan_file.read_plan(root / KEPT) if (root / KEPT).is_file() else None
     if plan is None:
-        raise BadInput(f"Expected the federation's plan of columns in {root / KEPT}, got none; {_WAY_OUT}.")
+        raise InputError(f"Expected the federation's plan of columns in {root / KEPT}, got none; {_WAY_OUT}.")
     if (got := plan_file.plan_digest(plan)) != digest:
-        raise BadInput(f"Expected the plan of columns {digest} in {root / KEPT}, got {got}; get the federation's own.")
+        raise InputError(
+            f"Expected the plan of columns {digest} in {root / KEPT}, got {got}; get the federation's own."
+        )
     return plan
 
 
 def _look(root: Path, card: DatasetCard, digest: str) -> DatasetCard:
     """Return the card with the site's files and the plan."""
     if not root.is_dir():
-        raise BadInput(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
+        raise InputError(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
     plan = _planned(root, digest)
     files = {str(path.relative_to(root)): None for path in (root / KEPT, *files_of(root))}
     return replace(card, files=files, labels=digest, columns=plan)
 
 
-def _read(root: Path, side: int | None, digest: str) -> Arrays:
+def _read(root: Path, side: int | None, digest: str) -> DatasetArrays:
     from flfw.data.tables import planned, reading
 
     plan, files = _planned(root, digest), files_of(root)
@@ -131,4 +133,4 @@ def _read(root: Path, side: int | None, digest: str) -> Arrays:
     else:
         chosen = planned.tested(y, groups, bool(plan.classes))
     both = (None, None) if groups is None else (groups[~chosen], groups[chosen])
-    return Arrays(x[~chosen], y[~chosen], x[chosen], y[chosen], train_group=both[0], test_group=both[1])
+    return DatasetArrays(x[~chosen], y[~chosen], x[chosen], y[chosen], train_group=both[0], test_group=both[1])

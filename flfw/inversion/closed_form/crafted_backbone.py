@@ -34,7 +34,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import unfold
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.nets.backbones.adapters import BottleneckAdapter
 from flfw.nets.net import Tensors
 
@@ -123,13 +123,13 @@ def layout_of(body: nn.Module) -> TokenLayout:
     """
     adapters = [layer for layer in body.modules() if isinstance(layer, BottleneckAdapter)]
     if not adapters:
-        raise BadInput("Expected a transformer with an adapter in each block, got a body without; choose vit_tiny.")
+        raise InputError("Expected a transformer with an adapter in each block, got a body without; choose vit_tiny.")
     width, colours, side, _ = body.get_buffer("patch_embed.proj.weight").shape
     places = body.get_buffer("pos_embed").shape[1] - 1
     layout = TokenLayout(colours, side, places, width, len(adapters), adapters[0].down.out_features)
     if layout.carriers[1] >= width:
         needed = f"{layout.pixels} pixels, {places} places and 5 more"
-        raise BadInput(f"Expected tokens that hold {needed}, got a width of {width}; choose vit_tiny.")
+        raise InputError(f"Expected tokens that hold {needed}, got a width of {width}; choose vit_tiny.")
     return layout
 
 
@@ -218,7 +218,7 @@ def _dealt(places: Sequence[int], layout: TokenLayout) -> tuple[PatchTarget, ...
     each = ceil(len(places) / blocks)
     if not 0 < each <= layout.units or not all(0 <= place < layout.places for place in places):
         wanted = f"1 to {blocks * layout.units} places among 0 to {layout.places - 1}"
-        raise BadInput(
+        raise InputError(
             f"Expected {wanted}, got {len(places)} from {min(places, default=0)} to {max(places, default=0)}."
         )
     size = layout.units // each

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from flfw.errors import BadInput
-from flfw.nets.inputs import Inputs
+from flfw.errors import InputError
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.victims.victim import PlainVictim, VictimModel
 
@@ -63,7 +63,7 @@ def read_features(weight_gradient: Tensor, bias_gradient: Tensor) -> Tensor:
     return (weight.T @ d / (d @ d)).to(weight_gradient.dtype)
 
 
-def features_shape(model: nn.Module, inputs: Inputs) -> tuple[int, ...]:
+def features_shape(model: nn.Module, inputs: InputSpec) -> tuple[int, ...]:
     """Return the shape of one input's features."""
     with torch.no_grad():
         return tuple(model.get_submodule(EXTRACTOR)(_blank(inputs)).shape[1:])
@@ -84,7 +84,9 @@ def feature_victim(victim: VictimModel) -> PlainVictim:
         victim: victim with extractor and classifier; the classifier is known and its gradient sent.
     """
     model, device = victim.model, victim.inputs.mean.device
-    inputs = Inputs(features_shape(model, victim.inputs), *(torch.tensor(v, device=device) for v in (_MIDDLE, _SPREAD)))
+    inputs = InputSpec(
+        features_shape(model, victim.inputs), *(torch.tensor(v, device=device) for v in (_MIDDLE, _SPREAD))
+    )
     parts = OrderedDict[str, nn.Module](units=_Units(), classifier=model.get_submodule(CLASSIFIER))
     known = {name: value for name, value in victim.known.items() if name.startswith(f"{CLASSIFIER}.")}
     return PlainVictim(nn.Sequential(parts), known, (f"{CLASSIFIER}.*",), inputs)
@@ -111,7 +113,7 @@ class ExtractorVictim(VictimModel):
         inputs: the input space.
     """
 
-    def __init__(self, model: nn.Module, known: Tensors, inputs: Inputs) -> None:
+    def __init__(self, model: nn.Module, known: Tensors, inputs: InputSpec) -> None:
         super().__init__(model, dict(known), (), inputs)
         self.unknown = {}
         self._extractor = model.get_submodule(EXTRACTOR)
@@ -123,7 +125,7 @@ class ExtractorVictim(VictimModel):
     def check(self, sent: Tensors) -> None:
         """Refuse missing features, and features that are not finite."""
         if _FEATURES not in sent or not torch.isfinite(sent[_FEATURES]).all():
-            raise BadInput("Expected finite features, got NaN, infinity or none: nothing can be searched for.")
+            raise InputError("Expected finite features, got NaN, infinity or none: nothing can be searched for.")
 
     def sent(self, features: Tensor) -> Tensors:
         """Wrap features (B, ...) for `check` and `observed`."""
@@ -141,6 +143,6 @@ class ExtractorVictim(VictimModel):
         return functional_call(self._extractor, self._weights, (x,))
 
 
-def _blank(inputs: Inputs) -> Tensor:
+def _blank(inputs: InputSpec) -> Tensor:
     """Build one network input whose normalised values are 0."""
     return torch.zeros(1, *inputs.shape, device=inputs.mean.device)

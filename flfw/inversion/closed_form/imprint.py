@@ -19,7 +19,7 @@ from typing import Literal, TypeAlias
 import torch
 from torch import Tensor, nn
 
-from flfw.errors import BadInput, require
+from flfw.errors import InputError, require
 from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.nets.net import Tensors
 from flfw.nets.tampered import ImposedModule
@@ -239,5 +239,5 @@ def _layers(extractor: nn.Module) -> list[str]:
     layers = [(name, layer) for name, layer in extractor.named_children() if list(layer.parameters())]
     kinds = [type(layer).__name__ for _, layer in layers if not isinstance(layer, nn.Linear)]
     if kinds or not layers:
-        raise BadInput(f"Expected an extractor of fully connected layers, got {', '.join(kinds) or 'none'}.")
+        raise InputError(f"Expected an extractor of fully connected layers, got {', '.join(kinds) or 'none'}.")
     return [name for name, _ in layers]

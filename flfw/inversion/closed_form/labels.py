@@ -152,7 +152,7 @@ def _head(victim: VictimModel, sent: Tensors, mechanism: Operator | None) -> tup
         raise NoLabels("it needs the gradient of a fully connected last layer, which was not sent")
     weight, bias = matrices[-1], matrices[-1].removesuffix("weight") + "bias"
     observed, _ = victim.observed(sent)
-    observed = mechanism.undone(observed) if mechanism else observed
+    observed = mechanism.undo(observed) if mechanism else observed
     return observed[weight], observed[bias] if bias in victim.shared else None
 
 

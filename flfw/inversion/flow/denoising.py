@@ -19,11 +19,11 @@ from torch import Tensor
 
 from flfw.errors import require
 from flfw.inversion.compute import steps
-from flfw.inversion.descent import Best, Descent, Evaluate
+from flfw.inversion.descent import Best, Evaluate, SearchOptimiser
 from flfw.inversion.flow.training import Velocity
 from flfw.inversion.objective import Guess
 from flfw.inversion.priors import Proximal
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 
 Denoise: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 """Function of noisy images (B, C, H, W) ``(1 - t) e + t x``, times t (B,) and labels (B,), or None, to estimates of
@@ -64,7 +64,7 @@ class PlugAndPlay(Proximal):
     """
 
     denoise: Denoise
-    inputs: Inputs
+    inputs: InputSpec
     every: int = 10
     weights: tuple[float, float] = (0.5, 0.05)
     times: tuple[float, float] = (0.5, 0.98)
@@ -95,7 +95,7 @@ class PlugAndPlay(Proximal):
 
 @final
 @dataclass(frozen=True)
-class GuidedFlow(Descent):
+class GuidedFlow(SearchOptimiser):
     """Euler steps of dx/dt = u from noise to images, each with a step down the objective at the denoised guess.
 
     The start is the noise. At time t the guess is D(x_t, t); the objective's gradient there, scaled to a root mean
@@ -111,7 +111,7 @@ class GuidedFlow(Descent):
     """
 
     velocity: Velocity
-    inputs: Inputs
+    inputs: InputSpec
     iterations: int = 50
     guidance: float = 0.1
     labels: Tensor | None = None
@@ -120,7 +120,7 @@ class GuidedFlow(Descent):
         require(self.iterations >= 1, "iterations >= 1", iterations=self.iterations)
         require(0 <= self.guidance < inf, "0 <= guidance < inf", guidance=self.guidance)
 
-    def bound(self, labels: Tensor | None, rngs: Sequence[torch.Generator]) -> GuidedFlow:
+    def bind(self, labels: Tensor | None, rngs: Sequence[torch.Generator]) -> GuidedFlow:
         """Return the flow for P problems; it draws nothing, as its noise is the start."""
         return replace(self, labels=labels)
 
@@ -157,11 +157,11 @@ def _each(function: Denoise | Velocity, x: Tensor, t: Tensor, labels: Tensor | N
     return torch.stack([function(x[i], t[i], None if labels is None else labels[i]) for i in range(len(x))])
 
 
-def _to_images(x: Tensor, inputs: Inputs) -> Tensor:
+def _to_images(x: Tensor, inputs: InputSpec) -> Tensor:
     """Return images in [-1, 1] of guesses in normalised units."""
     return 2 * (x * inputs.std + inputs.mean) - 1
 
 
-def _to_inputs(images: Tensor, inputs: Inputs) -> Tensor:
+def _to_inputs(images: Tensor, inputs: InputSpec) -> Tensor:
     """Return guesses in normalised units of images in [-1, 1]."""
     return ((images + 1) / 2 - inputs.mean) / inputs.std

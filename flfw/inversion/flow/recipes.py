@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from flfw.errors import require
-from flfw.inversion.descent import AdamDescent, Descent
+from flfw.inversion.descent import AdamSearch, SearchOptimiser
 from flfw.inversion.flow.denoising import GuidedFlow, PlugAndPlay, denoiser
 from flfw.inversion.flow.training import FlowTraining, Velocity
-from flfw.inversion.search import Recipe
-from flfw.nets.inputs import Inputs
+from flfw.inversion.search import SearchConfig
+from flfw.nets.inputs import InputSpec
 
 _FALLING = 0.1  # last weight of the plug-and-play step over the first
 
@@ -43,7 +43,9 @@ class FlowSettings:
         return FlowTraining(self.flow_width, self.flow_iterations, self.flow_batch, self.flow_lr)
 
 
-def flow_recipes(recipe: Recipe, velocity: Velocity, inputs: Inputs, settings: FlowSettings) -> tuple[Recipe, Recipe]:
+def flow_recipes(
+    recipe: SearchConfig, velocity: Velocity, inputs: InputSpec, settings: FlowSettings
+) -> tuple[SearchConfig, SearchConfig]:
     """Return the recipe with plug-and-play steps, and the recipe that begins at the end of a guided flow.
 
     The plug-and-play steps stand in its opening and main searches by Adam, not in the closing ones, where the prior is
@@ -58,8 +60,8 @@ def flow_recipes(recipe: Recipe, velocity: Velocity, inputs: Inputs, settings: F
     weights = settings.flow_weight, _FALLING * settings.flow_weight
     step = PlugAndPlay(denoiser(velocity), inputs, settings.flow_every, weights)
 
-    def plugged(descent: Descent) -> Descent:
-        return replace(descent, proximal=step) if isinstance(descent, AdamDescent) else descent
+    def plugged(descent: SearchOptimiser) -> SearchOptimiser:
+        return replace(descent, proximal=step) if isinstance(descent, AdamSearch) else descent
 
     opening = tuple(replace(stage, descent=plugged(stage.descent)) for stage in recipe.opening)
     plug_and_play = replace(recipe, descent=plugged(recipe.descent), opening=opening)

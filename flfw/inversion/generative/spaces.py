@@ -12,7 +12,7 @@ from torch.func import functional_call, vmap
 
 from flfw.inversion.generative.image_generator import ImageGenerator
 from flfw.inversion.priors import Prior
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
 from flfw.victims.wrapping import WrappingVictim
@@ -138,7 +138,7 @@ class GeneratedImages(WrappingVictim):
 
     def __init__(self, client: VictimModel, space: Space) -> None:
         like = client.inputs.mean
-        super().__init__(client, Inputs(space.shape, like.new_zeros(()), like.new_tensor(space.unit)))
+        super().__init__(client, InputSpec(space.shape, like.new_zeros(()), like.new_tensor(space.unit)))
         self._space = space
 
     def around(self, client: VictimModel) -> GeneratedImages:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from flfw.errors import require
 from flfw.inversion.compute import steps
-from flfw.inversion.search import Target
+from flfw.inversion.search import SearchTarget
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
 
 _AT_ONCE = 50  # messages in memory
 
-Search: TypeAlias = Callable[[Sequence[Target], Tensors], Sequence[Tensor]]
+Search: TypeAlias = Callable[[Sequence[SearchTarget], Tensors], Sequence[Tensor]]
 """Function of targets in the coordinates of a victim's gradient, and of its constants, to a result (B, ...) for each;
 NaN where it failed."""
 
@@ -61,11 +61,11 @@ def simulated_pairs(
 
 def _targets(
     victim: VictimModel, batches: Sequence[tuple[Tensor, Tensor]], constants: Tensors, rng: torch.Generator
-) -> Iterator[Target]:
+) -> Iterator[SearchTarget]:
     for x, y in batches:
         private = {name: _in_another_order(value, rng) for name, value in victim.unknown.items()}
         sent = victim.gradient(x, y, private, constants)
-        yield Target({name: value.detach() for name, value in sent.items()}, y, rng)
+        yield SearchTarget({name: value.detach() for name, value in sent.items()}, y, rng)
 
 
 def _in_another_order(value: Tensor, rng: torch.Generator) -> Tensor:

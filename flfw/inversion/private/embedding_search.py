@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from flfw.inversion.closed_form.shared_gradient import Reading, generate
-from flfw.inversion.compute import Compute
-from flfw.inversion.descent import Descent
+from flfw.inversion.compute import ComputeLimits
+from flfw.inversion.descent import SearchOptimiser
 from flfw.inversion.evaluation import stacked
 from flfw.inversion.graph import Graph
 from flfw.inversion.matching import relative_distance
@@ -28,8 +28,8 @@ def search(
     victim: GeneratedVictim,
     batch: Sequence[Tensors],
     rngs: Sequence[torch.Generator],
-    descent: Descent,
-    compute: Compute,
+    descent: SearchOptimiser,
+    compute: ComputeLimits,
 ) -> list[Reading]:
     """Search for a reading of each gradient, all at once.
 

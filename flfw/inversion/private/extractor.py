@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.closed_form.separation import directions, separate
 from flfw.inversion.closed_form.shared_gradient import Reading, read
 from flfw.inversion.matching import cosine_distance, relative_distance
 from flfw.nets.hypernetwork import GeneratedNet
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
 
@@ -64,7 +64,7 @@ class ReadVictim(VictimModel, ABC):
         inputs: the input space.
     """
 
-    def __init__(self, model: nn.Module, known: Tensors, names: tuple[str, ...], inputs: Inputs) -> None:
+    def __init__(self, model: nn.Module, known: Tensors, names: tuple[str, ...], inputs: InputSpec) -> None:
         super().__init__(model, known, (), inputs)
         self._names = names
         self._buffers = tuple(name for name, _ in model.named_buffers())
@@ -73,9 +73,11 @@ class ReadVictim(VictimModel, ABC):
         """Refuse an incomplete reading, and one that is not finite; see `VictimModel.check`."""
         for name in (part + name for name in self._names for part in (_WEIGHTS, _GRADIENT)):
             if name not in sent:
-                raise BadInput(f"Expected {name} of the extractor, got {', '.join(sent) or 'nothing'}.")
+                raise InputError(f"Expected {name} of the extractor, got {', '.join(sent) or 'nothing'}.")
             if not torch.isfinite(sent[name]).all():
-                raise BadInput(f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for.")
+                raise InputError(
+                    f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for."
+                )
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
         """Return the extractor's gradient; its weights, and the rest of the reading, are constants."""
@@ -125,7 +127,7 @@ class SurrogateVictim(ReadVictim):
         linear: whether this layer is fully connected, with a bias.
     """
 
-    def __init__(self, extractor: nn.Module, inputs: Inputs, batch: int) -> None:
+    def __init__(self, extractor: nn.Module, inputs: InputSpec, batch: int) -> None:
         layers, self.last = up_to_last_layer(extractor)
         weights = {name: value.detach() for name, value in layers.named_parameters()}
         super().__init__(layers, weights, tuple(weights), inputs)
@@ -197,7 +199,7 @@ class HeadlessVictim(ReadVictim):
         inputs: the input space.
     """
 
-    def __init__(self, model: GeneratedNet, inputs: Inputs) -> None:
+    def __init__(self, model: GeneratedNet, inputs: InputSpec) -> None:
         settled = {name: value for name, value in model.state_dict().items() if not name.startswith(_CLASSIFIER)}
         super().__init__(model, settled, tuple(model.hypernet.targets), inputs)
         self._net = model

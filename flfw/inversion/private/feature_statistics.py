@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 from flfw.inversion.closed_form.features import EXTRACTOR
 from flfw.nets.net import Tensors
 from flfw.victims.victim import PlainVictim, VictimModel
@@ -60,7 +60,9 @@ class StatisticsVictim(VictimModel):
         super().check(sent)
         for name in (_MEAN, _VARIANCE):
             if name in sent and not bool(torch.isfinite(sent[name]).all()):
-                raise BadInput(f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for.")
+                raise InputError(
+                    f"Expected finite numbers in {name}, got NaN or infinity: nothing can be searched for."
+                )
 
     def observed(self, sent: Tensors) -> tuple[Tensors, Tensors]:
         """Return the sent gradient and, where they are known, the statistics times the root of their weight."""

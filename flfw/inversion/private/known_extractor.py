@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from flfw.inversion.closed_form.features import EXTRACTOR, ExtractorVictim
-from flfw.inversion.compute import Compute
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.compute import ComputeLimits
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import relative_distance
 from flfw.inversion.priors import total_variation, weighted
-from flfw.inversion.search import Recipe, SearchResult, Stage, Target, invert
+from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, invert
 
 _LR, _FALLING = 0.1, 1000.0  # step size in deviations of the normalised input; first weight of the prior over the last
 _SMOOTH = 0.4  # share of the iterations under the smooth prior
@@ -54,7 +54,7 @@ def by_features(
     *,
     iterations: int,
     tv: float,
-    compute: Compute,
+    compute: ComputeLimits,
 ) -> list[SearchResult]:
     """Search for the data of several messages.
 
@@ -68,11 +68,11 @@ def by_features(
         compute: limits of memory, and compilation.
     """
     unused = torch.zeros(len(features[0]), dtype=torch.int64, device=victim.inputs.mean.device)
-    targets = [Target(victim.sent(f), unused, rng) for f, rng in zip(features, rngs, strict=True)]
+    targets = [SearchTarget(victim.sent(f), unused, rng) for f, rng in zip(features, rngs, strict=True)]
     prior, opening = weighted((tv / _FALLING, total_variation)), max(1, round(_SMOOTH * iterations))
-    smooth = Stage(relative_distance, AdamDescent(opening, _LR, schedule="cosine"), prior, _FALLING)
-    last = AdamDescent(max(1, iterations - opening), _LR / 2, schedule="cosine")
-    recipe = Recipe(relative_distance, last, prior, start=_blank, opening=(smooth,))
+    smooth = Stage(relative_distance, AdamSearch(opening, _LR, schedule="cosine"), prior, _FALLING)
+    last = AdamSearch(max(1, iterations - opening), _LR / 2, schedule="cosine")
+    recipe = SearchConfig(relative_distance, last, prior, start=_blank, opening=(smooth,))
     return invert(victim, targets, recipe, box=box, compute=compute)
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from flfw.inversion.closed_form.shared_gradient import without_decay
 from flfw.inversion.private.extractor import HeadlessVictim, named, read_off
-from flfw.inversion.private.surrogate import Teaching, trained_under, trained_upon
+from flfw.inversion.private.surrogate import SurrogateTraining, trained_under, trained_upon
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Tensors
 from flfw.victims.victim import VictimModel
@@ -72,7 +72,7 @@ def stood_in(
     sent: Tensors,
     scale: float,
     public: tuple[Tensor, Tensor],
-    teaching: Teaching,
+    teaching: SurrogateTraining,
     rng: torch.Generator,
 ) -> StoodIn:
     """Build the client with a stand-in.
@@ -109,7 +109,7 @@ def _read(
     sent: Tensors,
     scale: float,
     public: tuple[Tensor, Tensor],
-    teaching: Teaching,
+    teaching: SurrogateTraining,
     rng: torch.Generator,
 ) -> StoodIn:
     """Read the generated extractor and its gradient off a hypernetwork's change, and learn a classifier upon it."""

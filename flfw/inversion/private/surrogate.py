@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from flfw.errors import require
 from flfw.inversion.compute import steps
-from flfw.nets.inputs import Inputs
+from flfw.nets.inputs import InputSpec
 from flfw.training.optimisers import Adam
 
 _BATCH, _AT_ONCE = 64, 500
@@ -33,7 +33,7 @@ _BETAS = (0.9, 0.999)
 
 
 @dataclass(frozen=True)
-class Teaching:
+class SurrogateTraining:
     """Settings of the training of surrogates and decoders.
 
     Attributes:
@@ -94,7 +94,7 @@ class Decoder(nn.Module):
 
 @final
 @dataclass(frozen=True)
-class StandIns:
+class SurrogateModels:
     """Surrogate extractors with the decoders of their features, one for each view.
 
     Attributes:
@@ -107,7 +107,7 @@ class StandIns:
     extractors: tuple[nn.Module, ...]
     decoders: tuple[Decoder, Decoder]
     first: nn.Module
-    inputs: Inputs
+    inputs: InputSpec
 
     @torch.no_grad()
     def guess(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -149,13 +149,13 @@ def learn(
     extractors: Sequence[nn.Module],
     classifier: nn.Module,
     public: tuple[Tensor, Tensor],
-    inputs: Inputs,
-    teaching: Teaching,
+    inputs: InputSpec,
+    teaching: SurrogateTraining,
     rng: torch.Generator,
     *,
     frozen: bool = False,
     decoders: tuple[Decoder, Decoder] | None = None,
-) -> StandIns:
+) -> SurrogateModels:
     """Train surrogates of a private extractor under a known classifier, and their decoders, on copies.
 
     Args:
@@ -182,15 +182,15 @@ def learn(
         _decoder(view, samples, inputs, teaching, rng, 0.0 if frozen else teaching.noise, deepcopy(before))
         for view, before in zip(views, begun, strict=True)
     ]
-    return StandIns(tuple(learnt), (trained[0], trained[1]), first, inputs)
+    return SurrogateModels(tuple(learnt), (trained[0], trained[1]), first, inputs)
 
 
 def trained_under(
     classifier: nn.Module,
     extractor: nn.Module,
     data: tuple[Tensor, Tensor],
-    inputs: Inputs,
-    teaching: Teaching,
+    inputs: InputSpec,
+    teaching: SurrogateTraining,
     rng: torch.Generator,
 ) -> nn.Module:
     """Train a copy of an extractor so that a frozen classifier classifies its features.
@@ -215,7 +215,7 @@ def trained_under(
 
 
 def trained_upon(
-    features: Tensor, labels: Tensor, classifier: nn.Module, teaching: Teaching, rng: torch.Generator
+    features: Tensor, labels: Tensor, classifier: nn.Module, teaching: SurrogateTraining, rng: torch.Generator
 ) -> nn.Module:
     """Train a copy of a classifier on the features of an extractor that stays as it is.
 
@@ -238,8 +238,8 @@ def trained_upon(
 def _decoder(
     views: Tensor,
     samples: Tensor,
-    inputs: Inputs,
-    teaching: Teaching,
+    inputs: InputSpec,
+    teaching: SurrogateTraining,
     rng: torch.Generator,
     noise: float,
     before: Decoder | None,

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 
 def freeze(module: nn.Module) -> nn.Module:
@@ -67,5 +67,5 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
         lost = [name for name, value in {**layer._buffers, **vars(layer)}.items() if isinstance(value, Tensor)]
         if lost := [name for name in lost if getattr(layer, name).is_meta]:
             beside = f"{lost[0]} of {type(layer).__name__} beside it; register it as a persistent buffer"
-            raise BadInput(f"Expected a body whose tensors are all in its state_dict, got {beside}.")
+            raise InputError(f"Expected a body whose tensors are all in its state_dict, got {beside}.")
     return module

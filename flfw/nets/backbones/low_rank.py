@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias, final
 
 from torch import Tensor, nn
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 LoraLayers: TypeAlias = Literal["attention", "all"]
 
@@ -65,7 +65,7 @@ def insert_low_rank(body: nn.Module, rank: int, alpha: float, layers: LoraLayers
     chosen = {name: layer for name, layer in body.named_modules() if _is_adapted(name, layer, layers)}
     if not chosen:
         wanted = "attention in the body, or lora_layers=all" if layers == "attention" else "linear layers, convolutions"
-        raise BadInput(f"Expected {wanted} for --train lora, got lora_layers={layers} and no such layer.")
+        raise InputError(f"Expected {wanted} for --train lora, got lora_layers={layers} and no such layer.")
     for place, layer in chosen.items():
         parent, _, name = place.rpartition(".")
         assert isinstance(layer, nn.Linear | nn.Conv2d), "chosen by it"

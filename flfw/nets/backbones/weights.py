@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from flfw.errors import BadInput
+from flfw.errors import InputError
 
 VARIABLE = "FLFW_WEIGHTS"
 RANDOM = "random"
@@ -28,7 +28,7 @@ RANDOM = "random"
 _NAMED = 3  # layers in a message
 
 
-class WeightsMissing(BadInput):
+class WeightsMissing(InputError):
     """Error: this machine has no file of the weights."""
 
 
@@ -70,7 +70,7 @@ class PublishedWeights:
                 if path.is_file():
                     return path
         except OSError as error:
-            raise BadInput(f"Expected weights of net={net} in {error.filename}, got {error.strerror}.") from error
+            raise InputError(f"Expected weights of net={net} in {error.filename}, got {error.strerror}.") from error
         wanted = f"weights of net={net} in {' or '.join(map(str, looked))}"
         raise WeightsMissing(f"Expected {wanted}, got no such file; get {self.where}, and name it by --weights.")
 
@@ -122,7 +122,7 @@ def look_in(place: str) -> None:
         try:
             os.environ[VARIABLE] = RANDOM if place == RANDOM else str(Path(place).expanduser().absolute())
         except RuntimeError as error:
-            raise BadInput(f"Expected a user's folder for --weights, got {place} ({error}).") from error
+            raise InputError(f"Expected a user's folder for --weights, got {place} ({error}).") from error
 
 
 def _of_the_hub(repository: str) -> Path | None:
@@ -143,12 +143,12 @@ def _file(path: Path, changed: int) -> dict[str, Tensor]:
             read = torch.load(path, map_location="cpu", weights_only=True)  # tensors alone: no code is run
     except (OSError, SafetensorError, RuntimeError, ValueError, EOFError, KeyError) as error:
         words = (str(error) or type(error).__name__).splitlines()[0]
-        raise BadInput(f"Expected weights as .safetensors or .pth in {path}, got {words}.") from error
+        raise InputError(f"Expected weights as .safetensors or .pth in {path}, got {words}.") from error
     except Exception as error:  # torch's restricted reader raises its own, unnamed kinds on what it does not allow
-        raise BadInput(f"Expected a file of tensors alone in {path}, got {type(error).__name__}.") from error
+        raise InputError(f"Expected a file of tensors alone in {path}, got {type(error).__name__}.") from error
     named = isinstance(read, dict) and all(isinstance(n, str) and isinstance(t, Tensor) for n, t in read.items())
     if not named:
-        raise BadInput(f"Expected named tensors in {path}, got {type(read).__name__}.")
+        raise InputError(f"Expected named tensors in {path}, got {type(read).__name__}.")
     return dict(read)
 
 
@@ -158,12 +158,14 @@ def _fitting(
     """Return the tensors under the names of ``like``; refuse those of another network."""
     if by_order and set(tensors) != set(like):
         if len(tensors) != len(like):
-            raise BadInput(f"Expected {len(like)} tensors for net={net} in {path}, got {len(tensors)}.")
+            raise InputError(f"Expected {len(like)} tensors for net={net} in {path}, got {len(tensors)}.")
         tensors = dict(zip(like, tensors.values(), strict=True))
     if absent := [name for name in like if name not in tensors]:
-        raise BadInput(f"Expected {_listed(absent)} for net={net} in {path}, got a file without.")
+        raise InputError(f"Expected {_listed(absent)} for net={net} in {path}, got a file without.")
     if strange := [name for name in tensors if name not in like]:
-        raise BadInput(f"Expected a file with the tensors of net={net}, got {_listed(strange)} beside them in {path}.")
+        raise InputError(
+            f"Expected a file with the tensors of net={net}, got {_listed(strange)} beside them in {path}."
+        )
     return {name: _alike(name, tensors[name], value, path, net) for name, value in like.items()}
 
 
@@ -171,15 +173,15 @@ def _alike(name: str, given: Tensor, like: Tensor, path: Path, net: str) -> Tens
     """Return a tensor in the type of ``like``; refuse another shape, kind, or numbers that are not finite."""
     if given.shape != like.shape:
         wanted, got = tuple(like.shape), tuple(given.shape)
-        raise BadInput(f"Expected {name} of shape {wanted} for net={net}, got {got} in {path}.")
+        raise InputError(f"Expected {name} of shape {wanted} for net={net}, got {got} in {path}.")
     plain = given.layout == torch.strided and not (given.is_meta or given.is_quantized)
     if not plain or given.is_floating_point() != like.is_floating_point():
         kind = given.dtype if plain else "one without plain numbers"
-        raise BadInput(f"Expected a tensor of real numbers for {name} of net={net}, got {kind} in {path}.")
+        raise InputError(f"Expected a tensor of real numbers for {name} of net={net}, got {kind} in {path}.")
     value = given.to(like.dtype)
     if not torch.isfinite(value).all() or (name.endswith("running_var") and bool((value < 0).any())):
         wanted = f"finite numbers, and no variance below 0, in {name} for net={net}"
-        raise BadInput(f"Expected {wanted}, got others in {path}.")
+        raise InputError(f"Expected {wanted}, got others in {path}.")
     return value
 
 

@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
-from flfw.tracking.tracker import AuditFigures, RunEnd, TrackedRun, Tracker
+from flfw.tracking.tracker import AuditMetrics, RunEnd, TrackedRun, Tracker
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -55,7 +55,7 @@ class MLflow(Tracker):
         """Write a metric for each figure."""
         self._log({f"round/{name}": value for name, value in figures.items()}, number)
 
-    def on_audit(self, audited: Sequence[AuditFigures]) -> None:
+    def on_audit(self, audited: Sequence[AuditMetrics]) -> None:
         """Write a metric for each figure, at the audited rounds, and the last verdict of each attack as a tag."""
         for one in audited:
             self._log({f"audit/{one.name}/{name}": value for name, value in one.figures.items()}, one.round)

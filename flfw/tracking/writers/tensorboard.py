@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
-from flfw.tracking.tracker import AuditFigures, RunEnd, TrackedRun, Tracker
+from flfw.tracking.tracker import AuditMetrics, RunEnd, TrackedRun, Tracker
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -37,7 +37,7 @@ class TensorBoard(Tracker):
             self._writer.add_scalar(f"round/{name}", value, number)
         self._writer.flush()
 
-    def on_audit(self, audited: Sequence[AuditFigures]) -> None:
+    def on_audit(self, audited: Sequence[AuditMetrics]) -> None:
         """Write a scalar for each figure, and the verdicts as text, at the audited rounds."""
         for one in audited:
             for name, value in one.figures.items():

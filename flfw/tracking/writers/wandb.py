@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, final
 
-from flfw.errors import BadInput
-from flfw.tracking.tracker import AuditFigures, RunEnd, TrackedRun, Tracker
+from flfw.errors import InputError
+from flfw.tracking.tracker import AuditMetrics, RunEnd, TrackedRun, Tracker
 
 if TYPE_CHECKING:
     import wandb
@@ -44,7 +44,7 @@ class WeightsAndBiases(Tracker):
             why = ""
         if not known:
             way = "wandb login, or WANDB_MODE=offline, which sends nothing"
-            raise BadInput(f"Expected an API key for --track wandb, got none{why}; {way}.")
+            raise InputError(f"Expected an API key for --track wandb, got none{why}; {way}.")
 
     def on_start(self, run: TrackedRun) -> str:
         """Begin the run, or go on with it; neither code, repository, output nor names of machine and user are sent."""
@@ -78,7 +78,7 @@ class WeightsAndBiases(Tracker):
         """Write the figures of a round as one point."""
         self._run.log({"round": number, **{f"round/{name}": value for name, value in figures.items()}})
 
-    def on_audit(self, audited: Sequence[AuditFigures]) -> None:
+    def on_audit(self, audited: Sequence[AuditMetrics]) -> None:
         """Write the figures of each attack at its round, and the last verdict of each into the summary."""
         for one in audited:
             self._run.log({"round": one.round, **{f"audit/{one.name}/{name}": v for name, v in one.figures.items()}})

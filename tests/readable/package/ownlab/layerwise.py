@@ -16,14 +16,14 @@ from typing import final
 import torch
 from torch import Tensor
 
-from flfw.adversary.attack import Budget
+from flfw.adversary.attack import AttackCost
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.errors import require
-from flfw.inversion.automatic import Automatic
-from flfw.inversion.descent import AdamDescent
+from flfw.inversion.automatic import DifferentiableDefence
+from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood
 from flfw.inversion.priors import total_variation, weighted
-from flfw.inversion.search import Recipe
+from flfw.inversion.search import SearchConfig
 from flfw.nets.net import Tensors
 from flfw.victims.operator import Operator
 
@@ -55,13 +55,13 @@ class Layerwise(GradientMatching):
     Settings = LayerwiseSettings
 
     @property
-    def budget(self) -> Budget:
+    def cost(self) -> AttackCost:
         """The budget from the settings."""
-        return Budget(self.settings.iterations, 1, "lowest mean cosine distance")
+        return AttackCost(self.settings.iterations, 1, "lowest mean cosine distance")
 
-    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
+    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use the cosines or, for known noise, the likelihood."""
         noise = None if mechanism is None else mechanism.noise
         distance = layer_distance if noise is None else gaussian_likelihood(noise)
-        descent = AdamDescent(self.settings.iterations, self.settings.lr, schedule="cosine")
-        return Recipe(distance, descent, weighted((self.settings.tv, total_variation)))
+        descent = AdamSearch(self.settings.iterations, self.settings.lr, schedule="cosine")
+        return SearchConfig(distance, descent, weighted((self.settings.tv, total_variation)))
