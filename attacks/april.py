@@ -204,7 +204,7 @@ def _system(seen: Observation, known: Knowledge) -> tuple[Tensor, Tensor]:
     """Return both sides G^T (d, T) and W^T dW (d, d) of the system, in float64.
 
     Raises:
-        NotApplicable: the system does not hold for such a network or message, or would not determine the image.
+        NotApplicableError: the system does not hold for such a network or message, or would not determine the image.
     """
     network, parts = getattr(known.model.model, "extractor", None), _parameters(known)
     gradient = {name: value.double().cpu() for name, value in mean_gradient(seen, known).items() if name in _NEEDED}

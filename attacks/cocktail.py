@@ -128,7 +128,7 @@ def _first_layer(observation: Observation, known: Knowledge) -> tuple[Tensor, Te
     """Return the gradients of the first layer's weight (n, d) and bias (n,).
 
     Raises:
-        NotApplicable: it is not fully connected, not shared or without a bias, or the inputs are no images.
+        NotApplicableError: it is not fully connected, not shared or without a bias, or the inputs are no images.
     """
     first, shape, gradient = FirstLayer.of(known.model), known.model.inputs.shape, mean_gradient(observation, known)
     weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))

@@ -141,7 +141,7 @@ class DCS2Inversion(Attack):
         """Return the features of each message; None: it is no mixture of this recipe, or not applicable.
 
         Raises:
-            NotApplicable: no message is; the reason is the first one's.
+            NotApplicableError: no message is; the reason is the first one's.
         """
         features: list[Tensor | None] = []
         refused: list[NotApplicableError] = []
@@ -210,7 +210,7 @@ class DCS2Inversion(Attack):
             hidden: number of concealed samples by the message's rank, where the recipe leaves it open.
 
         Raises:
-            NotApplicable: more than `_MOST` choices are possible.
+            NotApplicableError: more than `_MOST` choices are possible.
         """
         rule, count = self.settings.samples, len(labels)
         if rule.positions is None and (rule.last is None or rule.last >= count):

@@ -68,7 +68,7 @@ class LabelDistribution(ClosedFormAttack):
         """Return for each upload the shares of the classes (K,).
 
         Raises:
-            NotApplicable: the last bias is not there, or does not move by plain steps on the cross entropy.
+            NotApplicableError: the last bias is not there, or does not move by plain steps on the cross entropy.
         """
         return [self._shares(upload) for upload in uploads]
 

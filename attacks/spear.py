@@ -93,7 +93,7 @@ def _rectified_first_layer(victim: VictimModel, sent: Tensors) -> str:
     """Return the name of the first layer, after a trial that its outputs pass through a ReLU alone.
 
     Raises:
-        NotApplicable: there is none, or the model is not wholly known.
+        NotApplicableError: there is none, or the model is not wholly known.
     """
     name, kind, dense = FirstLayer.of(victim)
     weight, bias = f"{name}.weight", f"{name}.bias"

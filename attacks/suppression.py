@@ -70,7 +70,7 @@ class Suppression(AttackPlugin, ModelModification):
         """Return the network as it is.
 
         Raises:
-            BadInput: dead units would not make its updates zero.
+            InputError: dead units would not make its updates zero.
         """
         for layer, needed in _obstacles(net):
             require(not layer, f"{needed}, for --tampered-by suppression", layer=layer)

@@ -23,7 +23,7 @@ def pack(folder: Path, max_bytes: int = MAX_BYTES) -> int:
     """Write the folder; return its size in bytes.
 
     Raises:
-        BadInput: the folder exists, the data are not here, or all would be larger than ``max_bytes``.
+        InputError: the folder exists, the data are not here, or all would be larger than ``max_bytes``.
     """
     require(not folder.exists(), "a folder that does not exist yet", pack=folder)
     names = data.sums(_DATASET, None)  # refuses missing files

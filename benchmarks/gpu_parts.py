@@ -162,7 +162,7 @@ def client_rounds(amount: Amount) -> dict[str, Any]:
     """Measure P8: client-rounds a second, over Flower's and over those of the plain loop of its quickstart.
 
     Raises:
-        RunFailed: ours and the plain loop do not train the same.
+        RunError: ours and the plain loop do not train the same.
     """
     clients = 4 if amount.quick else _CLIENTS
     work = quickstart.task(clients)
@@ -231,7 +231,7 @@ def inversion(amount: Amount) -> dict[str, Any]:
     """Measure image-iterations a second of one victim with a batch, ours and breaching's, on the device.
 
     Raises:
-        RunFailed: the two do not compute the same at the first guess.
+        RunError: the two do not compute the same at the first guess.
     """
     network, batch, iterations, warmup = ("lenet", 2, 5, 0) if amount.quick else (_RESNET, 8, 100, 10)
     attacked = victims(network, 1, batch=batch)

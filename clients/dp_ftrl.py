@@ -20,7 +20,7 @@ class DPFTRLClient(DPClient):
         """Train for one round; return the upload and the metrics.
 
         Raises:
-            BadInput: the round is another turn's. The claim rests on rounds that are far apart, so a client does not
+            InputError: the round is another turn's. The claim rests on rounds that are far apart, so a client does not
                 leave that to the server alone.
         """
         apart = self.at.method.min_separation(self.at.settings)

@@ -21,7 +21,7 @@ if not _Path(__file__).with_name("strategies").exists():
     __path__.append(str(_Path(__file__).parent.parent))
 
 _INTERFACE = {
-    **dict.fromkeys(("BadInput", "RunFailed"), "flfw.errors"),
+    **dict.fromkeys(("InputError", "RunError"), "flfw.errors"),
     "Experiment": "flfw.experiment",
     **dict.fromkeys(("TableResult", "reproduce_table"), "flfw.papers.interface.tables"),
     **dict.fromkeys(

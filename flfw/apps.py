@@ -112,7 +112,7 @@ def _own_labels(experiment: Experiment, data_root: str) -> str:
     """Return a digest of this site's class names, if only sites have the data; else an empty string.
 
     Raises:
-        BadInput: the data do not fit the experiment.
+        InputError: the data do not fit the experiment.
     """
     if not data.is_at_sites(experiment.dataset):
         return ""

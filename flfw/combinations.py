@@ -30,7 +30,7 @@ def check(resolved: Resolved) -> None:
     """Refuse an experiment with unknown plug-ins or fields, before the run starts or writes files.
 
     Raises:
-        BadInput: a plug-in or a field is unknown, or a value is out of its range.
+        InputError: a plug-in or a field is unknown, or a value is out of its range.
     """
     experiment, method, model = resolved.experiment, resolved.method, resolved.model
     _ = resolved.client, resolved.defence, resolved.attacks

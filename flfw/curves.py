@@ -46,7 +46,7 @@ def points(curves: Sequence[str], batch: int, steps: int) -> tuple[Point, ...]:
         steps: local steps in the target's probe.
 
     Raises:
-        BadInput: a curve has another form.
+        InputError: a curve has another form.
 
     >>> [point.name for point in points(["batch=1,4", "ladder=1x1,4x1,4x5"], 1, 1)]
     ['target', 'batch-4', 'ladder-4x1', 'ladder-4x5']
@@ -75,7 +75,7 @@ def groups(curves: Sequence[str]) -> tuple[int, ...]:
         curves: as for `points`; only ``group=1,5`` counts.
 
     Raises:
-        BadInput: a size is no whole number, or below 1.
+        InputError: a size is no whole number, or below 1.
 
     >>> groups(["batch=1,4", "group=1,5,1"])
     (1, 5)

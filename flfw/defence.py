@@ -134,7 +134,7 @@ class Defence(ABC):
             uploads: patterns of the shared tensors.
 
         Raises:
-            BadInput: naming the missing part.
+            InputError: naming the missing part.
         """
         return
 
@@ -142,7 +142,7 @@ class Defence(ABC):
         """Refuse data for which the defence does not work, by the shape of one input, before the run; by default none.
 
         Raises:
-            BadInput: naming the shape.
+            InputError: naming the shape.
         """
         return
 
@@ -152,7 +152,7 @@ class Defence(ABC):
         Where only the sites have the data, the labels, positions and public examples are empty.
 
         Raises:
-            BadInput: naming the setting that does not fit.
+            InputError: naming the setting that does not fit.
         """
         return
 

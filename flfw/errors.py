@@ -33,11 +33,11 @@ class RunError(OneLine, RuntimeError):
 
 
 def require(holds: bool, expected: str, **got: object) -> None:
-    """Raise `BadInput`, worded like all input errors, unless the condition holds.
+    """Raise `InputError`, worded like all input errors, unless the condition holds.
 
     >>> require(1.5 < 1, "0 < ratio < 1", ratio=1.5)
     Traceback (most recent call last):
-    flfw.errors.BadInput: Expected 0 < ratio < 1, got ratio=1.5.
+    flfw.errors.InputError: Expected 0 < ratio < 1, got ratio=1.5.
     """
     if not holds:
         raise InputError(f"Expected {expected}, got {', '.join(f'{k}={v}' for k, v in got.items())}.")

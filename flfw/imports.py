@@ -22,7 +22,7 @@ def imported(name: str, noun: str) -> Any:
         The object; None: the module has nothing under this name.
 
     Raises:
-        BadInput: the name has another form, there is no such module, its import fails, or it is a program.
+        InputError: the name has another form, there is no such module, its import fails, or it is a program.
     """
     if not _NAME.fullmatch(name):  # a policy, which allows names of this form, could read another one otherwise
         raise InputError(f"Expected package.module:name, got {noun}={name}.")

@@ -112,7 +112,7 @@ class Method:
         """Refuse a model that the method cannot train; by default none. The model may be without numbers.
 
         Raises:
-            BadInput: names the layer.
+            InputError: names the layer.
         """
 
     @classmethod
@@ -120,7 +120,7 @@ class Method:
         """Refuse data that the server, or the clients together, cannot use; by default none.
 
         Raises:
-            BadInput: names the missing data.
+            InputError: names the missing data.
         """
 
     @classmethod
@@ -128,7 +128,7 @@ class Method:
         """Refuse a client whose data the method cannot use; by default none. The client makes this check, too.
 
         Raises:
-            BadInput: names the client.
+            InputError: names the client.
         """
 
     @classmethod

@@ -161,7 +161,7 @@ def defence_stages(experiment: Experiment, of_another: Fields | None = None) -> 
             defence does not have are ignored, since they are such a plug-in's or were refused before.
 
     Raises:
-        BadInput: a defence or one of its settings is unknown.
+        InputError: a defence or one of its settings is unknown.
     """
     everything = frozenset(split_assignment(one)[0].rpartition(".")[2] for one in experiment.set)
     stages = []
@@ -190,7 +190,7 @@ def build_net(experiment: Experiment, shape: tuple[int, ...], classes: int) -> N
         classes: number of classes.
 
     Raises:
-        BadInput: the network does not accept such inputs, or lacks the layer that the defence needs.
+        InputError: the network does not accept such inputs, or lacks the layer that the defence needs.
     """
     net = tampered_net(experiment, plain_net(experiment, experiment.net, shape, classes))
     defence = build_defence(defence_stages(experiment))
@@ -220,7 +220,7 @@ def tampering_of(experiment: Experiment) -> ModelModification | None:
     """Build the change of the network by the experiment's malicious server; None: its server follows the protocol.
 
     Raises:
-        BadInput: the attack is unknown, changes no network, or one of its settings is unknown.
+        InputError: the attack is unknown, changes no network, or one of its settings is unknown.
     """
     name = experiment.tampered_by
     if not name:
@@ -245,7 +245,7 @@ def tuning_of(experiment: Experiment) -> nets.Tuning | None:
     """Return the part of a pretrained network that an experiment trains; None: its network is not pretrained.
 
     Raises:
-        BadInput: a setting of the adapters is unknown, or a network that is not pretrained is to be trained in part.
+        InputError: a setting of the adapters is unknown, or a network that is not pretrained is to be trained in part.
     """
     if nets.card(experiment.net).architecture is None:
         whole = experiment.train in ("auto", "full")
@@ -266,7 +266,7 @@ def with_weights(experiment: Experiment, usual: nets.Trained) -> Experiment:
         usual: the trained part for ``train=auto``.
 
     Raises:
-        BadInput: this machine has no such weights, or the network takes none.
+        InputError: this machine has no such weights, or the network takes none.
     """
     tuning, architecture = tuning_of(experiment), nets.card(experiment.net).architecture
     if tuning is None or architecture is None:
@@ -293,7 +293,7 @@ def refuse_beside_factors(name: str, defence: Defence | None) -> None:
         defence: of the client, if any.
 
     Raises:
-        BadInput: naming the form of the upload and the defence.
+        InputError: naming the form of the upload and the defence.
     """
     if defence is not None and "update" in defence.active_hooks:
         raise InputError(

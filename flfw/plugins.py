@@ -61,7 +61,7 @@ def load_class(kind: PluginKind, name: str, base: type[T]) -> type[T]:
         base: class from which the plug-in must derive.
 
     Raises:
-        BadInput: there is no such file, module or class; the message says which names there are.
+        InputError: there is no such file, module or class; the message says which names there are.
     """
     if ":" in name:
         return _foreign(kind, name, base)
@@ -79,7 +79,7 @@ def require_known(kind: PluginKind, name: str) -> None:
     """Refuse a name that no file of the kind's package has, without importing any of them.
 
     Raises:
-        BadInput: names the known ones, and the one that it resembles.
+        InputError: names the known ones, and the one that it resembles.
     """
     known = names(kind)
     if name not in known:
@@ -130,7 +130,7 @@ def build_settings(
         of_another: fields of another plug-in of the same name; they are ignored unless this one has them too.
 
     Raises:
-        BadInput: there is no such field, a value is of another type, or the class is no frozen dataclass: the clients
+        InputError: there is no such field, a value is of another type, or the class is no frozen dataclass: the clients
             of a process share its one object.
     """
     form = getattr(cls, "__dataclass_params__", None)
@@ -173,7 +173,7 @@ def converted(text: str, kind: Any, target: str) -> Scalar:
     """Return the value of an assignment as the type of its field.
 
     Raises:
-        BadInput: it has another type.
+        InputError: it has another type.
     """
     if get_origin(kind) is Literal:
         require(text in get_args(kind), f"{target} among {', '.join(get_args(kind))}", **{target: text})

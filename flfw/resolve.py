@@ -75,7 +75,7 @@ class Resolved:
         """Model of the method without numbers, on the meta device: its names, shapes and modules.
 
         Raises:
-            BadInput: the network does not fit the data, the method does not fit the network, or a size is too large.
+            InputError: the network does not fit the data, the method does not fit the network, or a size is too large.
         """
         try:
             with torch.device("meta"):
@@ -212,7 +212,7 @@ def resolve(experiment: Experiment) -> Resolved:
         experiment: the experiment; fields may be ``auto``.
 
     Raises:
-        BadInput: the method or one of its settings is unknown.
+        InputError: the method or one of its settings is unknown.
     """
     experiment = without_auto(experiment)
     name = plugins.short_name(experiment.method)
@@ -236,7 +236,7 @@ def attack_fields(name: str) -> frozenset[str]:
     """Return the names of an attack's hyper-parameters.
 
     Raises:
-        BadInput: the attack is unknown.
+        InputError: the attack is unknown.
     """
     attack: Any = plugins.load_class(plugins.ATTACK, name, AttackPlugin)
     return frozenset(field.name for field in dataclasses.fields(attack.Settings))
@@ -246,7 +246,7 @@ def needs_pairs(experiment: Experiment) -> bool:
     """Return whether an attack of the experiment is on membership, for which pairs must have been drawn.
 
     Raises:
-        BadInput: an attack is unknown.
+        InputError: an attack is unknown.
     """
     named = (name for name in experiment.attacks if name != "auto")
     return any(issubclass(plugins.load_class(plugins.ATTACK, name, AttackPlugin), MembershipAttack) for name in named)
@@ -264,7 +264,7 @@ def without_auto(experiment: Experiment, methods: Sequence[str] = ()) -> Experim
         methods: methods with the same attacks, for which ``metrics=auto`` stays; empty: the experiment's method.
 
     Raises:
-        BadInput: no attack is left, or an option for images is set for data without images.
+        InputError: no attack is left, or an option for images is set for data without images.
     """
     if "auto" in experiment.attack:
         written = [name for name in methods or (experiment.method,) if name in plugins.names(plugins.ATTACK)]

@@ -124,7 +124,7 @@ class Task:
         """Refuse a purpose that needs examples where there are none.
 
         Raises:
-            BadInput: naming the data and the purpose.
+            InputError: naming the data and the purpose.
         """
         way = f"data on this machine for {purpose}, such as folder:PATH"
         require(self.has_data, way, dataset=f"{self.dataset.name}, which only the sites have")
@@ -306,7 +306,7 @@ def require_every_class(task: Task, partition: int) -> None:
     """Refuse a client that has no training example of some class.
 
     Raises:
-        BadInput: naming the class and the client.
+        InputError: naming the class and the client.
     """
     held = np.unique(task.dataset.train_y[task.split.train[partition]])
     absent = np.setdiff1d(np.arange(task.dataset.classes), held)

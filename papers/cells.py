@@ -22,7 +22,7 @@ from flfw.errors import InputError, RunError
 from flfw.experiment import FREE_ON_RESUME, Experiment
 from flfw.formats.result_file import read_result
 from flfw.papers import planned, timing
-from flfw.papers.preset import Figure, Preset
+from flfw.papers.preset import Preset, ResultMetric
 from flfw.papers.published import Cell
 from flfw.papers.reach import Reach, keep, reach, uninformative
 from flfw.resolve import without_auto
@@ -97,7 +97,7 @@ def placed(preset: Preset, given: Experiment, folder: Path) -> Preset:
         folder: folder of all runs.
 
     Raises:
-        BadInput: the given settings do not fit.
+        InputError: the given settings do not fit.
     """
     free = {name: getattr(given, name) for name in FREE_ON_RESUME}
     nets.look_in(given.weights)
@@ -196,7 +196,7 @@ def read(cell: Cell, preset: Preset) -> Outcome:
 
     Raises:
         NotMeasured: the figure needs LPIPS, and its weights were not given.
-        RunFailed: a result lacks the figure, or is damaged.
+        RunError: a result lacks the figure, or is damaged.
     """
     runs, figure = _chosen(preset), preset.figure
     loaded, values = [result(experiment) for experiment in runs], numbers(runs, figure)
@@ -225,13 +225,13 @@ def _chosen(preset: Preset) -> tuple[Experiment, ...]:
     return max(preset.choices, key=lambda runs: fmean(numbers(runs, by))) if by else preset.choices[0]
 
 
-def _mean(runs: Sequence[Experiment], figure: Figure) -> float | str:
+def _mean(runs: Sequence[Experiment], figure: ResultMetric) -> float | str:
     """Return the table entry for the mean of a figure over runs."""
     values = numbers(runs, figure)
     return figure.printed(fmean(values)) if values else figure.absent or ""
 
 
-def numbers(runs: Iterable[Experiment], figure: Figure) -> list[float]:
+def numbers(runs: Iterable[Experiment], figure: ResultMetric) -> list[float]:
     """Return the figure of each run, in the paper's unit; empty if it is optional and a run lacks it."""
     values = []
     for experiment in runs:
@@ -277,7 +277,7 @@ def result(experiment: Experiment) -> dict[str, Any]:
     """Read the result of a finished, placed experiment.
 
     Raises:
-        RunFailed: it is damaged.
+        RunError: it is damaged.
     """
     path = _folder(experiment) / "result.json"
     try:

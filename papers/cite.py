@@ -31,7 +31,7 @@ def citations(config: Mapping[str, Any]) -> list[str]:
         config: of the run, as in ``result.json``.
 
     Raises:
-        BadInput: a plug-in of the run does not exist here.
+        InputError: a plug-in of the run does not exist here.
     """
     lines = [f"flfw {flfw.__version__}: the file CITATION.cff, or docs/citing.md"]
     for kind, name, base in _used(config):

@@ -40,7 +40,7 @@ def reproduce(table: str, cell: str, scale: Scale, given: Experiment) -> int:
         The exit code: 0, or 1 if a selected cell failed or none was measured.
 
     Raises:
-        BadInput: there is no such table or cell, or the table itself decides a flag that was given.
+        InputError: there is no such table or cell, or the table itself decides a flag that was given.
     """
     return run(asked(table, cell, scale, given), cell)
 
@@ -49,7 +49,7 @@ def asked(table: str, cell: str, scale: Scale, given: Experiment) -> Reproductio
     """Return the reproduction that is asked for; the arguments are those of `reproduce`.
 
     Raises:
-        BadInput: there is no such table, or the table itself decides a flag that was given.
+        InputError: there is no such table, or the table itself decides a flag that was given.
     """
     require_free(given)
     name = table or cell.partition("/")[0]
@@ -92,7 +92,7 @@ def require_free(given: Experiment) -> None:
     """Refuse settings that decide numbers: beside a table all must be at their defaults.
 
     Raises:
-        BadInput: names the first setting that is not.
+        InputError: names the first setting that is not.
     """
     usual = Experiment()
     for field in dataclasses.fields(Experiment):

@@ -28,7 +28,7 @@ def privacy(runs: Mapping[str, FinishedRun]) -> Rows:
         runs: the runs by name.
 
     Raises:
-        BadInput: a run has no accuracy, is damaged, or none claims anything.
+        InputError: a run has no accuracy, is damaged, or none claims anything.
     """
     rows: list[dict[str, Any]] = []
     _, received, *_ = family(one.utilities for one in runs.values())
@@ -64,7 +64,7 @@ def compression(runs: Mapping[str, FinishedRun]) -> Rows:
         runs: the runs by name.
 
     Raises:
-        BadInput: a method that does not compress, a run without accuracy, or fewer than two ratios.
+        InputError: a method that does not compress, a run without accuracy, or fewer than two ratios.
     """
     rows: list[dict[str, Any]] = []
     _, received, *_ = family(one.utilities for one in runs.values())

@@ -38,7 +38,7 @@ def compared(parts: Sequence[GaussianEvent], delta: float) -> dict[str, list[flo
         delta: in (0, 1).
 
     Raises:
-        BadInput: a value out of range, or Opacus is not installed.
+        InputError: a value out of range, or Opacus is not installed.
     """
     require(len(parts) >= 1, "at least one phase", phases=len(parts))
     return {name: [bound(part, delta) for part in parts] for name, bound in BOUNDS.items()}

@@ -35,7 +35,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flfw.experiment import Experiment
-from flfw.papers.preset import Figure, Further, Preset, Presets, Scale
+from flfw.papers.preset import Further, Preset, Presets, ResultMetric, Scale
 from flfw.papers.published import Cell
 
 _NETS = {"MNIST": ("mnist", "lenet"), "CIFAR-10": ("cifar10", "convnet32"), "MNIST-M": ("mnist_m", "convnet32")}
@@ -103,16 +103,18 @@ def attacked(cell: Cell, scale: Scale) -> Preset:
     name = "psnr.mean" if cell.metric == "psnr" else "ssim.mean"
     adaptive, strongest = (_SEPARATED, _BY_FEATURES) if separable else (_TOLD, "adaptive attack")
     also = (
-        Figure(f"{adaptive}.{name}", f"the same of the {strongest}", 1, absent="none"),
-        Figure(f"{adaptive}.identification_rate", "share of its results that identify their image", 1, absent="none"),
-        Figure(f"{adaptive}.feature_error.mean", "relative error of its results' features", 1, absent="none"),
-        Figure(f"{_UNTOLD}.feature_error.mean", "the same of the attack not told", 1, absent="none"),
-        Figure(f"{adaptive}.lpips.mean", f"LPIPS of the {strongest}", 1, absent="not measured"),
-        Figure(f"{_UNTOLD}.lpips.mean", "LPIPS of the attack not told", 1, absent="not measured"),
-        Figure(f"{_UNTOLD}.floors.class_mean", "PSNR of the class's mean image, with no leak at all", 1),
+        ResultMetric(f"{adaptive}.{name}", f"the same of the {strongest}", 1, absent="none"),
+        ResultMetric(
+            f"{adaptive}.identification_rate", "share of its results that identify their image", 1, absent="none"
+        ),
+        ResultMetric(f"{adaptive}.feature_error.mean", "relative error of its results' features", 1, absent="none"),
+        ResultMetric(f"{_UNTOLD}.feature_error.mean", "the same of the attack not told", 1, absent="none"),
+        ResultMetric(f"{adaptive}.lpips.mean", f"LPIPS of the {strongest}", 1, absent="not measured"),
+        ResultMetric(f"{_UNTOLD}.lpips.mean", "LPIPS of the attack not told", 1, absent="not measured"),
+        ResultMetric(f"{_UNTOLD}.floors.class_mean", "PSNR of the class's mean image, with no leak at all", 1),
     )
     words = f"{cell.metric.upper()} of a search that is not told of the defence, before training"
-    untold = Figure(f"{_UNTOLD}.{name}", words, 1)
+    untold = ResultMetric(f"{_UNTOLD}.{name}", words, 1)
     begin = tuple(one for one in run.set if not one.startswith("dcs2.search_iterations"))
     prior = replace(run, attack=("ig",), set=(*begin, "ig.start=class_mean"))
     begun = replace(untold, words="the same, begun at the class's mean image: the attack that the paper calls adaptive")
@@ -126,7 +128,7 @@ def _generative(run: Experiment, name: str, budget: int, scale: Scale) -> Furthe
     """Return GGL's figure on the runs of a cell; it is not told of the defence, as in the paper's code."""
     kept = (one for one in run.set if not one.startswith(("ig.", "dcs2.search_iterations")))
     attacked = replace(run, attack=("generator",), set=(*kept, *GGL, f"generator.iterations={budget}"))
-    figure = Figure(
+    figure = ResultMetric(
         f"audit.attack=generator,adaptation=None,round=0.{name}", "the same of GGL, in a generator's images", 1
     )
     return Further("ggl", _seeds(attacked, scale), figure)
@@ -156,7 +158,7 @@ def trained(cell: Cell, scale: Scale) -> Preset:
     )
     protected = cell.metric == "accuracy_protected"
     where = "on the defended client's training data" if protected else "on the clients' test data"
-    figure = Figure("final.acc_protected" if protected else "final.acc_global", f"accuracy {where}")
+    figure = ResultMetric("final.acc_protected" if protected else "final.acc_global", f"accuracy {where}")
     return Preset((_seeds(run, scale),), figure)
 
 

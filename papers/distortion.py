@@ -58,7 +58,7 @@ def distortions(net: Net, x: Tensor, inputs: InputSpec) -> Distortions:
         inputs: the input space.
 
     Raises:
-        BadInput: the network has a layer without a bound.
+        InputError: the network has a layer without a bound.
     """
     net = deepcopy(net).double()  # in float32 small weights underflow, and a bound would be infinite
     layers = _layers(net)
@@ -84,7 +84,7 @@ def constant(layer: nn.Module, at: Tensor) -> float:
         at: an input (1, ...) of the layer, for its shape.
 
     Raises:
-        BadInput: this layer has no known constant.
+        InputError: this layer has no known constant.
     """
     if isinstance(layer, _UNCHANGED):
         return 1.0
@@ -158,7 +158,7 @@ def of_run(folder: Path, data_root: Path | None = None, most: int = 1000) -> Dis
         most: largest number of test examples, the first ones.
 
     Raises:
-        BadInput: the run or its data are not there, or its model does not fit.
+        InputError: the run or its data are not there, or its model does not fit.
     """
     require(most >= 1, "1 example or more", most=most)
     stored = stored_experiment(folder).experiment

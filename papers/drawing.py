@@ -264,7 +264,7 @@ def make_folder(out: Path) -> None:
     """Make the folder of figures, if there is none.
 
     Raises:
-        BadInput: it cannot be made.
+        InputError: it cannot be made.
     """
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -32,7 +32,7 @@ def embeddings(folder: Path, data_root: Path | None = None) -> Rows:
         data_root: present folder of the data; None: the folder that the run used.
 
     Raises:
-        BadInput: the run, its state or its data are not there, or the embeddings cannot be projected.
+        InputError: the run, its state or its data are not there, or the embeddings cannot be projected.
     """
     stored = stored_experiment(folder)
     vectors = _vectors(folder, stored)

@@ -54,7 +54,7 @@ def features(
         examples: largest number of examples of a client; they are drawn at random.
 
     Raises:
-        BadInput: the run, its state or its data are not there, or its method has no extractor and generator.
+        InputError: the run, its state or its data are not there, or its method has no extractor and generator.
     """
     run = restored(folder, data_root)
     rows: list[dict[str, object]] = []

@@ -59,7 +59,7 @@ from dataclasses import replace
 
 from flfw.experiment import Experiment
 from flfw.papers import fed_cdp_runs as runs
-from flfw.papers.preset import Figure, Preset, Presets, Scale, as_authors
+from flfw.papers.preset import Preset, Presets, ResultMetric, Scale, as_authors
 from flfw.papers.published import Cell
 
 VANTAGES = {"type 0&1": "server", "type 2": "client_example"}
@@ -67,31 +67,33 @@ HALF = 0.5
 ATTACKED = "lenet"
 UNITS = {"instance": "example", "client": "client"}
 
-ACCURACY = Figure("final.acc_global", "accuracy of the last model, mean over the clients' test data", 1)
+ACCURACY = ResultMetric("final.acc_global", "accuracy of the last model, mean over the clients' test data", 1)
 PLANNED = {
-    "n_train": Figure("plan.train", "training examples in all", 1),
-    "n_validation": Figure("plan.test", "test examples in all", 1),
-    "features": Figure("plan.features", "numbers in an example", 1),
-    "classes": Figure("plan.classes", "classes", 1),
-    "data_per_client": Figure("plan.examples", "training examples of a client", 1),
-    "local_iterations_l": Figure("plan.steps", "local steps in a round", 1),
-    "local_batch_b": Figure("plan.batch", "examples in a step", 1),
-    "rounds_t": Figure("plan.rounds", "rounds", 1),
+    "n_train": ResultMetric("plan.train", "training examples in all", 1),
+    "n_validation": ResultMetric("plan.test", "test examples in all", 1),
+    "features": ResultMetric("plan.features", "numbers in an example", 1),
+    "classes": ResultMetric("plan.classes", "classes", 1),
+    "data_per_client": ResultMetric("plan.examples", "training examples of a client", 1),
+    "local_iterations_l": ResultMetric("plan.steps", "local steps in a round", 1),
+    "local_batch_b": ResultMetric("plan.batch", "examples in a step", 1),
+    "rounds_t": ResultMetric("plan.rounds", "rounds", 1),
 }
-MILLISECONDS = Figure("timing.ms", "ms of the processor for a local iteration, median of 7 epochs of one client", 1)
-RATIO = Figure("timing.ratio", "its ratio to plain training, both in turns", 1)
+MILLISECONDS = ResultMetric(
+    "timing.ms", "ms of the processor for a local iteration, median of 7 epochs of one client", 1
+)
+RATIO = ResultMetric("timing.ratio", "its ratio to plain training, both in turns", 1)
 
 
-def exact(unit: str) -> Figure:
+def exact(unit: str) -> ResultMetric:
     """Return the figure of the true epsilon."""
     name = f"privacy.unit={unit},adversary=server,counted=exact.epsilon"
-    return Figure(name, f"epsilon of one {unit} against the server, counted exactly", 1)
+    return ResultMetric(name, f"epsilon of one {unit} against the server, counted exactly", 1)
 
 
-def as_published(unit: str, absent: str | None = None) -> Figure:
+def as_published(unit: str, absent: str | None = None) -> ResultMetric:
     """Return the figure of epsilon by the paper's count; ``absent`` is printed where the paper has none either."""
     name = f"privacy.unit={unit},counted=as published.epsilon"
-    return Figure(name, f"epsilon of one {unit}, counted as in the paper", 1, absent=absent)
+    return ResultMetric(name, f"epsilon of one {unit}, counted as in the paper", 1, absent=absent)
 
 
 def described(cell: Cell, scale: Scale) -> Preset:
@@ -135,7 +137,7 @@ def spent(cell: Cell, scale: Scale) -> Preset:
     return Preset(((run,),), as_published(unit, absent), also=(exact(unit),), source="plan")
 
 
-def epsilons(row: str) -> tuple[Figure, ...]:
+def epsilons(row: str) -> tuple[ResultMetric, ...]:
     """Return the epsilons that are shown beside an accuracy, for the unit that the method protects."""
     if row == "non-private":
         return ()
@@ -150,29 +152,29 @@ def attacked(cell: Cell, scale: Scale) -> Preset:
     return Preset(((run,),), figure, also=tuple(also))
 
 
-def figures(vantage: str) -> dict[str, tuple[Figure, ...]]:
+def figures(vantage: str) -> dict[str, tuple[ResultMetric, ...]]:
     """Return the figures of the attack from a vantage by the paper's names, with the figures shown beside them."""
     entry, informed = (f"audit.vantage={vantage},adaptation{sign}None" for sign in ("=", "!="))
     success, distance, iterations = (f"distance.{name}" for name in ("success", "rmsd", "iterations"))
     adaptive = "the same of the attack that knows of the noise"
     return {
         "succeed": (
-            Figure(f"{entry}.{success}", "whether at least half of the examples were found, below 0.3", 1, HALF),
-            Figure(f"{entry}.{success}", "the share of the examples that were found", 1),
-            Figure(f"{informed}.{success}", adaptive, 1, absent=""),
+            ResultMetric(f"{entry}.{success}", "whether at least half of the examples were found, below 0.3", 1, HALF),
+            ResultMetric(f"{entry}.{success}", "the share of the examples that were found", 1),
+            ResultMetric(f"{informed}.{success}", adaptive, 1, absent=""),
         ),
         "reconstruction_distance": (
-            Figure(
+            ResultMetric(
                 f"{entry}.{distance}",
                 "root mean square deviation of an example, mean over those with a reconstruction",
                 1,
                 absent="none",
             ),
-            Figure(f"{entry}.failures", "examples without a reconstruction", 1),
-            Figure(f"{informed}.{distance}", adaptive, 1, absent=""),
+            ResultMetric(f"{entry}.failures", "examples without a reconstruction", 1),
+            ResultMetric(f"{informed}.{distance}", adaptive, 1, absent=""),
         ),
         "attack_iterations": (
-            Figure(
+            ResultMetric(
                 f"{entry}.{iterations}",
                 "steps of L-BFGS, mean over the examples with a reconstruction",
                 1,

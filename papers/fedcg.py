@@ -45,7 +45,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flfw.experiment import Experiment
-from flfw.papers.preset import Figure, Preset, Presets, Scale
+from flfw.papers.preset import Preset, Presets, ResultMetric, Scale
 from flfw.papers.published import Cell
 
 METHODS = {
@@ -88,10 +88,12 @@ BUDGETS: dict[Scale, tuple[str, ...]] = {
 }
 """Settings of the attacks; full: as on their cards."""
 
-TEST = Figure("final.best_validation.accuracy", "test accuracy after local training, at each client's best validation")
+TEST = ResultMetric(
+    "final.best_validation.accuracy", "test accuracy after local training, at each client's best validation"
+)
 TWO_DOMAINS = replace(TEST, words=f"{TEST.words}; column Digit5: of MNIST-M and USPS alone")
 FLOOR = "of the class's mean image, with no leak at all; 5 to 9 dB is less than a constant image has"
-VALIDATION = Figure("final.best_validation.validation", "validation accuracy, at each client's best")
+VALIDATION = ResultMetric("final.best_validation.validation", "validation accuracy, at each client's best")
 
 
 def trained(cell: Cell, scale: Scale) -> Experiment:
@@ -151,17 +153,17 @@ def attacked(cell: Cell, scale: Scale) -> Preset:
     words = "PSNR of what the paper's attack reconstructs after training, mean over the images"
     knowing = f"audit.attack={ADAPTIVE},adaptation{'!' if cell.keys['method'] in VARIANCES else ''}=None"
     also = (
-        Figure(f"{knowing}.psnr.mean", "the same of the adaptive attack; then", 1, absent="none"),
-        Figure(f"{entry}.floors.class_mean", FLOOR, 1),
+        ResultMetric(f"{knowing}.psnr.mean", "the same of the adaptive attack; then", 1, absent="none"),
+        ResultMetric(f"{entry}.floors.class_mean", FLOOR, 1),
     )
-    return Preset((_seeds(run, scale),), Figure(f"{entry}.psnr.mean", words, 1), also=also)
+    return Preset((_seeds(run, scale),), ResultMetric(f"{entry}.psnr.mean", words, 1), also=also)
 
 
 def _seeds(run: Experiment, scale: Scale) -> tuple[Experiment, ...]:
     return tuple(replace(run, seed=seed) for seed in range(3 if scale == "quick" else 5))
 
 
-def _accuracy(cell: Cell, scale: Scale) -> Figure:
+def _accuracy(cell: Cell, scale: Scale) -> ResultMetric:
     return TWO_DOMAINS if scale == "quick" and cell.keys["dataset"] == "Digit5" else TEST
 
 

@@ -89,7 +89,7 @@ def write(
         columns: columns of a page that a figure is as wide as; None: each as it is best seen alone.
 
     Raises:
-        BadInput: a run is not finished, was not trained or has other data than the first, or there are no numbers for
+        InputError: a run is not finished, was not trained or has other data than the first, or there are no numbers for
             a figure in ``only``.
     """
     runs, only, choice = _runs(expanded(folders)), tuple(only), choice or grids.GridChoice()
@@ -207,7 +207,7 @@ def training(groups: Sequence[RunGroup]) -> Rows:
     of the seeds.
 
     Raises:
-        BadInput: a run was not trained, or is damaged.
+        InputError: a run was not trained, or is damaged.
     """
     pooled = any(len(group.runs) > 1 for group in groups)
     rows: list[dict[str, Any]] = []
@@ -244,7 +244,7 @@ def measures(one: FinishedRun) -> Rows:
     """Return a row per round: ``round``, and the measures of the method beside loss and accuracy.
 
     Raises:
-        BadInput: the method has no other measures, or the run was not trained or is damaged.
+        InputError: the method has no other measures, or the run was not trained or is damaged.
     """
     rows = _rounds(one, lambda row: row["extra"])
     names = list(dict.fromkeys(name for row in rows for name, value in row.items() if value is not None))

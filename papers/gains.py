@@ -43,7 +43,7 @@ def gains(runs: Mapping[str, FinishedRun]) -> Rows:
         runs: runs by name: one run of `ALONE`, the others with the same data, split, clients and seed.
 
     Raises:
-        BadInput: the runs do not match, or a run is damaged.
+        InputError: the runs do not match, or a run is damaged.
     """
     alone = [name for name, one in runs.items() if one.result["config"].get("method") == ALONE]
     require(len(alone) == 1 < len(runs), f"one run of {ALONE} and others beside it", runs=" and ".join(runs))

@@ -101,7 +101,7 @@ def grid(runs: Mapping[str, FinishedRun], choice: GridChoice) -> PictureGrid:
         choice: attacks, rounds and places to show.
 
     Raises:
-        BadInput: runs without such an audit, without common examples or without pictures; data that are no images.
+        InputError: runs without such an audit, without common examples or without pictures; data that are no images.
     """
     require(choice.columns >= 1, "at least 1 column", columns=choice.columns)
     lines = _lines(runs, _chosen(runs, choice))

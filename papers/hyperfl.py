@@ -71,7 +71,7 @@ from dataclasses import replace
 from flfw import nets
 from flfw.experiment import Experiment
 from flfw.papers import low_resolution
-from flfw.papers.preset import Figure, Further, Preset, Presets, Scale, as_authors
+from flfw.papers.preset import Further, Preset, Presets, ResultMetric, Scale, as_authors
 from flfw.papers.published import Cell
 
 METHODS = {
@@ -110,12 +110,12 @@ LARGE = {
 BODIES = {"ViT-S/16": "vit_small", "ResNet-18": "resnet18_imagenet"}
 STAND_IN = "efficientnet_lite0"
 
-AS_RECEIVED = Figure("final.acc_global", "accuracy of the model as received, before local training")
-AFTER_TRAINING = Figure("final.acc_local", "accuracy after one more local training")
+AS_RECEIVED = ResultMetric("final.acc_global", "accuracy of the model as received, before local training")
+AFTER_TRAINING = ResultMetric("final.acc_local", "accuracy after one more local training")
 _EXAMPLE = "privacy.unit=example"
 EPSILONS = (
-    Figure(f"{_EXAMPLE},adversary=server,counted=exact.epsilon", "epsilon of an example, counted exactly", 1),
-    Figure(f"{_EXAMPLE},counted=as published.epsilon", "epsilon of an example, counted as by the authors", 1),
+    ResultMetric(f"{_EXAMPLE},adversary=server,counted=exact.epsilon", "epsilon of an example, counted exactly", 1),
+    ResultMetric(f"{_EXAMPLE},counted=as published.epsilon", "epsilon of an example, counted as by the authors", 1),
 )
 UNINFORMED, INFORMED = "audit.attack=ig,adaptation=None", "audit.attack=ig,adaptation!=None"
 ADAPTIVE = "audit.attack=hyperfl,round=0"
@@ -190,7 +190,7 @@ def authors(experiment: Experiment) -> Experiment:
     return replace(given, set=(*given.set, f"{experiment.net}.adapter_norm=frozen")) if convolutional else given
 
 
-def _unchanging(runs: tuple[Experiment, ...], net: str, figure: Figure) -> Further:
+def _unchanging(runs: tuple[Experiment, ...], net: str, figure: ResultMetric) -> Further:
     """Return the figure of runs whose adapters change nothing at first."""
     begun = tuple(replace(run, set=(*run.set, f"{net}.adapter_init=identity")) for run in runs)
     return Further("identity", begun, replace(figure, words="the same with adapters that change nothing at first"))
@@ -221,22 +221,26 @@ def reconstructed(cell: Cell, scale: Scale) -> Preset:
     )
     name = cell.metric
     words = f"{name.upper()} of what ig reconstructs, mean over the images"
-    also = [Figure(f"{ADAPTIVE}.{name}.mean", "the same of the adaptive attack", 1)] if adaptive else []
+    also = [ResultMetric(f"{ADAPTIVE}.{name}.mean", "the same of the adaptive attack", 1)] if adaptive else []
     further = (
         (_tailored(replace(run, rounds=1, audit_rounds="0"), before.set, budget, name),) if method == "HyperFL" else ()
     )
     if private:
-        also.append(Figure(f"{INFORMED},round=0.{name}.mean", "the same of ig, if it knows of the noise", 1, absent=""))
+        also.append(
+            ResultMetric(f"{INFORMED},round=0.{name}.mean", "the same of ig, if it knows of the noise", 1, absent="")
+        )
     if not quick:
-        also.append(Figure(f"{UNINFORMED},round={run.rounds}.{name}.mean", "the same of ig, after training", 1))
-    return Preset(((run,),), Figure(f"{UNINFORMED},round=0.{name}.mean", words, 1), also=tuple(also), further=further)
+        also.append(ResultMetric(f"{UNINFORMED},round={run.rounds}.{name}.mean", "the same of ig, after training", 1))
+    return Preset(
+        ((run,),), ResultMetric(f"{UNINFORMED},round=0.{name}.mean", words, 1), also=tuple(also), further=further
+    )
 
 
 def _tailored(run: Experiment, settings: tuple[str, ...], budget: str, name: str) -> Further:
     """Return a run's figure by the paper's tailored attack, before training."""
     chosen = (*settings, "hyperfl.variant=two_stage", f"hyperfl.{budget}", "hyperfl.signed=false", "hyperfl.tv=1e-6")
     attacked = replace(run, attack=("hyperfl",), set=chosen)
-    figure = Figure(f"{ADAPTIVE}.{name}.mean", "the same of the paper's tailored attack, departure 11", 1)
+    figure = ResultMetric(f"{ADAPTIVE}.{name}.mean", "the same of the paper's tailored attack, departure 11", 1)
     return Further(f"tailored.{name}", (attacked,), figure)
 
 
@@ -249,7 +253,7 @@ def timed(cell: Cell, scale: Scale) -> Preset:
     """Return the preset of a cell of table 4."""
     whole = replace(cell, keys={**cell.keys, "dataset": "EMNIST"})
     run = replace(trained(whole, scale), rounds=2 if scale == "quick" else 20, local_epochs=5)
-    return Preset(((run,),), Figure("rounds.*.seconds", "seconds of a round, mean over the rounds", 1))
+    return Preset(((run,),), ResultMetric("rounds.*.seconds", "seconds of a round, mean over the rounds", 1))
 
 
 TABLES: dict[str, Presets] = {

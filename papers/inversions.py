@@ -89,7 +89,7 @@ def inversions(finished: Restored, client: int, settings: InversionSettings, oth
         other: a task with data of another distribution; None: that attacker is left out.
 
     Raises:
-        BadInput: there is no such client, or the data do not fit.
+        InputError: there is no such client, or the data do not fit.
     """
     require(client in finished.clients, f"a client among {finished.clients}", client=client)
     task, seed, model = finished.task, finished.experiment.seed, finished.model(client)

@@ -21,7 +21,7 @@ def leakage(groups: Sequence[RunGroup]) -> Rows:
     """Return a row for each run, attack, place and round, pooled over the seeds.
 
     Raises:
-        BadInput: a run has no attack that reconstructs.
+        InputError: a run has no attack that reconstructs.
     """
     _require_audits(groups)
     return [{"run": group.name, **_leak(leak)} for group in groups for leak in group.combination.leaks]
@@ -31,7 +31,7 @@ def rounds(groups: Sequence[RunGroup]) -> Rows:
     """Return the same rows, of runs that were audited at several rounds.
 
     Raises:
-        BadInput: no run was attacked, or none at two rounds.
+        InputError: no run was attacked, or none at two rounds.
     """
     rows = sorted(leakage(groups), key=lambda row: row["round"])
     if len({row["round"] for row in rows}) < 2:
@@ -47,7 +47,7 @@ def curves(groups: Sequence[RunGroup]) -> Rows:
     ``at`` is the size; where batch and steps grow together, their product.
 
     Raises:
-        BadInput: no run has such a curve.
+        InputError: no run has such a curve.
     """
     rows = []
     for group in groups:
@@ -89,7 +89,7 @@ def membership(groups: Sequence[RunGroup]) -> Rows:
     """Return a row for each run, seed and statistic of an attack on membership; seeds are not pooled.
 
     Raises:
-        BadInput: no run has such an attack.
+        InputError: no run has such an attack.
     """
     keys = ("statistic", "vantage", "pairs", "auc", "auc_low", "auc_high", "verdict")
     rows = [
@@ -118,7 +118,7 @@ def frontier(groups: Sequence[RunGroup]) -> Rows:
     means alone.
 
     Raises:
-        BadInput: a run was not attacked, no round was in all, or there is no utility that all have.
+        InputError: a run was not attacked, no round was in all, or there is no utility that all have.
     """
     _require_audits(groups)
     usable = [one for one in UTILITIES.values() if all(group.combination.measured(one.key) for group in groups)]

@@ -23,7 +23,7 @@ from pathlib import Path
 from flfw import data
 from flfw.data import DatasetArrays, DatasetCard
 from flfw.experiment import Experiment
-from flfw.papers.preset import Figure, Further, Preset, Scale
+from flfw.papers.preset import Further, Preset, ResultMetric, Scale
 from flfw.papers.published import Cell
 
 _AT = "audit.attack=rog,round=0"
@@ -66,7 +66,7 @@ def preset(cell: Cell, scale: Scale, before: Experiment) -> Preset:
     further += _at_128(run, name)
     words = f"{name.upper()} of what rog reconstructs, factor 4, mean over the images"
     also = (_ceiling("factor 4"),) if name == "psnr" else ()
-    return Preset(((run,),), Figure(f"{_AT}.{name}.mean", words, 1), also=also, further=tuple(further))
+    return Preset(((run,),), ResultMetric(f"{_AT}.{name}.mean", words, 1), also=also, further=tuple(further))
 
 
 def _changed(run: Experiment, settings: tuple[str, ...]) -> Experiment:
@@ -75,7 +75,7 @@ def _changed(run: Experiment, settings: tuple[str, ...]) -> Experiment:
 
 def _beside(words: str, run: Experiment, name: str) -> list[Further]:
     """Return a figure of a run of its own, and the ceiling of another factor."""
-    figures = [Further(f"{words}.{name}", (run,), Figure(f"{_AT}.{name}.mean", f"the same: {words}", 1))]
+    figures = [Further(f"{words}.{name}", (run,), ResultMetric(f"{_AT}.{name}.mean", f"the same: {words}", 1))]
     if name == "psnr" and words == "factor 2":
         figures.append(Further(f"{words}.ceiling", (run,), _ceiling(words)))
     return figures
@@ -86,13 +86,15 @@ def _at_128(run: Experiment, name: str) -> list[Further]:
     chosen = ("sampled.train=50",)
     enlarged = replace(run, dataset=f"{__name__}:{_FIRST[run.dataset]}", side=_SIDE, net="lenet", split="sampled")
     enlarged = replace(enlarged, clients=2, sample=0, batch_size=50, local_epochs=1, set=(*chosen, *run.set))
-    figures = {name: Figure(f"{_AT}.{name}.mean", f"the same at {_SIDE} pixels, factor 4", 1)}
+    figures = {name: ResultMetric(f"{_AT}.{name}.mean", f"the same at {_SIDE} pixels, factor 4", 1)}
     if name in ("psnr", "ssim"):
-        figures[f"reduced_{name}"] = Figure(f"{_AT}.reduced.{name}", "the same, then reduced to their own size", 1)
+        figures[f"reduced_{name}"] = ResultMetric(
+            f"{_AT}.reduced.{name}", "the same, then reduced to their own size", 1
+        )
     if name == "psnr":
         figures["ceiling"] = _ceiling(f"{_SIDE} pixels, factor 4")
     return [Further(f"{_SIDE} px.{key}", (enlarged,), figure) for key, figure in figures.items()]
 
 
-def _ceiling(words: str) -> Figure:
-    return Figure(f"{_AT}.ceiling", f"the ceiling: PSNR of the nearest images of the form, {words}", 1)
+def _ceiling(words: str) -> ResultMetric:
+    return ResultMetric(f"{_AT}.ceiling", f"the ceiling: PSNR of the nearest images of the form, {words}", 1)

@@ -50,7 +50,7 @@ def norms(folder: Path, data_root: Path | None = None, most: int = MOST_CLIENTS)
         most: largest number of clients; the first ones are taken.
 
     Raises:
-        BadInput: the run or its data are not there, or its network has no per-example gradients.
+        InputError: the run or its data are not there, or its network has no per-example gradients.
     """
     stored = stored_experiment(folder).experiment
     asked = replace(stored, out=folder, data_root=data_root or stored.data_root)

@@ -85,7 +85,7 @@ class Table:
         """Return the cells whose path begins with these parts; an empty prefix selects all.
 
         Raises:
-            BadInput: there are none; the message lists the possible next parts after the longest valid prefix.
+            InputError: there are none; the message lists the possible next parts after the longest valid prefix.
         """
         asked = prefix.strip("/")
         matches = self._under(asked)
@@ -119,7 +119,7 @@ def outside(name: str) -> OutsideTable:
     """Return the table that ``package.module:NAME`` names.
 
     Raises:
-        BadInput: there is none.
+        InputError: there is none.
     """
     made = imported(name, "table")
     if not isinstance(made, OutsideTable):
@@ -135,7 +135,7 @@ def require_table(name: str) -> None:
     """Refuse an unknown name of a table, unless it is of a user's own.
 
     Raises:
-        BadInput: names all tables, and the one that it resembles.
+        InputError: names all tables, and the one that it resembles.
     """
     known = (*names(), FRONTIER)
     if ":" not in name and name not in known:

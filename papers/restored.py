@@ -47,7 +47,7 @@ class Restored:
         """Return the model with which a client would begin the next round, on the CPU and in evaluation mode.
 
         Raises:
-            BadInput: its private tensors are not there, or damaged.
+            InputError: its private tensors are not there, or damaged.
         """
         resolved, store = resolve(self.experiment), ClientStore(self.folder / "state", self.id, client)
         now = self.last.round + 1
@@ -69,7 +69,7 @@ def restored(folder: Path, data_root: Path | None = None) -> Restored:
         data_root: present folder of the data; None: the folder that the run used.
 
     Raises:
-        BadInput: the run, its state or its data are not there, or its method has no extractor and generator.
+        InputError: the run, its state or its data are not there, or its method has no extractor and generator.
     """
     stored = stored_experiment(folder)
     _require_generator(stored.experiment)

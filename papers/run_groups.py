@@ -47,7 +47,7 @@ def expanded(folders: Sequence[Path]) -> list[Path]:
     """Replace the folder of a matrix, or of several seeds, by those of its complete runs.
 
     Raises:
-        BadInput: its matrix.json is damaged.
+        InputError: its matrix.json is damaged.
     """
     runs: list[Path] = []
     for folder in folders:

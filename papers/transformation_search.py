@@ -216,7 +216,7 @@ def search(asked: argparse.Namespace) -> dict[str, object]:
     """Search as the command asks; return the settings, the scores of all candidates and the ranking.
 
     Raises:
-        BadInput: the data, the network or a number does not fit.
+        InputError: the data, the network or a number does not fit.
     """
     require(asked.candidates >= 1, "1 candidate or more", candidates=asked.candidates)
     require(asked.epochs >= 0 and asked.lr > 0, "epochs >= 0 and lr > 0", epochs=asked.epochs, lr=asked.lr)

@@ -115,7 +115,7 @@ def unlabelled(task: Task, public: str) -> tuple[np.ndarray, np.ndarray]:
         public: name of another data set; empty: the clients' data set.
 
     Raises:
-        BadInput: the split sets nothing aside, or the other data set is not another one or has other inputs.
+        InputError: the split sets nothing aside, or the other data set is not another one or has other inputs.
     """
     if public:
         held = _another(task, public)

@@ -80,7 +80,7 @@ class HyperFLLPM(FederatedStrategy):
         """Build the hypernetwork of the adapters, the embedding and the network's own classifier.
 
         Raises:
-            BadInput: the network has no adapters.
+            InputError: the network has no adapters.
         """
         adapters = adapters_of(net.extractor)
         if not adapters:

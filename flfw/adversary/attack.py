@@ -159,7 +159,7 @@ class Attack(AttackPlugin):
             rngs: a generator for each, so that the result does not depend on the other victims.
 
         Raises:
-            NotApplicable: the network gives this attack nothing to work on.
+            NotApplicableError: the network gives this attack nothing to work on.
         """
 
     def expected_share(self, batch: int) -> float | None:
@@ -230,7 +230,7 @@ class Attack(AttackPlugin):
             For each upload (classes,) with the sum 1, or None.
 
         Raises:
-            NotApplicable: the uploads give this attack nothing to work on.
+            NotApplicableError: the uploads give this attack nothing to work on.
         """
         return [None] * len(uploads)
 

@@ -18,7 +18,7 @@ def mean_gradient_behind(one: MembershipRound, sent: Tensors) -> Tensors:
     """Return about the mean gradient behind a message.
 
     Raises:
-        NotApplicable: no tensor is received and sent back.
+        NotApplicableError: no tensor is received and sent back.
     """
     both = [name for name, value in sent.items() if name in one.received and value.is_floating_point()]
     if not both:

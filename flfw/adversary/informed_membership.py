@@ -54,7 +54,7 @@ def informed_scores(view: MembershipView, settings: InformedSettings, seed: int)
         seed: of sketches and stand-ins.
 
     Raises:
-        NotApplicable: it is not modelled what is left of one example.
+        NotApplicableError: it is not modelled what is left of one example.
     """
     parts, clear, made = [], [], []
     for one in view.rounds:

@@ -25,7 +25,7 @@ _EXAMPLES_AT_MOST = 10_000
 
 @final
 class MaliciousServer(GridWrapper):
-    """Grid that replaces the tensors that a `Tampering` crafts, in each message with arrays.
+    """Grid that replaces the tensors that a `ModelModification` crafts, in each message with arrays.
 
     A server that isolates a client lies in probes of the target alone: the numbers that make an update zero would end
     up in the strategy's mean, and the ladder is that of an honest network.
@@ -89,7 +89,7 @@ def tampered(grid: Grid, experiment: Experiment) -> Grid:
     """Return a grid as the experiment's malicious server uses it; without one as it is.
 
     Raises:
-        BadInput: see `require_public`.
+        InputError: see `require_public`.
     """
     tampering = tampering_of(experiment)
     if tampering is None:
@@ -103,7 +103,7 @@ def require_public(task: Task) -> None:
     """Refuse a task without public examples, from which the crafted tensors are made.
 
     Raises:
-        BadInput: the server has no data, or all of them belong to clients.
+        InputError: the server has no data, or all of them belong to clients.
     """
     task.require_data("--tampered-by")
     known = len(task.split.public)

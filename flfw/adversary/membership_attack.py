@@ -127,7 +127,7 @@ class MembershipAttack(AttackPlugin):
             labels alone, the second the loss at a model that all clients received.
 
         Raises:
-            NotApplicable: nothing that the client sent can be compared with a gradient.
+            NotApplicableError: nothing that the client sent can be compared with a gradient.
         """
 
     def published_scores(
@@ -144,6 +144,6 @@ class MembershipAttack(AttackPlugin):
             As `scores` does.
 
         Raises:
-            NotApplicable: the attack reads messages of clients.
+            NotApplicableError: the attack reads messages of clients.
         """
         raise NotApplicableError("it reads what clients send, and an outsider sees the final model alone")

@@ -33,7 +33,7 @@ def others_mean(others: Sequence[Observation], known: Sequence[Observation], wei
         lr: the step's learning rate, > 0.
 
     Raises:
-        BadInput: no other or no colluding client, or clients that did not all receive the same tensors.
+        InputError: no other or no colluding client, or clients that did not all receive the same tensors.
     """
     require(bool(others) and bool(known), "another and a colluding client", others=len(others), colluding=len(known))
     first, everybody = others[0], [*others, *known]

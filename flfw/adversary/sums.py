@@ -97,7 +97,7 @@ def pooled(members: Sequence[Observation], weights: bool, protocol: Protocol | N
         protocol: rounds the sum; None: it is exact.
 
     Raises:
-        BadInput: the clients did not all receive the same tensors, so that their sum is of no single model.
+        InputError: the clients did not all receive the same tensors, so that their sum is of no single model.
     """
     first = members[0]
     alike = all(same_received(first, other) for other in members[1:])
@@ -139,7 +139,7 @@ def mean_upload(members: Sequence[Observation], weights: Sequence[int], protocol
         protocol: rounds the mean.
 
     Raises:
-        BadInput: the clients did not all receive the same tensors, so that their sum is of no single model.
+        InputError: the clients did not all receive the same tensors, so that their sum is of no single model.
     """
     first = members[0]
     alike = all(same_received(first, other) for other in members[1:])

@@ -41,7 +41,7 @@ def separation(participation: np.ndarray) -> Separability:
         participation: (T, K) weight of each client in each round's sum, 0: it took no part.
 
     Raises:
-        BadInput: no rounds, no clients, or weights that are not finite.
+        InputError: no rounds, no clients, or weights that are not finite.
     """
     _require_matrix(participation)
     u, values, rows = np.linalg.svd(participation, full_matrices=False)
@@ -65,7 +65,7 @@ def disaggregate(sums: np.ndarray, participation: np.ndarray, ridge: float = 0.0
             the sums do not determine is the estimate of least length.
 
     Raises:
-        BadInput: shapes that do not belong together, values that are not finite, or a negative ridge.
+        InputError: shapes that do not belong together, values that are not finite, or a negative ridge.
     """
     _require_matrix(participation)
     fitting = sums.ndim == 2 and len(sums) == len(participation) and bool(np.isfinite(sums).all())

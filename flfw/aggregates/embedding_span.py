@@ -45,7 +45,7 @@ def span_of(gradient: Tensor, smallest: float = _SMALLEST) -> EmbeddingSpan:
         smallest: singular values below so much of the largest count as 0, in (0, 1).
 
     Raises:
-        BadInput: no matrix, or a share out of range.
+        InputError: no matrix, or a share out of range.
     """
     require(gradient.dim() == 2 and gradient.numel() > 0, "a matrix (P, width)", shape=tuple(gradient.shape))
     require(0 < smallest < 1, "0 < smallest < 1", smallest=smallest)
@@ -65,7 +65,7 @@ def largest_angles(span: EmbeddingSpan, embeddings: Tensor) -> Tensor:
         embeddings: (n, width), none of them 0.
 
     Raises:
-        BadInput: embeddings of another width, or one that is 0.
+        InputError: embeddings of another width, or one that is 0.
     """
     width = span.basis.shape[1]
     fitting = embeddings.dim() == 2 and embeddings.shape[1] == width

@@ -73,7 +73,7 @@ class Quantiser:
             rng: generator of the random rounding; NumPy's older kind, as Flower uses it.
 
         Raises:
-            BadInput: no examples, or more than ``max_weight``, for which the sum may overflow.
+            InputError: no examples, or more than ``max_weight``, for which the sum may overflow.
         """
         require(1 <= examples <= self.max_weight, f"1 <= examples <= {self.max_weight:g}", examples=examples)
         ratio = round(examples / self.max_weight * self.quantization_range)
@@ -93,7 +93,7 @@ class Quantiser:
             clients: those that stayed to the end, at least one.
 
         Raises:
-            BadInput: no clients, or arrays that do not belong together.
+            InputError: no clients, or arrays that do not belong together.
         """
         require(len(clients) >= 1, "at least one client", clients=len(clients))
         shapes = {tuple(array.shape for array in client.arrays) for client in clients}

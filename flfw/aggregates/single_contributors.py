@@ -23,7 +23,7 @@ def contributors(updates: Sequence[Tensors]) -> dict[str, Tensor]:
         updates: the updates of one round, at least one, all of the same tensors.
 
     Raises:
-        BadInput: no updates, or tensors that do not belong together.
+        InputError: no updates, or tensors that do not belong together.
     """
     require(len(updates) >= 1, "at least one update", updates=len(updates))
     first = updates[0]

@@ -26,7 +26,7 @@ def experiment_of(given: Experiment | None, fields: dict[str, Any]) -> Experimen
     else is asked for; but an experiment that was made before is taken as it is.
 
     Raises:
-        BadInput: a field does not exist, or does not fit.
+        InputError: a field does not exist, or does not fit.
     """
     require(given is None or isinstance(given, Experiment), "an Experiment or its fields", given=type(given).__name__)
     require_fields(fields, _FIELDS)
@@ -39,7 +39,7 @@ def changed(stored: Experiment, fields: dict[str, Any]) -> Experiment:
     """Return the experiment of an earlier run with other values of some fields.
 
     Raises:
-        BadInput: a field does not exist, or does not fit.
+        InputError: a field does not exist, or does not fit.
     """
     require_fields(fields, _FIELDS)
     return dataclasses.replace(stored, **fields)
@@ -49,7 +49,7 @@ def require_fields(given: Iterable[str], known: Iterable[str]) -> None:
     """Refuse names that are no fields.
 
     Raises:
-        BadInput: names the first of them, and a field that it resembles.
+        InputError: names the first of them, and a field that it resembles.
     """
     known = list(known)
     for name in given:
@@ -62,7 +62,7 @@ def folder_of(run: str | os.PathLike[str], name: str = "folder") -> Path:
     """Return the absolute folder of a run that is given as its result or by its path.
 
     Raises:
-        BadInput: it is neither; the message has the argument's name.
+        InputError: it is neither; the message has the argument's name.
     """
     return path_of(run, name).absolute()
 
@@ -71,7 +71,7 @@ def path_of(given: str | os.PathLike[str], name: str) -> Path:
     """Return a path that is given as text, as a path or as a result.
 
     Raises:
-        BadInput: it is something else; the message has the argument's name.
+        InputError: it is something else; the message has the argument's name.
     """
     path = os.fspath(given) if isinstance(given, str | os.PathLike) else None
     if not isinstance(path, str):
@@ -83,7 +83,7 @@ def words_of(given: str | Iterable[str], name: str) -> tuple[str, ...]:
     """Return words that are given as one or several.
 
     Raises:
-        BadInput: they are something else; the message has the argument's name.
+        InputError: they are something else; the message has the argument's name.
     """
     return _several(given, str, str, name, "words")
 
@@ -92,7 +92,7 @@ def numbers_of(given: int | Iterable[int], name: str) -> tuple[int, ...]:
     """Return whole numbers, Python's or NumPy's, that are given as one or several.
 
     Raises:
-        BadInput: they are something else; the message has the argument's name.
+        InputError: they are something else; the message has the argument's name.
     """
     return _several(given, Integral, int, name, "whole numbers")
 
@@ -101,7 +101,7 @@ def word_of(given: str, name: str) -> str:
     """Return one word.
 
     Raises:
-        BadInput: it is something else; the message has the argument's name.
+        InputError: it is something else; the message has the argument's name.
     """
     return _fitted(given, str, name)
 
@@ -110,7 +110,7 @@ def number_of(given: int, name: str) -> int:
     """Return a whole number, Python's or NumPy's.
 
     Raises:
-        BadInput: it is something else; the message has the argument's name.
+        InputError: it is something else; the message has the argument's name.
     """
     return _fitted(given, int, name)
 
@@ -137,7 +137,7 @@ def experiment_from(config: dict[str, Any]) -> Experiment:
     """Return the experiment behind the ``config`` of a result.json, without its folder.
 
     Raises:
-        BadInput: a value does not fit, as in the result of another version, or the result is of another app's audit.
+        InputError: a value does not fit, as in the result of another version, or the result is of another app's audit.
     """
     if missing := [name for name in ("clients", "rounds", "engine") if name not in config]:
         raise InputError(f"Expected the settings of a run, got one without {missing[0]}, as of another app's audit.")

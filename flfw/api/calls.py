@@ -22,8 +22,8 @@ def run(experiment: Experiment | None = None, **fields: Any) -> Result:
         fields: fields of `Experiment` with other values than the experiment's: ``run(method="fedavg", attack="ig")``.
 
     Raises:
-        BadInput: something asked for does not exist or does not fit; nothing has been written.
-        RunFailed: it started and could not be completed; `resume` goes on with it.
+        InputError: something asked for does not exist or does not fit; nothing has been written.
+        RunError: it started and could not be completed; `resume` goes on with it.
     """
     with library_call():
         asked = experiment_of(experiment, fields)
@@ -40,8 +40,8 @@ def resume(folder: str | os.PathLike[str], **fields: Any) -> Result:
         fields: fields that decide no numbers, such as ``engine``, with other values.
 
     Raises:
-        BadInput: the folder holds no run, a damaged one or another one, or a field decides its numbers.
-        RunFailed: it could not be completed.
+        InputError: the folder holds no run, a damaged one or another one, or a field decides its numbers.
+        RunError: it could not be completed.
     """
     with library_call():
         from flfw.api.earlier import resume as go_on
@@ -58,8 +58,8 @@ def audit(run: str | os.PathLike[str], **fields: Any) -> Result:
             default ``audit-N`` in that of the run.
 
     Raises:
-        BadInput: a field is not one of an audit, or what it asks for was not recorded; nothing has been written.
-        RunFailed: the attack server could not go on.
+        InputError: a field is not one of an audit, or what it asks for was not recorded; nothing has been written.
+        RunError: the attack server could not go on.
     """
     with library_call():
         from flfw.api.earlier import audit_again
@@ -75,8 +75,8 @@ def estimate(experiment: Experiment | None = None, **fields: Any) -> Expectation
         fields: fields of `Experiment` with other values than the experiment's.
 
     Raises:
-        BadInput: something asked for does not exist or does not fit.
-        RunFailed: a measurement failed, as the run would.
+        InputError: something asked for does not exist or does not fit.
+        RunError: a measurement failed, as the run would.
     """
     with library_call():
         asked = experiment_of(experiment, fields)

@@ -25,8 +25,8 @@ def audit_again(source: Path, change: Change) -> Path:
         change: gives the settings of the audit; it is handed those of the run, without its folder.
 
     Raises:
-        BadInput: there is no such run, or other settings than those of an audit were changed.
-        RunFailed: the attack server could not go on.
+        InputError: there is no such run, or other settings than those of an audit were changed.
+        RunError: the attack server could not go on.
     """
     _refuse_audit(source)
     stored = replace(run.stored(source), out=None)
@@ -54,8 +54,8 @@ def resume(folder: Path, change: Change) -> Path:
         change: gives the settings to go on with; only those that decide no numbers may differ.
 
     Raises:
-        BadInput: the folder holds no run, a damaged one or another one.
-        RunFailed: see `flfw.runs.run.run`.
+        InputError: the folder holds no run, a damaged one or another one.
+        RunError: see `flfw.runs.run.run`.
     """
     stored = run.stored(folder)
     asked = change(stored)

@@ -46,8 +46,8 @@ def expected(experiment: Experiment, fresh: bool = False) -> Expectation:
             of a notebook says nothing of these.
 
     Raises:
-        BadInput: something asked for does not exist or does not fit.
-        RunFailed: a measurement failed, as the run would.
+        InputError: something asked for does not exist or does not fit.
+        RunError: a measurement failed, as the run would.
     """
     if experiment.ray_address:
         raise InputError(f"Expected --estimate on this machine alone, got --ray-address {experiment.ray_address}.")

@@ -105,7 +105,7 @@ def read_table(path: Path, kinds: Mapping[str, str]) -> pd.DataFrame:
     """Read a run's CSV as a table of these columns and types; further columns come behind, as numbers if they are.
 
     Raises:
-        BadInput: the file cannot be read, or has other things than numbers where numbers belong.
+        InputError: the file cannot be read, or has other things than numbers where numbers belong.
     """
     rows = read_rows(path)
     further = dict.fromkeys(name for row in rows for name in row if name not in kinds)

@@ -26,8 +26,8 @@ def library_call() -> Iterator[None]:
     Calls from several threads take turns.
 
     Raises:
-        BadInput: a path cannot be what is asked of it.
-        RunFailed: the disk is full or read-only.
+        InputError: a path cannot be what is asked of it.
+        RunError: the disk is full or read-only.
     """
     with _TURN:
         handler = signal.getsignal(signal.SIGTERM)

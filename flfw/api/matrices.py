@@ -38,7 +38,7 @@ class MatrixResult:
         """Load the result of a matrix, also of one that is not complete.
 
         Raises:
-            BadInput: the folder holds no matrix, or a damaged one.
+            InputError: the folder holds no matrix, or a damaged one.
         """
         from flfw.matrix.record import MATRIX, read_matrix
 
@@ -132,8 +132,8 @@ def run_matrix(
         fields: fields of `Experiment` with other values than the experiment's.
 
     Raises:
-        BadInput: a setting of any run does not exist or does not fit; nothing has been written.
-        RunFailed: some runs failed; the others are in the tables, which `MatrixResult.load` reads.
+        InputError: a setting of any run does not exist or does not fit; nothing has been written.
+        RunError: some runs failed; the others are in the tables, which `MatrixResult.load` reads.
     """
     with library_call():
         asked = experiment_of(experiment, fields)

@@ -50,7 +50,7 @@ def show(folder: Path, height: int) -> None:
         height: of the frame, in pixels.
 
     Raises:
-        BadInput: there is no report.
+        InputError: there is no report.
     """
     report = folder / "report.html"
     if not report.is_file():

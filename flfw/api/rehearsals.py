@@ -39,7 +39,7 @@ class RehearsalResult:
         """Load the result of a finished rehearsal.
 
         Raises:
-            BadInput: the folder holds none, or a damaged one.
+            InputError: the folder holds none, or a damaged one.
         """
         folder = folder_of(path, "path")
         try:
@@ -98,8 +98,8 @@ def run_rehearsal(
         fields: fields of `Experiment` with other values than the experiment's.
 
     Raises:
-        BadInput: something asked for does not exist or does not fit; nothing was run.
-        RunFailed: it was begun and could not be completed.
+        InputError: something asked for does not exist or does not fit; nothing was run.
+        RunError: it was begun and could not be completed.
     """
     with library_call():
         from flfw.rehearse.__main__ import DEFAULT, RehearsalCommand, rehearse

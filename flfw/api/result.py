@@ -39,7 +39,7 @@ class Result:
         """Load the result in the folder of a finished run.
 
         Raises:
-            BadInput: the folder has no result, or a damaged one.
+            InputError: the folder has no result, or a damaged one.
         """
         folder = folder_of(path, "path")
         if not (folder / RESULT).is_file():
@@ -146,7 +146,7 @@ class Result:
         """Settings of the run as an `Experiment` without a folder, to run it again with changes.
 
         Raises:
-            BadInput: it is an audit of another app, or a value does not fit.
+            InputError: it is an audit of another app, or a value does not fit.
         """
         from flfw.api.arguments import experiment_from
 

@@ -20,7 +20,7 @@ def summary(folder: os.PathLike[str]) -> str:
     """Return the lines of a finished run, and the path of its report.
 
     Raises:
-        BadInput: there is no result, or it is damaged.
+        InputError: there is no result, or it is damaged.
     """
     try:
         return "\n".join([*lines(read_result(Path(folder))), str(Path(folder) / "report.html")])

@@ -42,7 +42,7 @@ def require_gpu(experiment: Experiment) -> None:
     """Refuse attacks on a GPU, or in a precision that only a GPU has, where this machine has none to give them.
 
     Raises:
-        BadInput: naming the flag.
+        InputError: naming the flag.
     """
     share, precision = experiment.attack_gpus, experiment.attack_precision
     expected = "--attack-precision float32 or bf16 without --attack-gpus, as only a GPU has TensorFloat-32"
@@ -81,7 +81,7 @@ class Attacks(ABC):
         """Return the solution of a job in the queue.
 
         Raises:
-            RunFailed: no process can do jobs.
+            RunError: no process can do jobs.
         """
 
 

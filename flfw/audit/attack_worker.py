@@ -41,7 +41,7 @@ def solve(job: AttackJob) -> JobResult:
     """Do a job.
 
     Raises:
-        Exception: any error of the attack except `NotApplicable`, which is an answer.
+        Exception: any error of the attack except `NotApplicableError`, which is an answer.
     """
     resolved = resolve(Experiment.from_run_config(job.run_config)).with_input_space(job.shape, job.classes)
     if job.game is not None:

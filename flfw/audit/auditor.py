@@ -55,7 +55,7 @@ def auditing(resolved: Resolved, task: Task, out: Path, source: Path | None = No
         source: the folder with ``observations/`` and ``truth/``, if it is a different one.
 
     Raises:
-        BadInput: the data have no public examples, without which nothing is compared, or the attacks no GPU.
+        InputError: the data have no public examples, without which nothing is compared, or the attacks no GPU.
     """
     experiment = resolved.experiment
     if not (experiment.attacks and experiment.audited and resolved.method.uploads):
@@ -179,8 +179,8 @@ class Auditor(AbstractContextManager["Auditor"]):
             privacy: the run's claims, with which what is told of members is compared.
 
         Raises:
-            BadInput: there are no recordings.
-            RunFailed: the attack server could not go on.
+            InputError: there are no recordings.
+            RunError: the attack server could not go on.
         """
         tickets = self.tickets(last)
         jobs, games = [job for ticket in tickets for job in self.jobs(ticket)], self.membership_jobs(last)
@@ -235,7 +235,7 @@ class Auditor(AbstractContextManager["Auditor"]):
             last: the round in which training ended; None: after the requested rounds.
 
         Raises:
-            BadInput: no upload was recorded.
+            InputError: no upload was recorded.
         """
         ended, game = self.experiment.rounds if last is None else last, self._game
         each = (game.requests(name, ended) for name in self._of_membership)

@@ -240,7 +240,7 @@ class AttackJob:
         """Read a job from the output of `to_json`.
 
         Raises:
-            BadInput: it is none.
+            InputError: it is none.
         """
         return from_json(data, cls, "a job of the attacks' queue", "start the audit again")
 

@@ -89,7 +89,7 @@ def observed(job: AttackJob, recordings: Recordings, experiment: Experiment) -> 
         experiment: the job's; its seed is that of the rounding by secure aggregation.
 
     Raises:
-        BadInput: the clients of a sum received different weights, and its server isolates none of them.
+        InputError: the clients of a sum received different weights, and its server isolates none of them.
     """
     if not job.ticket.group:
         return recordings.observations([exchange.id for exchange in job.exchanges])

@@ -152,7 +152,7 @@ def answer(
         example: gives the gradient of a local step of the method, for raw inputs and labels.
 
     Raises:
-        Declined: this site keeps no truth, and so answers no probes; or it keeps no gradients of single examples,
+        RequestDeclinedError: this site keeps no truth, and so answers no probes; or it keeps no gradients of single examples,
             where these are requested; or it gives away too few examples, or none to this run, which is not recorded.
     """
     rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]

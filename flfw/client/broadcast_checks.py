@@ -139,7 +139,7 @@ def require_plausible(received: Mapping[str, np.ndarray], fresh: nn.Module, whic
         which: the message that brought them, in words.
 
     Raises:
-        Declined: names the first alarm.
+        RequestDeclinedError: names the first alarm.
     """
     print(f"flfw: {which}: received weights {digest(received)}", file=sys.stderr, flush=True)
     if alarms := broadcast_alarms(received, zeros_at_first(fresh)):

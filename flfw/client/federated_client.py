@@ -111,7 +111,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         """Do one round: install, evaluate, train, evaluate, keep private tensors, send shared ones.
 
         Raises:
-            SharingViolation: the arrays are not the method's downloads, or `outgoing` is not its uploads.
+            SharingViolationError: the arrays are not the method's downloads, or `outgoing` is not its uploads.
         """
         sent, metrics = self.fit_named(self._named(parameters), int(config["version"]))
         self.border.check_sent(sent)
@@ -184,8 +184,8 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         """Load the received tensors into the model, and the private tensors of an earlier round if there are any.
 
         Raises:
-            SharingViolation: an honest server would not name this version; see `ClientStore`.
-            StateMissing: the version is not on this disk.
+            SharingViolationError: an honest server would not name this version; see `ClientStore`.
+            StateMissingError: the version is not on this disk.
         """
         self.received = received
         state = self.model.state_dict()

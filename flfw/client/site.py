@@ -52,7 +52,7 @@ class Site:
             experiment: the experiment's id, which names the folder of a simulation.
 
         Raises:
-            BadInput: a place that is volunteered is no number, or the id is no name.
+            InputError: a place that is volunteered is no number, or the id is no name.
         """
         given = {
             field: node_config.get(field.replace("_", "-")) or os.environ.get(variable)

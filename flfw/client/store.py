@@ -56,7 +56,7 @@ class ClientStore:
             version: the round; 0: the start.
 
         Raises:
-            SharingViolation: names the client and the versions it can continue from.
+            SharingViolationError: names the client and the versions it can continue from.
         """
         made = self._made()
         if not made:
@@ -79,7 +79,7 @@ class ClientStore:
             like: tensors with the required names and shapes; None: names and shapes are not checked.
 
         Raises:
-            StateMissing: the version is missing, damaged or of another shape; a new start would silently change the
+            StateMissingError: the version is missing, damaged or of another shape; a new start would silently change the
                 method.
         """
         there = sealed(self._folder, _stem(version))

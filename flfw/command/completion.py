@@ -23,7 +23,7 @@ def script(shell: str) -> str:
     The names in it are those of the files at this moment, so that completing imports nothing.
 
     Raises:
-        BadInput: there is none for the shell.
+        InputError: there is none for the shell.
     """
     if shell not in SHELLS:
         raise unknown(f"a shell among {', '.join(SHELLS)}", "shell", shell, SHELLS)

@@ -24,7 +24,7 @@ def check(command: Command) -> None:
     """Refuse names that nothing bears, folders that hold no run, and shares of a GPU where there is none.
 
     Raises:
-        BadInput: as the run itself would say it.
+        InputError: as the run itself would say it.
     """
     _check_folders(command)
     if command.table or command.cell:
@@ -53,7 +53,7 @@ def check_listed(names: Iterable[str]) -> None:
     """Refuse a name of which there is no card, before PyTorch is imported for the cards of others.
 
     Raises:
-        BadInput: names all that there are, and the one that it resembles.
+        InputError: names all that there are, and the one that it resembles.
     """
     from flfw import data
     from flfw.data.splits.schemes import schemes

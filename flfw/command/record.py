@@ -72,7 +72,7 @@ def parse(arguments: list[str], stored: Experiment | None = None, program: str =
         program: name of the command, for messages.
 
     Raises:
-        BadInput: tyro's message, in one line instead of a box.
+        InputError: tyro's message, in one line instead of a box.
     """
     command = with_paths_from_home(parsed(arguments, Command(stored or Experiment()), program))
     if command.matrix and piped(arguments) != arguments:
@@ -110,7 +110,7 @@ def refuse_two_tasks(command: Command) -> None:
     """Refuse several tasks at once.
 
     Raises:
-        BadInput: names them.
+        InputError: names them.
     """
     if command.scale == "full" and not (command.table or command.cell):
         raise InputError("Expected --table or --cell with --scale full, got neither; a run of its own has --rounds.")

@@ -109,7 +109,7 @@ def translated(name: str, words: Sequence[str]) -> list[str]:
     ['--resume', 'runs/a', '--engine', 'inproc']
 
     Raises:
-        BadInput: there are too few or too many words before the flags, or a flag belongs to another subcommand.
+        InputError: there are too few or too many words before the flags, or a flag belongs to another subcommand.
     """
     one = SUBCOMMANDS[name]
     given = [*words]

@@ -64,7 +64,7 @@ def here(name: str, data_root: Path | None, form: ImageFormat | None = None) -> 
     """Return the data set's card on this machine: `describe`, with the local files if only sites have the data.
 
     Raises:
-        BadInput: an unknown name, or a site's data do not match the name.
+        InputError: an unknown name, or a site's data do not match the name.
     """
     card = describe(name, form)
     return card.look(_root(card, data_root)) if card.look else card
@@ -96,7 +96,7 @@ def fetch(name: str, data_root: Path | None = None) -> None:
     """Download the missing files of the data set if it can be downloaded; `load` reports files still missing.
 
     Raises:
-        BadInput: there is no network, or a downloaded file is not the published one.
+        InputError: there is no network, or a downloaded file is not the published one.
     """
     card = describe(name)
     root = _root(card, data_root)
@@ -110,7 +110,7 @@ def sums(name: str, data_root: Path | None) -> dict[str, bool | None]:
     """Return for each file of a data set whether it has the published MD5 sum; None: none is published.
 
     Raises:
-        BadInput: an unknown name, or missing files.
+        InputError: an unknown name, or missing files.
     """
     card = describe(name)
     root = _root(card, data_root)
@@ -145,7 +145,7 @@ def load(name: str, data_root: Path | None = None, side: int | None = None, form
     published ones. Embedded sets (digits, cancer) need no ``data_root``.
 
     Raises:
-        BadInput: an unknown name, missing or damaged files, a side for rows of features.
+        InputError: an unknown name, missing or damaged files, a side for rows of features.
     """
     form = replace(form or ImageFormat(), side=side)
     card = here(name, data_root, form)

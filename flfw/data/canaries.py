@@ -49,7 +49,7 @@ def draw(split: Split, labels: np.ndarray, classes: int, count: int, seed: int) 
         seed: seed of the draws.
 
     Raises:
-        BadInput: fewer than M examples are held by exactly one client, there is only one class, or there are very
+        InputError: fewer than M examples are held by exactly one client, there is only one class, or there are very
             many clients, whose data are drawn on demand.
     """
     require(classes >= 2, "at least two classes for canaries with wrong labels", classes=classes)
@@ -75,7 +75,7 @@ def without_left_out(split: Split, canaries: Canaries) -> Split:
     """Return the split without the canaries that were left out; everything else stays, in the same order.
 
     Raises:
-        BadInput: a client would be left without training data.
+        InputError: a client would be left without training data.
     """
     left_out = canaries.indices[~canaries.included]
     train = tuple(indices[~np.isin(indices, left_out)] for indices in split.train)

@@ -130,7 +130,7 @@ def is_at_sites(name: str) -> bool:
 
 
 def is_of_pictures(name: str) -> bool:
-    """Return whether a data set may be made of a user's own image files, to which a `PictureForm` applies."""
+    """Return whether a data set may be made of a user's own image files, to which an `ImageFormat` applies."""
     return name.partition(":")[0] in _PICTURES
 
 

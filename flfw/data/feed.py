@@ -57,7 +57,7 @@ def constants(how: Normalisation, shape: tuple[int, ...]) -> tuple[tuple[float, 
     """Return mean and standard deviation per channel, or per feature: ImageNet's, 0.5 for both, or 0 and 1.
 
     Raises:
-        BadInput: inputs are no images, or have not the three channels that ImageNet's constants are for.
+        InputError: inputs are no images, or have not the three channels that ImageNet's constants are for.
     """
     channels = shape[0]
     if how == "none":

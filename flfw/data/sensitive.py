@@ -33,7 +33,7 @@ class SensitiveSamples:
         """Parse ``all``, ``3,7``, ``last:2`` or ``at:12,40``.
 
         Raises:
-            BadInput: another text, or ``last:0``.
+            InputError: another text, or ``last:0``.
 
         >>> SensitiveSamples.parse("last:2").mask(torch.tensor([5, 6, 7]), torch.empty(0))
         tensor([False,  True,  True])
@@ -60,7 +60,7 @@ class SensitiveSamples:
             positions: (B,) in the training part; used by a rule of positions only, and then empty where not known.
 
         Raises:
-            BadInput: the rule needs positions, and there are none.
+            InputError: the rule needs positions, and there are none.
         """
         if self.last is not None:
             return torch.arange(len(y), device=y.device) >= len(y) - self.last

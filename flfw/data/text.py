@@ -31,7 +31,7 @@ def located(word: str) -> tuple[str, int]:
     """Return the path and the length in ``PATH`` or ``PATH@LENGTH``; a path that ends so needs its length as well.
 
     Raises:
-        BadInput: there is no path, or the length is not 2 to 1024.
+        InputError: there is no path, or the length is not 2 to 1024.
 
     >>> located("notes.txt"), located("notes.txt@64")
     (('notes.txt', 32), ('notes.txt', 64))
@@ -53,7 +53,7 @@ def text(word: str) -> DatasetCard:
     fifth piece, from the second on, is for testing. A piece may begin or end within a character.
 
     Raises:
-        BadInput: there is no such file, it is not UTF-8, it has a zero byte, or too little text.
+        InputError: there is no such file, it is not UTF-8, it has a zero byte, or too little text.
     """
     path, length = located(word)
     place = Path(path).expanduser().absolute()

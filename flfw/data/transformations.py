@@ -105,7 +105,7 @@ def sequences(policy: str) -> Sequences:
     """Parse a policy.
 
     Raises:
-        BadInput: it is no policy, or names an unknown id.
+        InputError: it is no policy, or names an unknown id.
     """
     parts = policy.split("+")
     form = "policy ids joined by - in sequences joined by +, such as 3-1-7+43-18-18"

@@ -99,7 +99,7 @@ def up(layout: FederationLayout) -> None:
     """Start the server and the sites that are not running.
 
     Raises:
-        RunFailed: something did not start.
+        RunError: something did not start.
     """
     folder = layout.superlink
     (folder / "home" / "config.toml").write_text(layout.connection)  # the folder may have been moved

@@ -50,7 +50,7 @@ def server(by: Pair, hosts: Sequence[str]) -> Pair:
         hosts: names and addresses under which clients reach the server; at least one.
 
     Raises:
-        BadInput: the authority's key or certificate cannot be read.
+        InputError: the authority's key or certificate cannot be read.
     """
     try:
         issuer, signer = x509.load_pem_x509_certificate(by.public), serialization.load_pem_private_key(by.private, None)
@@ -89,7 +89,7 @@ def ends(certificate: bytes) -> datetime.datetime:
     """Return the time at which a certificate (PEM) expires.
 
     Raises:
-        BadInput: it cannot be read.
+        InputError: it cannot be read.
     """
     try:
         return x509.load_pem_x509_certificate(certificate).not_valid_after_utc

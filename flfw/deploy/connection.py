@@ -73,7 +73,7 @@ def outlast_errors() -> None:
     """Let the calls of Flower's SuperNode, and its heartbeats, outlast the server's errors.
 
     Raises:
-        BadInput: this version of Flower makes its connection in another way.
+        InputError: this version of Flower makes its connection in another way.
     """
     places = [(sys.modules.get(module), name) for module, name in _INVOKERS]
     places = [(module, name) for module, name in places if hasattr(module, name)]

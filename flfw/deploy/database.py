@@ -47,7 +47,7 @@ def runs(path: Path) -> tuple[RecordedRun, ...]:
     """Read the runs of a database, without changing it.
 
     Raises:
-        BadInput: it is no database of this version of Flower.
+        InputError: it is no database of this version of Flower.
     """
     times = "COALESCE(task.finished_at, task.running_at, task.starting_at, task.pending_at)"
     query = f"SELECT run.run_id, run.override_config, {times} FROM run JOIN task ON task.task_id = run.primary_task_id"
@@ -65,7 +65,7 @@ def shrink(path: Path, gone: Sequence[int]) -> int:
         gone: Flower's numbers of the runs.
 
     Raises:
-        BadInput: it is no database of this version of Flower, or it is in use.
+        InputError: it is no database of this version of Flower, or it is in use.
     """
     with _opened(path) as connection:
         for table, which in _removable(connection, gone):
@@ -80,7 +80,7 @@ def is_clean(path: Path, gone: Sequence[int]) -> bool:
     """Return whether `shrink` would find neither rows of these runs nor free pages.
 
     Raises:
-        BadInput: it is no database of this version of Flower.
+        InputError: it is no database of this version of Flower.
     """
     with _opened(path) as connection:
         rows = _removable(connection, gone)

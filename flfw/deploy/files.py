@@ -26,7 +26,7 @@ def make(layout: FederationLayout, policy: str) -> None:
         policy: text of the initial policy of each site.
 
     Raises:
-        BadInput: the folder exists and is not empty, or cannot be made.
+        InputError: the folder exists and is not empty, or cannot be made.
     """
     require_new(layout.folder)
     missing = [folder for folder in (layout.folder, *layout.folder.parents) if not os.path.lexists(folder)]
@@ -46,7 +46,7 @@ def require_new(folder: Path) -> None:
     """Refuse a folder that holds something.
 
     Raises:
-        BadInput: see above.
+        InputError: see above.
     """
     if os.path.isdir(folder) and any(folder.iterdir()):  # noqa: PTH112 - a name that is too long is no error here
         raise InputError(f"Expected a new folder, got {folder}, which holds something; choose another.")
@@ -71,7 +71,7 @@ def renew(layout: FederationLayout) -> None:
     """Give the server a new key and certificate by the same authority; sites need no change.
 
     Raises:
-        BadInput: the authority's key is not here.
+        InputError: the authority's key is not here.
     """
     try:
         private, public = (layout.folder / "ca" / name for name in ("ca.key", "ca.crt"))

@@ -78,7 +78,7 @@ class FederationLayout:
         """Read the layout of a federation from its folder.
 
         Raises:
-            BadInput: there is none, or its file is damaged.
+            InputError: there is none, or its file is damaged.
         """
         path = folder.absolute() / _FILE
         if not path.is_file():

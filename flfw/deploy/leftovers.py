@@ -93,7 +93,7 @@ def plan(layout: FederationLayout, days: float = 0.0, also: Sequence[str] = ()) 
         also: names of `ALSO`.
 
     Raises:
-        BadInput: a value is out of range, or the server's database is not one.
+        InputError: a value is out of range, or the server's database is not one.
     """
     require(isfinite(days) and days >= 0, "0 <= older-than < inf", older_than=days)
     before = time.time() - days * _DAY_S if days else inf

@@ -68,7 +68,7 @@ def spent(policy: Policy, folder: Path) -> list[str]:
     """Return a line for each limit over all runs that the policy sets, with the part of it that is spent.
 
     Raises:
-        BadInput: a ledger is damaged.
+        InputError: a ledger is damaged.
     """
     lines: list[str] = []
     if budget := policy.budget:
@@ -82,7 +82,7 @@ def announcements(policy: Policy, folder: Path) -> list[str]:
     """Return the lines that a site's log gets at its start.
 
     Raises:
-        BadInput: a ledger is damaged.
+        InputError: a ledger is damaged.
     """
     lines: list[str] = []
     if policy.volunteered:
@@ -111,7 +111,7 @@ def extended(arguments: Sequence[str], policy: Policy, folder: Path) -> list[str
     """Return the arguments of a SuperNode with the entries in its node config.
 
     Raises:
-        BadInput: there are entries, and the arguments have no node config.
+        InputError: there are entries, and the arguments have no node config.
     """
     result, added = list(arguments), entries(policy, folder)
     if added and "--node-config" not in result[:-1]:

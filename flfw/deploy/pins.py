@@ -75,7 +75,7 @@ class AllowedSettings:
         """Read the table ``run`` of a policy.
 
         Raises:
-            BadInput: it is no table, or names an unknown or free key, or a rule of another form.
+            InputError: it is no table, or names an unknown or free key, or a rule of another form.
         """
         if not isinstance(table, dict):
             raise InputError(f"Expected a table [run] in {path}, got run={table}.")

@@ -150,7 +150,7 @@ class Policy:
         """Read the policy of a site.
 
         Raises:
-            BadInput: there is no such file, or it is not a valid policy.
+            InputError: there is no such file, or it is not a valid policy.
         """
         try:
             rules = read_toml(path)

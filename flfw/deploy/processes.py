@@ -32,7 +32,7 @@ def start(command: Sequence[str], folder: Path, name: str, variables: Mapping[st
         The process id.
 
     Raises:
-        RunFailed: there is no such program.
+        RunError: there is no such program.
     """
     running = alive(folder, name)
     if running is not None:
@@ -77,7 +77,7 @@ def stop(folder: Path, name: str) -> bool:
     """End a program with all processes that it started; return whether there was one.
 
     Raises:
-        RunFailed: the program does not end.
+        RunError: the program does not end.
     """
     pid = alive(folder, name)
     if pid is not None:

@@ -20,7 +20,7 @@ def count(path: Path) -> int:
     """Return the number of messages that were taken.
 
     Raises:
-        BadInput: the file is damaged.
+        InputError: the file is damaged.
     """
     return len(Chain(path).rows())
 

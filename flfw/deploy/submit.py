@@ -18,8 +18,8 @@ def check(experiment: Experiment) -> FederationLayout:
     """Check that an experiment fits its federation, and return the federation's layout.
 
     Raises:
-        BadInput: the numbers of clients and sites differ, or there is an audit, whose truth no site gives away.
-        RunFailed: the server is not running.
+        InputError: the numbers of clients and sites differ, or there is an audit, whose truth no site gives away.
+        RunError: the server is not running.
     """
     assert experiment.federation is not None, "asked of no other"
     layout = FederationLayout.read(experiment.federation)
@@ -39,7 +39,7 @@ def run(experiment: Experiment) -> None:
     """Run the app until it ends.
 
     Raises:
-        RunFailed: Flower refused the app, or the run did not complete; the message is one line.
+        RunError: Flower refused the app, or the run did not complete; the message is one line.
     """
     layout = check(experiment)
     assert experiment.out is not None, "the experiment was checked"

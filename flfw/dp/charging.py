@@ -30,8 +30,8 @@ def charge_message(context: Context, asked: Resolved, kind: str, config: dict[st
         at: the client's data.
 
     Raises:
-        OverBudget: the budget does not allow it, or the answer cannot be counted.
-        BadInput: a patient has more examples at this site than the budget says.
+        BudgetExceededError: the budget does not allow it, or the answer cannot be counted.
+        InputError: a patient has more examples at this site than the budget says.
     """
     if (granted := budgeted(context.node_config)) is None:
         return
@@ -60,7 +60,7 @@ def _require_public(plan: TableSchema | None) -> None:
     """Refuse a table whose scales and categories may be some rows' own; None: the data are no table with a plan.
 
     Raises:
-        OverBudget: the plan does not say that it was known beforehand.
+        BudgetExceededError: the plan does not say that it was known beforehand.
     """
     if plan is not None and not plan.public:
         raise BudgetExceededError(

@@ -79,7 +79,7 @@ def least_summed(experiment: Experiment) -> int:
     With fewer updates the run ends, and nothing is summed. Colluding clients may all be among them.
 
     Raises:
-        BadInput: there may be no other client in a sum.
+        InputError: there may be no other client in a sum.
     """
     everybody = experiment.on_client_failure == "fail" and not _is_poisson(experiment)
     surely, colluding = experiment.per_round if everybody else experiment.min_clients, experiment.colluding_clients
@@ -233,7 +233,7 @@ class RunAccountant:
         Where the data name patients, at least as many count as there are. 0 examples: not known.
 
         Raises:
-            BadInput: fewer are asked for than there are.
+            InputError: fewer are asked for than there are.
         """
         asked, split = self.experiment, self.split
         if split.patients is None:

@@ -37,8 +37,8 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
         examples: number of this site's training examples, >= 1.
 
     Raises:
-        OverBudget: the answer has no epsilon, or none that this site can count.
-        BadInput: the data's shape cannot be read. The words of an `OverBudget` leave the site, and these name files.
+        BudgetExceededError: the answer has no epsilon, or none that this site can count.
+        InputError: the data's shape cannot be read. The words of an `BudgetExceededError` leave the site, and these name files.
     """
     _require_own_code(resolved.experiment)
     _require_no_bare_metrics(resolved.experiment)
@@ -59,7 +59,7 @@ def require_countable(resolved: Resolved, kind: str, config: Mapping[str, Any]) 
     """Refuse, before any data are read, an answer that has no epsilon: nothing of the data may decide whether it fails.
 
     Raises:
-        OverBudget: see `cost` and `cost_of_metrics`.
+        BudgetExceededError: see `cost` and `cost_of_metrics`.
     """
     cost(resolved, kind, config, 1)
     cost_of_metrics(resolved, kind)
@@ -69,7 +69,7 @@ def cost_of_metrics(resolved: Resolved, kind: str) -> Mechanism | None:
     """Return the mechanism of the numbers that an answer has beside its tensors; None: it has none.
 
     Raises:
-        OverBudget: they have no noise that this site can count.
+        BudgetExceededError: they have no noise that this site can count.
     """
     if kind == PROBE or metrics_of(resolved.experiment) == "none":
         return None

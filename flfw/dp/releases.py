@@ -60,7 +60,7 @@ class Releases:
         """Note a round before its first message is sent; return how often it was asked for before.
 
         Raises:
-            BudgetSpent: with this round the run would exceed its budget; nothing was noted.
+            RunBudgetExceededError: with this round the run would exceed its budget; nothing was noted.
         """
         again = self._asked.again + (server_round in self._asked.rounds) + self.evaluations
         self._require_budget(self._through(server_round), again, f"round {server_round}")

@@ -101,7 +101,7 @@ class DPSettings(LocalTraining):
             chosen: patterns of the tensors that are sent.
 
         Raises:
-            BadInput: naming the layer.
+            InputError: naming the layer.
         """
         if self.on_steps:
             PerExample(model, chosen, grouping=self.grouping)
@@ -295,7 +295,7 @@ def require_in_float32(**bound: float) -> None:
     """Refuse a clipping bound that float32 cannot keep.
 
     Raises:
-        BadInput: naming the bound.
+        InputError: naming the bound.
     """
     ((name, value),) = bound.items()
     require(LEAST_CLIP <= value <= LARGEST_CLIP, f"{LEAST_CLIP:g} <= {name} <= {LARGEST_CLIP:g}", **bound)

@@ -42,7 +42,7 @@ def calibrate_noise(resolved: Resolved, split: Split) -> tuple[Resolved, list[st
         The experiment with the noise among its settings and with no more rounds than the budget allows; notes.
 
     Raises:
-        BadInput: the method claims nothing, the noise was set as well, not even one round keeps the budget, a sum may
+        InputError: the method claims nothing, the noise was set as well, not even one round keeps the budget, a sum may
             hold fewer shares of the noise than make it up, only sites know their numbers of examples and the settings
             need them, or private metrics would protect nothing.
     """
@@ -72,7 +72,7 @@ def _of_sites(resolved: Resolved, split: Split) -> list[str]:
     """Return notes on data of sites, for which nothing is claimed here: their numbers of examples are not known.
 
     Raises:
-        BadInput: a target or a budget, which would need these numbers, or noise that the server can repeat.
+        InputError: a target or a budget, which would need these numbers, or noise that the server can repeat.
     """
     experiment = resolved.experiment
     if is_known(split) or _mechanism(resolved, split) is None:
@@ -158,7 +158,7 @@ def require_calibrated(experiment: Experiment) -> None:
     """Refuse to train for a target epsilon whose noise was not computed: other noise would be used.
 
     Raises:
-        BadInput: naming the program that computes it.
+        InputError: naming the program that computes it.
     """
     is_set = any(split_assignment(one)[0].rpartition(".")[2] == _NOISE for one in experiment.set)
     way = f"a run started by sim.py, which finds the noise for --target-epsilon, or {_NOISE}=... in set"
@@ -197,7 +197,7 @@ def _with_secret_noise(resolved: Resolved) -> Resolved:
 
 
 def within_budget(resolved: Resolved, split: Split, rounds: int, again: int, summed: int = 0) -> bool:
-    """Return whether a run keeps its budget after so many rounds, with some asked for again; see `Ledger`."""
+    """Return whether a run keeps its budget after so many rounds, with some asked for again; see `RunAccountant`."""
     return _spent(resolved, split, rounds, again, summed) <= resolved.experiment.epsilon_budget
 
 

@@ -71,7 +71,7 @@ class MessageEntry:
         """Read an entry from a line of the ledger.
 
         Raises:
-            BadInput: it is none.
+            InputError: it is none.
         """
         known = {name: value for name, value in row.items() if name != "before"}
         try:
@@ -124,7 +124,7 @@ def charge(path: Path, budget: EpsilonBudget, entry: MessageEntry) -> None:
     """Append an entry, if the budget allows the message; when this returns, the entry is on disk.
 
     Raises:
-        OverBudget: it does not, or the ledger is damaged; nothing is appended.
+        BudgetExceededError: it does not, or the ledger is damaged; nothing is appended.
     """
     try:
         with Chain(path).held() as held:
@@ -142,7 +142,7 @@ def read(path: Path, budget: EpsilonBudget) -> Spent:
     """Return the sums of a ledger; nothing is made or changed.
 
     Raises:
-        BadInput: the ledger is damaged.
+        InputError: the ledger is damaged.
     """
     entries = [MessageEntry.from_row(row) for row in Chain(path).rows()]
     return Spent(epsilon_of(entries, budget), len(entries), len({entry.run for entry in entries}))

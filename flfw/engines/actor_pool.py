@@ -121,7 +121,7 @@ class ActorPool:
             Whether anything happened.
 
         Raises:
-            RunFailed: Ray is gone, or its actors cannot start.
+            RunError: Ray is gone, or its actors cannot start.
         """
         self._hand_out()
         first_of = {seat.hello or seat.chunks[0].reply: seat for seat in self._seats if seat.hello or seat.chunks}

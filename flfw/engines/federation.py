@@ -56,8 +56,8 @@ def federate(grid: Grid, resolved: Resolved) -> None:
     Writes ``training.json`` there or, after a failure, ``failure.txt``, which a caller of Flower's commands can read.
 
     Raises:
-        BadInput: the folder holds another experiment, a damaged one, or a run that is at work.
-        RunFailed: a client failed and the run does not tolerate it, or the server could not go on.
+        InputError: the folder holds another experiment, a damaged one, or a run that is at work.
+        RunError: a client failed and the run does not tolerate it, or the server could not go on.
     """
     experiment = resolved.experiment
     assert experiment.out is not None, "the engine names the folder"

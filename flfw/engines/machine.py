@@ -111,7 +111,7 @@ def check(experiment: Experiment, there_are: Resources) -> None:
     """Refuse shares that exceed the resources.
 
     Raises:
-        BadInput: naming the flag, the available share, and the share asked for.
+        InputError: naming the flag, the available share, and the share asked for.
     """
     if experiment.engine == "flwr":
         whole = float(experiment.cpus_per_client).is_integer()
@@ -136,7 +136,7 @@ def check_server(experiment: Experiment) -> None:
     """Refuse a GPU for computations in this process, where this machine has none.
 
     Raises:
-        BadInput: there is none.
+        InputError: there is none.
     """
     here = {"server_device": experiment.server_device} if experiment.server_device == "cuda" else {}
     if experiment.engine == "inproc" and not experiment.federation:  # clients and attacks share the process, too

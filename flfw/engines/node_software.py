@@ -33,7 +33,7 @@ def check_software(there: Mapping[str, str], host: str) -> None:
         host: the node's address.
 
     Raises:
-        BadInput: one differs.
+        InputError: one differs.
     """
     for name, here in versions().items():
         if there.get(name) != here:

@@ -47,7 +47,7 @@ class RayGrid(SimulatedGrid, WaitingGrid):
         actors: number of actors; no more are started than there are clients.
         shares: what Ray reserves for each actor, as ``num_cpus`` and ``num_gpus``.
         grace: seconds at the end of a message's life in which nobody begins to answer it any more.
-        introduced: whether the app answers queries by an `Introduction`; then one client in each actor is asked for
+        introduced: whether the app answers queries by a `ClientInfo`; then one client in each actor is asked for
             all, where that is enough: see `flfw.engines.introductions`.
         one_disk: see `SimulatedGrid`.
         stateful: whether the app may keep something in its Context; then a client answers one message at a time.

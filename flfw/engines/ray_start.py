@@ -54,7 +54,7 @@ def joined(address: str) -> Iterator[None]:
     """Join a running cluster, and leave it again; do nothing without an address, or where Ray runs in this process.
 
     Raises:
-        BadInput: no cluster answers there.
+        InputError: no cluster answers there.
     """
     if not address or is_running():
         yield
@@ -77,8 +77,8 @@ def started(experiment: Experiment, site: Site, numbers: int) -> Iterator[dict[s
         Options for the actors, which have the environment of a client where Ray was running before; else empty.
 
     Raises:
-        RunFailed: it did not start.
-        BadInput: no cluster answers at ``experiment.ray_address``.
+        RunError: it did not start.
+        InputError: no cluster answers at ``experiment.ray_address``.
     """
     import ray
 
@@ -108,7 +108,7 @@ def start(arguments: dict[str, Any]) -> None:
     knows of.
 
     Raises:
-        RunFailed: it did not start.
+        RunError: it did not start.
     """
     import ray
 

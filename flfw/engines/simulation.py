@@ -52,8 +52,8 @@ def run_simulation(
         run_config: the run configuration in the Contexts of the server and of every client.
 
     Raises:
-        BadInput: an argument is refused, or no client fits on this machine or cluster.
-        RunFailed: Ray did not start, or was lost.
+        InputError: an argument is refused, or no client fits on this machine or cluster.
+        RunError: Ray did not start, or was lost.
     """
     require(num_supernodes >= 1, "num_supernodes >= 1", num_supernodes=num_supernodes)
     require(backend_name == "ray", "backend_name ray", backend_name=backend_name)

@@ -54,7 +54,7 @@ def run(
         out: existing folder, in which a server app that fails leaves its reason as ``failure.txt``.
 
     Raises:
-        RunFailed: Flower refused the app, or the run ended otherwise than completed; the message is one line.
+        RunError: Flower refused the app, or the run ended otherwise than completed; the message is one line.
     """
     shares = _shares(clients, cpus_per_client, gpus_per_client)
     with tempfile.TemporaryDirectory(prefix="flfw-flwr-") as name:
@@ -76,7 +76,7 @@ def complete(
         out: existing folder, in which a server app that fails leaves its reason as ``failure.txt``.
 
     Raises:
-        RunFailed: Flower refused the app, or the run ended otherwise than completed; the message is one line.
+        RunError: Flower refused the app, or the run ended otherwise than completed; the message is one line.
     """
     (out / "failure.txt").unlink(missing_ok=True)  # from an earlier attempt
     (folder / "neutral").mkdir(exist_ok=True)
@@ -99,7 +99,7 @@ def private_superlink(folder: Path, environment: dict[str, str]) -> Iterator[dic
         The environment in which ``flwr`` finds the SuperLink as its default connection.
 
     Raises:
-        RunFailed: it did not start; the message says why.
+        RunError: it did not start; the message says why.
     """
     home, neutral, log, port = folder / "home", folder / "neutral", folder / "superlink.log", _free_port()
     home.mkdir()

@@ -16,7 +16,7 @@ def axes(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Return the values of each axis that is written.
 
     Raises:
-        BadInput: a word that is no axis, or an axis that is empty or occurs twice.
+        InputError: a word that is no axis, or an axis that is empty or occurs twice.
 
     >>> axes(["seeds=0,1", "methods=fedavg"])
     {'seeds': ('0', '1'), 'methods': ('fedavg',)}

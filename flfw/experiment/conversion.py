@@ -25,7 +25,7 @@ def convert_fields(record: object) -> None:
     words.
 
     Raises:
-        BadInput: a value has another type; names the flag.
+        InputError: a value has another type; names the flag.
     """
     for name, kind in _kinds(type(record)).items():
         given = getattr(record, name)
@@ -41,7 +41,7 @@ def require_choices(record: object) -> None:
     """Refuse a record with another value than the words that a field has to choose from.
 
     Raises:
-        BadInput: names the flag and its words.
+        InputError: names the flag and its words.
     """
     for name, kind in _kinds(type(record)).items():
         if get_origin(kind) is Literal:

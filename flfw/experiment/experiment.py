@@ -130,7 +130,7 @@ class Experiment(
         """Read an experiment from a run_config, the inverse of `to_run_config`; keys of other apps are ignored.
 
         Raises:
-            BadInput: a key is missing, or its value has another type or is out of its range.
+            InputError: a key is missing, or its value has another type or is out of its range.
         """
         for key in _keys():
             if key not in config:

@@ -19,7 +19,7 @@ def require_at_least(record: object, least: int, names: Iterable[str]) -> None:
     """Refuse a record with one of these fields below ``least``.
 
     Raises:
-        BadInput: names the flag and its value.
+        InputError: names the flag and its value.
     """
     for name in names:
         value = getattr(record, name)
@@ -30,7 +30,7 @@ def require_at_most(record: object, most: int, names: Iterable[str]) -> None:
     """Refuse a record with one of these fields above ``most``: a slip of the keyboard would compute for ages.
 
     Raises:
-        BadInput: names the flag and its value.
+        InputError: names the flag and its value.
     """
     for name in names:
         value = getattr(record, name)
@@ -41,7 +41,7 @@ def require_finite(record: object, names: Iterable[str], *, zero: bool = False) 
     """Refuse a record with one of these fields infinite, negative or, unless ``zero`` is allowed, zero.
 
     Raises:
-        BadInput: names the flag and its value.
+        InputError: names the flag and its value.
     """
     for name in names:
         value, sign = getattr(record, name), "<=" if zero else "<"
@@ -53,7 +53,7 @@ def integer(word: str, flag: str) -> int:
     """Return the integer in one word of a flag.
 
     Raises:
-        BadInput: names the flag.
+        InputError: names the flag.
     """
     if not word.strip().isdecimal() or len(word) > _DIGITS:
         raise InputError(f"Expected whole numbers for {flag}, got {word[:80]!r}.")

@@ -246,7 +246,7 @@ def read_result(folder: Path) -> dict[str, Any]:
     """Read result.json of a folder.
 
     Raises:
-        BadInput: there is none, or a field that is read has another type.
+        InputError: there is none, or a field that is read has another type.
     """
     return cast(dict[str, Any], read_json(folder / RESULT, ResultFields, _WAY_OUT))
 
@@ -255,6 +255,6 @@ def read_training(folder: Path) -> dict[str, Any]:
     """Read training.json of a folder.
 
     Raises:
-        BadInput: there is none, or a field that is read is missing or has another type.
+        InputError: there is none, or a field that is read is missing or has another type.
     """
     return cast(dict[str, Any], read_json(folder / TRAINING, TrainingFields, _WAY_OUT))

@@ -16,7 +16,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
     """Read the rows of a CSV file by the names of its columns.
 
     Raises:
-        BadInput: the file cannot be read, is no CSV, or a row has more or fewer values than there are columns.
+        InputError: the file cannot be read, is no CSV, or a row has more or fewer values than there are columns.
     """
     try:
         with path.open(newline="", encoding="utf-8") as lines:

@@ -64,7 +64,7 @@ def read_json(path: Path, shape: type[T], way_out: str = _WAY_OUT) -> T:
         way_out: words for the end of a refusal.
 
     Raises:
-        BadInput: the file cannot be read, is no JSON, or holds a value of another form.
+        InputError: the file cannot be read, is no JSON, or holds a value of another form.
     """
     try:
         data = path.read_bytes()
@@ -77,7 +77,7 @@ def read_toml(path: Path, way_out: str = _WAY_OUT) -> dict[str, Any]:
     """Read a file of TOML.
 
     Raises:
-        BadInput: the file cannot be read, or is no TOML.
+        InputError: the file cannot be read, or is no TOML.
     """
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
@@ -97,7 +97,7 @@ def from_json(data: bytes, shape: type[T], source: object, way_out: str = _WAY_O
         way_out: words for the end of a refusal.
 
     Raises:
-        BadInput: it is no JSON, or a value of another form.
+        InputError: it is no JSON, or a value of another form.
     """
     try:
         value = json.loads(data)
@@ -110,7 +110,7 @@ def fitted(value: object, shape: type[T], source: object, way_out: str = _WAY_OU
     """Return a value of JSON or TOML as one of a type.
 
     Raises:
-        BadInput: it has another form.
+        InputError: it has another form.
     """
     try:
         return fit(value, shape)
@@ -127,13 +127,13 @@ def fit(value: Any, shape: Any, field: str = "") -> Any:
         field: name of the value's field, for a refusal.
 
     Raises:
-        Misfit: it has another form.
+        SchemaMismatchError: it has another form.
 
     >>> fit({"a": [1, 2]}, dict[str, tuple[int, ...]])
     {'a': (1, 2)}
     >>> fit({"a": True}, dict[str, int])
     Traceback (most recent call last):
-    flfw.formats.typed.Misfit: a as a whole number, got True
+    flfw.formats.typed.SchemaMismatchError: a as a whole number, got True
     """
     if shape in (Any, object):
         return value

@@ -186,7 +186,7 @@ class Staged(Evaluation):
         compute: limits of memory, and compilation.
 
     Raises:
-        BadInput: one problem's step takes more memory than allowed.
+        InputError: one problem's step takes more memory than allowed.
     """
 
     def __init__(

@@ -44,7 +44,7 @@ class ComputeLimits:
         """Yield a victim as a search computes with it; its numbers have the precision within the block.
 
         Raises:
-            BadInput: this kind of victim has no form in bf16, or there is no GPU for tf32.
+            InputError: this kind of victim has no form in bf16, or there is no GPU for tf32.
         """
         rounds, on_gpu = self.precision == "tf32", victim.inputs.mean.device.type == "cuda"
         expected = "--attack-precision float32 or bf16 where no GPU searches"

@@ -59,7 +59,7 @@ class Fused(Evaluation):
         compute: limits of memory, and compilation.
 
     Raises:
-        BadInput: one problem's step takes more memory than allowed.
+        InputError: one problem's step takes more memory than allowed.
     """
 
     def __init__(self, objective: Objective, guess: Guess, given: Given, compute: ComputeLimits) -> None:
@@ -81,7 +81,7 @@ def fitting(needed: int, batch: int, compute: ComputeLimits) -> int:
     """Return the number of problems that fit into memory, for steps of ``needed`` bytes.
 
     Raises:
-        BadInput: not even one problem fits.
+        InputError: not even one problem fits.
     """
     room = int(compute.memory_gb * 1e9 // max(1, needed))
     if room < 1:

@@ -42,7 +42,7 @@ class CandidateEvaluation(Evaluation):
         count: candidates of each problem at once, >= 1.
 
     Raises:
-        BadInput: one problem's candidates take more memory than allowed.
+        InputError: one problem's candidates take more memory than allowed.
     """
 
     def __init__(

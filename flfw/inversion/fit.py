@@ -53,7 +53,7 @@ def fits(
         mechanism: a known mechanism between the gradient and the observation.
 
     Raises:
-        BadInput: the observation is of another network, or not finite.
+        InputError: the observation is of another network, or not finite.
     """
     stage, automatic = recipe.stages[-1], mechanism if isinstance(mechanism, DifferentiableDefence) else None
     operator = mechanism.undoing if isinstance(mechanism, DifferentiableDefence) else mechanism

@@ -84,7 +84,7 @@ class Objective:
             strength: factor of the prior.
 
         Raises:
-            BadInput: the observation is of another network, or not finite.
+            InputError: the observation is of another network, or not finite.
         """
         self.victim.check(problem.sent)
         observed, constants = self.victim.observed(problem.sent)

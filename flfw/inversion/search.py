@@ -185,7 +185,7 @@ def invert(
         or is lost: then its samples are NaN.
 
     Raises:
-        BadInput: an observation is of another network or not finite, one search does not fit into memory, or the
+        InputError: an observation is of another network or not finite, one search does not fit into memory, or the
             victim cannot be searched for in this precision.
     """
     compute = compute or ComputeLimits()

@@ -48,7 +48,7 @@ def prepare(matrix: Matrix, experiment: Experiment, folder: Path) -> PreparedMat
     """Check all cells of a matrix of one data set; nothing is started or written.
 
     Raises:
-        BadInput: a setting of any cell does not exist or does not fit, or the folder holds something else.
+        InputError: a setting of any cell does not exist or does not fit, or the folder holds something else.
     """
     matrix, experiment = fill_defaults(matrix, experiment)
     question = matrix.question(experiment)
@@ -93,7 +93,7 @@ def _check(cell: MatrixCell) -> None:
     """Refuse a cell that cannot be run or resumed.
 
     Raises:
-        BadInput: the message names the cell.
+        InputError: the message names the cell.
     """
     try:
         refuse_membership(resolve(cell.experiment), "in a matrix")

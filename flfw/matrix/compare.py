@@ -44,7 +44,7 @@ def table(folders: Sequence[Path]) -> str:
         folders: folders of two or more finished runs.
 
     Raises:
-        BadInput: fewer than two folders, one twice, or one without a finished run.
+        InputError: fewer than two folders, one twice, or one without a finished run.
     """
     require_several(folders)
     runs, names = [read(folder) for folder in folders], _names(folders)

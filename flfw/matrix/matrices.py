@@ -36,7 +36,7 @@ def main(words: Sequence[str], seeds: Sequence[int], experiment: Experiment) -> 
         The exit code: 0, or 1 if a run failed.
 
     Raises:
-        BadInput: as `run` does.
+        InputError: as `run` does.
     """
     matrix = parse(words)
     if seeds:
@@ -65,9 +65,9 @@ def run(matrix: Matrix, experiment: Experiment, out: Path | None = None) -> Path
         The folder.
 
     Raises:
-        BadInput: a setting of any cell does not exist or does not fit, or the folder holds something else; nothing has
+        InputError: a setting of any cell does not exist or does not fit, or the folder holds something else; nothing has
             been started or written.
-        RunFailed: one or several runs failed; the others were run and are in the tables.
+        RunError: one or several runs failed; the others were run and are in the tables.
     """
     folder, complaint = _run(matrix, experiment, out)
     if complaint:

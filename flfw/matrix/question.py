@@ -67,7 +67,7 @@ class Matrix:
         datasets: data sets, each with a matrix of its own; see `flfw.matrix.matrices`.
 
     Raises:
-        BadInput: a value is empty or occurs twice, or a seed is negative.
+        InputError: a value is empty or occurs twice, or a seed is negative.
     """
 
     methods: tuple[str, ...] = ()
@@ -146,7 +146,7 @@ def parse(words: Sequence[str]) -> Matrix:
     """Parse the axes of the command line, such as ``methods=fedavg,fedper seeds=0,1``.
 
     Raises:
-        BadInput: a word that is no axis, or an axis that is empty or occurs twice.
+        InputError: a word that is no axis, or an axis that is empty or occurs twice.
 
     >>> parse(["seeds=0,1"])
     Matrix(methods=(), defences=(), attacks=(), seeds=(0, 1), datasets=())
@@ -159,7 +159,7 @@ def require_same_question(stored: Mapping[str, Any], asked: Mapping[str, Any], f
     """Refuse to resume in the folder of another matrix.
 
     Raises:
-        BadInput: the two questions differ; the message names the difference.
+        InputError: the two questions differ; the message names the difference.
     """
     # A setting added by a later version has its default in an earlier matrix.
     usual = Experiment().decisive

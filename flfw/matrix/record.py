@@ -86,6 +86,6 @@ def read_matrix(path: Path) -> dict[str, Any]:
     """Read a file as a finished matrix writes it.
 
     Raises:
-        BadInput: there is none, or a field that is read is missing or has another type.
+        InputError: there is none, or a field that is read is missing or has another type.
     """
     return cast(dict[str, Any], read_json(path, MatrixFields, "restore it, or choose another --out"))

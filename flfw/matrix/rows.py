@@ -164,7 +164,7 @@ def read(folder: Path) -> FinishedRun:
     """Read a finished run from its folder.
 
     Raises:
-        BadInput: there is no finished run, or it is damaged.
+        InputError: there is no finished run, or it is damaged.
     """
     require_finished(folder)
     try:

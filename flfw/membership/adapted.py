@@ -97,7 +97,7 @@ def fitted(public: Tensor, examples: int, noise: Tensor | float = 0.0, scale: fl
         scale: c > 0 of the message.
 
     Raises:
-        BadInput: a value out of range.
+        InputError: a value out of range.
     """
     require(examples >= 1, "examples >= 1", examples=examples)
     require(scale > 0, "scale > 0", scale=scale)
@@ -159,7 +159,7 @@ def joined(rounds: Sequence[Projections]) -> Tensor:
         rounds: the parts of T >= 1 rounds, in deviations of one message of N examples each.
 
     Raises:
-        BadInput: no round.
+        InputError: no round.
     """
     require(bool(rounds), "one round or more", rounds=0)
     products, squares = (torch.stack(parts).sum(0) for parts in zip(*rounds, strict=True))
@@ -178,7 +178,7 @@ def noisy_dimension(whitening: Whitening, others: Tensor, noise: Tensor | float)
         noise: n, the variance of the noise times N over c^2; one, or (width,).
 
     Raises:
-        BadInput: too few examples.
+        InputError: too few examples.
     """
     require(len(others) >= 2, "at least 2 public examples", public=len(others))
     rows = whitening.whitened(others)

@@ -62,7 +62,7 @@ def games(
         most: largest number of pairs of a client; None: as many as there are.
 
     Raises:
-        BadInput: see `flfw.membership.pairs`.
+        InputError: see `flfw.membership.pairs`.
     """
     marked = copied(train, inputs, patients)
     if patients is None:

@@ -26,7 +26,7 @@ def nearer_share(features: Tensor, labels: Tensor, made: Tensor, others: Tensor)
         others: (classes, m, d) those of others' generators, m >= 1.
 
     Raises:
-        BadInput: nothing generated, or sizes that do not belong together.
+        InputError: nothing generated, or sizes that do not belong together.
 
     >>> made, others = torch.tensor([[[1.0], [4.0]]]), torch.tensor([[[2.0], [3.0]]])
     >>> nearer_share(torch.tensor([[0.0], [2.6]]), torch.tensor([0, 0]), made, others).tolist()

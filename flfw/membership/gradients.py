@@ -65,7 +65,7 @@ def derivatives_along(
         Losses (N,) and inner products (N,).
 
     Raises:
-        BadInput: the update has other tensors, or ``chunk`` is no number of examples.
+        InputError: the update has other tensors, or ``chunk`` is no number of examples.
 
     >>> squares = lambda p, x, y: (p["w"] * x - y) ** 2
     >>> at, update = {"w": torch.tensor(1.0)}, {"w": torch.tensor(2.0)}
@@ -101,7 +101,7 @@ def sketched_gradients(
         Sketches (N, width), and L2 norms (N,) of the whole gradients.
 
     Raises:
-        BadInput: the sketch is of other tensors, or ``chunk`` is no number of examples.
+        InputError: the sketch is of other tensors, or ``chunk`` is no number of examples.
     """
     require(chunk >= 1, "chunk >= 1", chunk=chunk)
     if not len(x):
@@ -152,7 +152,7 @@ def compared_gradients(
         chunk: gradients in memory together, >= 1.
 
     Raises:
-        BadInput: no update, one of other tensors, or ``chunk`` is no number of examples.
+        InputError: no update, one of other tensors, or ``chunk`` is no number of examples.
     """
     require(chunk >= 1, "chunk >= 1", chunk=chunk)
     require(bool(updates), "one update or more", updates=0)
@@ -181,7 +181,7 @@ def gradient_sketches(gradient: Gradient, sketch: Sketch, x: Tensor, y: Tensor, 
         chunk: gradients in memory together, >= 1.
 
     Raises:
-        BadInput: ``chunk`` is no number of examples.
+        InputError: ``chunk`` is no number of examples.
     """
     require(chunk >= 1, "chunk >= 1", chunk=chunk)
     one = vmap(lambda a, b: sketch.of(gradient(a.unsqueeze(0), b.unsqueeze(0))))

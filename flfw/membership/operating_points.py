@@ -100,7 +100,7 @@ def at_rate(members: np.ndarray, others: np.ndarray, rate: float, confidence: fl
             `corrected`.
 
     Raises:
-        BadInput: a rate that so many non-members cannot show, no members, or scores that are not finite.
+        InputError: a rate that so many non-members cannot show, no members, or scores that are not finite.
     """
     from scipy.stats import beta, binomtest
 
@@ -161,7 +161,7 @@ def area(
         draws: number of draws.
 
     Raises:
-        BadInput: scores that are not finite, or a client with members or non-members only.
+        InputError: scores that are not finite, or a client with members or non-members only.
     """
     require(draws >= 1, "draws >= 1", draws=draws)
     names = np.unique(clients)

@@ -59,7 +59,7 @@ def draw_pairs(
         most: largest number of pairs; None: as many as there are.
 
     Raises:
-        BadInput: places that repeat, or a number of pairs below 1.
+        InputError: places that repeat, or a number of pairs below 1.
     """
     require(len(np.unique(places)) == len(places) == len(labels), "distinct places, a label each", places=len(places))
     require(most is None or most >= 1, "most >= 1", most=most)
@@ -105,7 +105,7 @@ def draw_patient_pairs(
         most: largest number of pairs, those that differ least; None: as many as there are.
 
     Raises:
-        BadInput: not a patient for each label, or a number of pairs below 1.
+        InputError: not a patient for each label, or a number of pairs below 1.
     """
     require(len(labels) == len(patients), "a patient for each label", labels=len(labels), patients=len(patients))
     require(most is None or most >= 1, "most >= 1", most=most)
@@ -178,7 +178,7 @@ def patient_scores(scores: np.ndarray, labels: np.ndarray, patients: np.ndarray)
         The numbers of the patients, ascending, and their scores.
 
     Raises:
-        BadInput: not a label and a patient for each score, or scores that are not finite.
+        InputError: not a label and a patient for each score, or scores that are not finite.
     """
     whole = len(scores) == len(labels) == len(patients)
     require(whole, "a label and a patient for each score", scores=len(scores), patients=len(patients))
@@ -204,7 +204,7 @@ def game(
         copied: (N,) whether an example is in no pair, see `flfw.membership.copies`; None: none is.
 
     Raises:
-        BadInput: very many clients, clients that share examples, or one with fewer than `FEWEST` pairs.
+        InputError: very many clients, clients that share examples, or one with fewer than `FEWEST` pairs.
     """
     few = f"at most {MOST_CLIENTS:,} clients with membership-pairs"
     require(len(train) <= MOST_CLIENTS, few, clients=len(train))
@@ -244,7 +244,7 @@ def patient_game(
         copied: (N,) whether an example is of a patient in no pair, see `flfw.membership.copies`; None: none is.
 
     Raises:
-        BadInput: very many clients, a patient at two of them, or a client with fewer than `FEWEST` pairs.
+        InputError: very many clients, a patient at two of them, or a client with fewer than `FEWEST` pairs.
     """
     few = f"at most {MOST_CLIENTS:,} clients with membership-pairs"
     require(len(train) <= MOST_CLIENTS, few, clients=len(train))
@@ -289,7 +289,7 @@ def correct_pairs(members: np.ndarray, held_out: np.ndarray, guesses: int) -> in
         guesses: number of pairs that are guessed, fixed before the scores are seen.
 
     Raises:
-        BadInput: more guesses than pairs, or scores that are not finite.
+        InputError: more guesses than pairs, or scores that are not finite.
     """
     require(len(members) == len(held_out), "a counterpart for each", members=len(members), held_out=len(held_out))
     require(0 <= guesses <= len(members), f"0 <= guesses <= {len(members)}", guesses=guesses)

@@ -46,7 +46,7 @@ class ReferenceSets:
             rng: generator on the CPU.
 
         Raises:
-            BadInput: numbers out of range.
+            InputError: numbers out of range.
         """
         require(public >= 4, "at least 4 public examples for reference models", public=public)
         even = references >= 4 and references % 2 == 0

@@ -65,7 +65,7 @@ def student_ratio(target: np.ndarray, inside: np.ndarray, outside: np.ndarray, l
         labels: (N,) classes, for the prior means of "out".
 
     Raises:
-        BadInput: shapes that do not belong together, or no value with a candidate out.
+        InputError: shapes that do not belong together, or no value with a candidate out.
     """
     fitting = target.ndim == 1 and inside.ndim == outside.ndim == 2 and len(target) == len(inside) == len(outside)
     shapes = f"{target.shape}, {inside.shape}, {outside.shape}"
@@ -94,7 +94,7 @@ def excess_ratio(target: Tensor, shadows: Tensor, inside: Tensor, labels: Tensor
         (N,) float64, higher for members; NaN if a shadow training ended in values that are not finite.
 
     Raises:
-        BadInput: shapes that do not belong together, or a candidate that was always in, or always out.
+        InputError: shapes that do not belong together, or a candidate that was always in, or always out.
     """
     fitting = shadows.dim() == 2 and shadows.shape == inside.shape and shadows.shape[1:] == target.shape == labels.shape
     shapes = f"{tuple(target.shape)}, {tuple(shadows.shape)}, {tuple(inside.shape)}"

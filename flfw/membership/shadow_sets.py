@@ -39,7 +39,7 @@ class ShadowSets:
             rng: generator on the CPU.
 
         Raises:
-            BadInput: numbers out of range, or too few public examples to fill a set.
+            InputError: numbers out of range, or too few public examples to fill a set.
         """
         require(candidates >= 2, "at least 2 candidates", candidates=candidates)
         require(shadows >= 2 and shadows % 2 == 0, "an even number of shadows >= 2", shadows=shadows)

@@ -45,7 +45,7 @@ class Sketch:
             rng: generator on the CPU.
 
         Raises:
-            BadInput: no tensors, or a width below 1.
+            InputError: no tensors, or a width below 1.
         """
         require(width >= 1, "width >= 1", width=width)
         require(bool(tensors), "some tensors to sketch", tensors="none")
@@ -66,7 +66,7 @@ class Sketch:
         """Compute the sketch (width,) of tensors; linear, and fit for vmap.
 
         Raises:
-            BadInput: the tensors have other names or sizes.
+            InputError: the tensors have other names or sizes.
         """
         # Under vmap this takes a third of the time of an index in brackets.
         return self._summed(self._flat(tensors).index_select(0, self.order) * self.signs)

@@ -46,7 +46,7 @@ def excess_loss_drop(before: Tensor, after: Tensor, others: Tensor) -> Tensor:
         others: (K, N) losses at the W_k of K >= 1 other clients of the round, which do not hold the candidates.
 
     Raises:
-        BadInput: shapes that do not belong together, or no other client.
+        InputError: shapes that do not belong together, or no other client.
     """
     wanted = "losses (N,), (N,) and (K, N) of K >= 1 other clients"
     fitting = others.dim() == 2 and len(others) >= 1 and before.shape == after.shape == others.shape[1:]
@@ -66,7 +66,7 @@ def against_others(target: Tensor, others: Tensor, prior: float = 4.0) -> Tensor
         prior: degrees of freedom of the mean variance, >= 0; 0: each candidate's own variance alone, as in FedMIA.
 
     Raises:
-        BadInput: shapes that do not belong together, fewer than 2 other clients, or a negative prior.
+        InputError: shapes that do not belong together, fewer than 2 other clients, or a negative prior.
     """
     fitting = others.dim() == 2 and len(others) >= 2 and others.shape[1:] == target.shape
     require(fitting, "(N,) and (K, N) of K >= 2 other clients", shapes=f"{tuple(target.shape)}, {tuple(others.shape)}")
@@ -85,7 +85,7 @@ def trajectory(scores: Tensor, weights: Tensor | None = None) -> Tensor:
         weights: (T,) weight of each round, >= 0 and not all 0; None: all alike.
 
     Raises:
-        BadInput: no rounds, or weights that are none.
+        InputError: no rounds, or weights that are none.
     """
     require(scores.dim() == 2 and len(scores) >= 1, "z-scores (T, N) of T >= 1 rounds", shape=tuple(scores.shape))
     weights = torch.ones(len(scores)) if weights is None else weights
@@ -105,7 +105,7 @@ def fedmia(target: Tensor, others: Tensor) -> Tensor:
         others: (T, K, N) the same at K >= 2 other clients.
 
     Raises:
-        BadInput: shapes that do not belong together, or fewer than 2 other clients.
+        InputError: shapes that do not belong together, or fewer than 2 other clients.
     """
     rounds = [against_others(one, rest, prior=0.0) for one, rest in zip(target, others, strict=True)]
     return torch.special.ndtr(torch.stack(rounds)).mean(0)
@@ -124,7 +124,7 @@ def within_class(scores: Tensor, labels: Tensor, public: Tensor, public_labels: 
         public_labels: (P,) their classes.
 
     Raises:
-        BadInput: fewer than 2 public examples.
+        InputError: fewer than 2 public examples.
     """
     require(len(public) >= 2, "at least 2 public examples", public=len(public))
     result = torch.empty_like(scores)

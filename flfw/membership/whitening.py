@@ -50,7 +50,7 @@ class Whitening:
                 update is a mean over: its other noise, the other examples, has the covariance over N. One, or (width,).
 
         Raises:
-            BadInput: too few examples, or a value out of range.
+            InputError: too few examples, or a value out of range.
         """
         require(len(public) >= 2, "at least 2 public examples", public=len(public))
         require(ridge > 0, "ridge > 0", ridge=ridge)
@@ -102,7 +102,7 @@ def effective_dimension(fitted: Whitening, others: Tensor) -> float:
         others: (P, width) sketched gradients of the other part, P >= 2.
 
     Raises:
-        BadInput: too few examples.
+        InputError: too few examples.
     """
     require(len(others) >= 2, "at least 2 public examples", public=len(others))
     rows = fitted.whitened(others)

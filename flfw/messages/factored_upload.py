@@ -121,7 +121,7 @@ class FactorReader:
         """Return a reply's tensors, metrics and bytes.
 
         Raises:
-            Unusable: see `read_update`; or the factors cannot be used.
+            UnusableReplyError: see `read_update`; or the factors cannot be used.
         """
         records = reply.content.array_records if reply.has_content() else {}
         rest, parts = _apart(records.get("arrays", {}), self._pattern)

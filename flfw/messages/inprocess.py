@@ -33,7 +33,7 @@ class InProcessGrid(SimulatedGrid):
         clients: number of nodes.
         run_config: the run configuration in every client's Context.
         sites: additional node configuration of each node, such as ``data-root`` of its site; empty: none.
-        introduced: whether the app answers queries by an `Introduction`; then one node is asked for all, and a Context
+        introduced: whether the app answers queries by a `ClientInfo`; then one node is asked for all, and a Context
             is kept only for nodes for which the app keeps anything in it. Only without ``sites``.
         one_disk: see `SimulatedGrid`.
         cohorts: how some messages are answered together; None: each is answered by itself.

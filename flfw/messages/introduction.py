@@ -51,7 +51,7 @@ class ClientInfo:
         """Read a client's answer; a client may write anything into it.
 
         Raises:
-            Unusable: the answer is an error, or has not this form.
+            UnusableReplyError: the answer is an error, or has not this form.
         """
         if reply.has_error():
             raise UnusableReplyError(in_one_line(reply.error.reason))

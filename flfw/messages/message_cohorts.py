@@ -32,7 +32,7 @@ class MessageBatches:
     def divided(self, kinds: Sequence[str]) -> list[list[int]]:
         """Divide messages that were sent at once into cohorts, in their order; those of other kinds are left out.
 
-        >>> MessageCohorts("train", 2, list).divided(["train", "query", "train", "train"])
+        >>> MessageBatches("train", 2, list).divided(["train", "query", "train", "train"])
         [[0, 2], [3]]
 
         Args:

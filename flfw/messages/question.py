@@ -61,7 +61,7 @@ def read_question(message: Message, kind: str) -> tuple[dict[str, Any], ArrayRec
         kind: its type, such as ``train.probe``.
 
     Raises:
-        BadInput: a record or a scalar is missing, has another type, or is out of its range.
+        InputError: a record or a scalar is missing, has another type, or is out of its range.
     """
     arrays, scalars = of_kind(message.content, ArrayRecord), of_kind(message.content, ConfigRecord)
     complete = _ARRAYS in arrays and _CONFIG in scalars

@@ -52,7 +52,7 @@ def read_update(
         copied: whether the tensors are copies; False: they are the reply's own, to be read only, and at once.
 
     Raises:
-        Unusable: the reply is an error, is malformed, or holds values that are not finite.
+        UnusableReplyError: the reply is an error, is malformed, or holds values that are not finite.
     """
     metrics = read_metrics(reply)
     metrics = metrics if counted else {}
@@ -84,7 +84,7 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
         needed: names of metrics that must be present and finite.
 
     Raises:
-        Unusable: the reply is an error, holds no metrics, lacks a needed one, or holds one that it may not send.
+        UnusableReplyError: the reply is an error, holds no metrics, lacks a needed one, or holds one that it may not send.
     """
     if reply.has_error():
         raise UnusableReplyError(in_one_line(reply.error.reason))

@@ -69,7 +69,7 @@ class MessageValidator:
         A step from NaN would be stored as the client's private state and be sent as its own failure.
 
         Raises:
-            SharingViolation: names the client, the tensor and the allowed downloads.
+            SharingViolationError: names the client, the tensor and the allowed downloads.
         """
         who = f"client {self.client} was"
         for name, value in received.items():
@@ -87,7 +87,7 @@ class MessageValidator:
         """Refuse to send tensors other than the method's uploads.
 
         Raises:
-            SharingViolation: names the client, the tensor and the allowed uploads.
+            SharingViolationError: names the client, the tensor and the allowed uploads.
         """
         for name in sent:
             if name not in self.parts:

@@ -57,7 +57,7 @@ class VariationalBottleneck(nn.Module):
         """Return the decoded draws (B, d) for features (B, d).
 
         Raises:
-            BadInput: the features are not rows, as of the patches of an image or the places of a text.
+            InputError: the features are not rows, as of the patches of an image or the places of a text.
         """
         require(h.dim() == 2, "one row of features for each example before the bottleneck", shape=tuple(h.shape))
         mean, deviation = encoded(self.encoder(h))
@@ -102,7 +102,7 @@ def with_bottleneck(
         drawn_in_evaluation: whether evaluation draws as well.
 
     Raises:
-        BadInput: there is no such layer.
+        InputError: there is no such layer.
     """
     named = {name: one for name, one in net.named_modules() if isinstance(one, nn.Linear)}
     chosen = layer or next(reversed(named), "")

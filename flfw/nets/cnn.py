@@ -52,7 +52,7 @@ def cnn3x3(shape: tuple[int, ...], classes: int) -> Net:
     Pooling comes before the rectifier, as in the others.
 
     Raises:
-        BadInput: a side is below 10 pixels, so the maps are empty after the second pooling.
+        InputError: a side is below 10 pixels, so the maps are empty after the second pooling.
     """
     if min(shape[1:]) < 10:
         got = "x".join(map(str, shape))

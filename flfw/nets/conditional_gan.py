@@ -135,7 +135,7 @@ class GeneratingNet(nn.Module):
         judged: whether there is a discriminator.
 
     Raises:
-        BadInput: see `feature_shape`.
+        InputError: see `feature_shape`.
     """
 
     def __init__(self, net: Net, *, judged: bool = True) -> None:
@@ -177,7 +177,7 @@ def feature_shape(net: Net) -> tuple[int, int, int]:
     """Return the shape (C, S, S) of the features of one input.
 
     Raises:
-        BadInput: the features are no square maps, or the extractor does not end in a sigmoid, so a generator of values
+        InputError: the features are no square maps, or the extractor does not end in a sigmoid, so a generator of values
             in (0, 1) cannot make them.
     """
     device = next(net.parameters()).device

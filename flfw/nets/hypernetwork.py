@@ -158,7 +158,7 @@ def require_all_weights(net: Net) -> None:
     """Refuse a network whose extractor has running statistics beside its weights, which no hypernetwork generates.
 
     Raises:
-        BadInput: names the first of them.
+        InputError: names the first of them.
     """
     if running := running_statistics(net.extractor):
         raise InputError(

@@ -25,7 +25,7 @@ class InputSpec:
 
     @classmethod
     def from_constants(cls, shape: tuple[int, ...], mean: Sequence[float], std: Sequence[float]) -> InputSpec:
-        """Make `Inputs` from one mean and one deviation per channel (images) or per feature (rows)."""
+        """Make `InputSpec` from one mean and one deviation per channel (images) or per feature (rows)."""
         broadcast = (len(mean),) + (1,) * (len(shape) - 1)
         return cls(shape, torch.tensor(mean).view(broadcast), torch.tensor(std).view(broadcast))
 

@@ -145,7 +145,7 @@ def refuse_tied(model: nn.Module) -> None:
     numbers would be sent twice, each time with other noise.
 
     Raises:
-        BadInput: naming the two.
+        InputError: naming the two.
     """
     names: dict[int, str] = {}
     held: dict[str, object] = model.state_dict(keep_vars=True)  # a layer may hold something else beside its tensors
@@ -235,7 +235,7 @@ def refuse_untold_types(model: nn.Module) -> None:
     """Refuse a model with tensors that no message can hold, or of which a server computes no mean.
 
     Raises:
-        BadInput: naming the first.
+        InputError: naming the first.
     """
     held: dict[str, object] = model.state_dict()
     for name, value in held.items():

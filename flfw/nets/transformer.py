@@ -181,7 +181,7 @@ class VisionTransformer(nn.Module):
         blocks: number of blocks.
 
     Raises:
-        BadInput: an image does not divide into patches.
+        InputError: an image does not divide into patches.
     """
 
     def __init__(

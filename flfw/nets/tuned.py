@@ -94,7 +94,7 @@ def build_tuned(architecture: Architecture, shape: tuple[int, ...], classes: int
         tuning: the part that is trained.
 
     Raises:
-        BadInput: no weights or others than those of the tuning, inputs of other channels, or no such places.
+        InputError: no weights or others than those of the tuning, inputs of other channels, or no such places.
     """
     body = _body(architecture, tuning)
     if tuning.train != "full":
@@ -116,7 +116,7 @@ def weights_digest(architecture: Architecture) -> str:
     """Compute the SHA-256 of the weights that this machine has for an architecture; see `digest`.
 
     Raises:
-        BadInput: it has none.
+        InputError: it has none.
     """
     return _weights(architecture, architecture.published.place_and_time(architecture.name))[1]
 
@@ -129,7 +129,7 @@ def require_weights(architecture: Architecture, sha256: str) -> None:
         sha256: see `digest`; empty: any.
 
     Raises:
-        BadInput: it has none, or others.
+        InputError: it has none, or others.
     """
     if sha256 not in ("", mine := weights_digest(architecture)):
         wanted = f"weights of net={architecture.name} with the SHA-256 {sha256}"

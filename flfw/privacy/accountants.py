@@ -66,7 +66,7 @@ def compute_epsilon(parts: Sequence[GaussianEvent], delta: float, accountant: Ac
             its place and a note gives the reason.
 
     Raises:
-        BadInput: delta is out of range, the accountant is unknown, or Opacus is not installed.
+        InputError: delta is out of range, the accountant is unknown, or Opacus is not installed.
     """
     require(0 < delta < 1, "0 < delta < 1", delta=delta)
     require(

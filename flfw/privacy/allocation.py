@@ -47,7 +47,7 @@ def allocated_epsilon(passes: Sequence[tuple[float, int, int]], delta: float, wi
         without: the epsilon without credit for the choice, > 0: it decides the first mesh.
 
     Raises:
-        BadInput: PLD_accounting is not installed.
+        InputError: PLD_accounting is not installed.
     """
     bound = _epsilon(tuple(passes), delta, _mesh(without))
     if 0 < bound < _FAR * without and _mesh(bound) < _mesh(without):

@@ -31,7 +31,7 @@ def noise_for(
         beside: further mechanisms that count against the target, with the noise that they have.
 
     Raises:
-        BadInput: a value out of range, no clipping, or a target below the least epsilon of the accountant.
+        InputError: a value out of range, no clipping, or a target below the least epsilon of the accountant.
     """
     require(0 < target_epsilon < inf, "0 < target_epsilon < inf", target_epsilon=target_epsilon)
     mechanisms = (mechanism,) if isinstance(mechanism, Mechanism) else tuple(mechanism)
@@ -93,7 +93,7 @@ def steps_within(
         A number of repetitions that keeps the budget, while one more does not; 0: one repetition exceeds it.
 
     Raises:
-        BadInput: a value out of range.
+        InputError: a value out of range.
     """
     require(0 < budget < inf, "0 < budget < inf", budget=budget)
     require(one.steps >= 1, "steps >= 1", steps=one.steps)

@@ -96,7 +96,7 @@ class Claim:
         adversary: the adversary that it is protected against.
         epsilon: an upper bound, >= 0; inf: no claim, and the first assumption gives the reason.
         delta: probability with which the bound may fail, in (0, 1).
-        accountant: as in `flfw.privacy.accountants.Accounted`.
+        accountant: as in `flfw.privacy.accountants.AccountedEpsilon`.
         assumptions: sentences; if one is false, so is the claim.
         rounds: number of rounds that the claim covers.
     """
@@ -153,7 +153,7 @@ def claim(
         reported: mechanism of the private metrics, which every adversary may see; for metrics=private alone.
 
     Raises:
-        BadInput: a value out of range.
+        InputError: a value out of range.
     """
     mechanisms = (mechanism,) if isinstance(mechanism, Mechanism) else tuple(mechanism)
     require(unit in get_args(Unit), f"unit among {', '.join(get_args(Unit))}", unit=unit)

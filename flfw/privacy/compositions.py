@@ -19,7 +19,7 @@ adversary (`flfw.privacy.mechanism`); otherwise the rate is 1. Epsilon and delta
     part    the steps: multiplier >= 0 and finite, rate in (0, 1], a whole number of steps >= 0
     delta   probability in (0, 1) with which epsilon may fail
 
-and returns epsilon >= 0; inf: there is no bound. It raises `BadInput` for a value out of range.
+and returns epsilon >= 0; inf: there is no bound. It raises `InputError` for a value out of range.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def basic(part: GaussianEvent, delta: float) -> float:
 
     Equal deltas leave nothing to choose. For one step this is the exact epsilon.
 
-    >>> basic(Phase(multiplier=6.0, rate=1.0, steps=1), 1e-5) == account([Phase(6.0, 1.0, 1)], 1e-5).epsilon
+    >>> basic(GaussianEvent(multiplier=6.0, rate=1.0, steps=1), 1e-5) == account([GaussianEvent(6.0, 1.0, 1)], 1e-5).epsilon
     True
     """
     _require_ranges(part, delta)
@@ -142,7 +142,7 @@ def step_epsilon(part: GaussianEvent, delta: float) -> float:
         delta: of one step, >= 0.
 
     Raises:
-        BadInput: a value out of range.
+        InputError: a value out of range.
     """
     require(delta >= 0, "delta >= 0", delta=delta)
     _require_phase(part)
@@ -171,7 +171,7 @@ def randomised_responses(epsilon: float, steps: int, delta: float) -> float:
         delta: in [0, 1).
 
     Raises:
-        BadInput: a value out of range.
+        InputError: a value out of range.
     """
     from scipy.optimize import brentq
     from scipy.special import expit

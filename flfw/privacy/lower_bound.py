@@ -44,7 +44,7 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
         delta: probability in [0, 1].
 
     Raises:
-        BadInput: a value out of range.
+        InputError: a value out of range.
     """
     from scipy.stats import binom
 
@@ -73,7 +73,7 @@ def lower_bound(canaries: int, guesses: int, correct: int, delta: float = 0.0, c
         The bound, from bisection, rounded down; 0: not even 0 is rejected.
 
     Raises:
-        BadInput: a value out of range.
+        InputError: a value out of range.
 
     >>> round(lower_bound(10, 10, 10), 4)  # all right: epsilon with (exp(e) / (1 + exp(e)))^10 = 0.05
     1.0519
@@ -107,7 +107,7 @@ def gaussian_rejects(canaries: int, guesses: int, correct: int, mu: float, level
         level: significance level in (0, 1).
 
     Raises:
-        BadInput: a value out of range.
+        InputError: a value out of range.
     """
     _require_counts(canaries, guesses, correct)
     require(mu >= 0, "mu >= 0", mu=mu)
@@ -135,7 +135,7 @@ def gaussian_lower_bound(canaries: int, guesses: int, correct: int, confidence: 
         confidence: in (0, 1).
 
     Raises:
-        BadInput: a value out of range.
+        InputError: a value out of range.
 
     >>> round(gaussian_lower_bound(10, 10, 10), 3)
     0.678
@@ -172,7 +172,7 @@ def correct_guesses(scores: np.ndarray, included: np.ndarray, guesses: int) -> i
         guesses: r <= m, an even number, half of them at each end.
 
     Raises:
-        BadInput: different lengths, scores that are not numbers, or a number of guesses that is odd or too large.
+        InputError: different lengths, scores that are not numbers, or a number of guesses that is odd or too large.
     """
     scores, included = np.asarray(scores, np.float64), np.asarray(included, bool)
     require(scores.ndim == 1 and len(scores) >= 1, "a row of at least one score", shape=scores.shape)

@@ -67,7 +67,7 @@ def standardised_mean_difference(
         None if fewer than `FEWEST` canaries were in or were left out, or all scores of each kind are equal.
 
     Raises:
-        BadInput: different lengths, scores that are not finite, or a confidence out of range.
+        InputError: different lengths, scores that are not finite, or a confidence out of range.
     """
     scores, included = np.asarray(scores, np.float64), np.asarray(included, bool)
     require(scores.ndim == 1, "a row of scores", shape=scores.shape)

@@ -79,7 +79,7 @@ class Mechanism:
         void: a sentence on why no epsilon holds, if another message depends on the data; else empty.
 
     Raises:
-        BadInput: a value out of its range, noise per example with a batch that is not known, or shares or sums of
+        InputError: a value out of its range, noise per example with a batch that is not known, or shares or sums of
             noise that is not each client's own on its whole update.
     """
 

@@ -86,7 +86,7 @@ def begin(folder: Path, outside: Sequence[OutsideCode]) -> None:
         outside: the code of plug-ins from outside.
 
     Raises:
-        BadInput: the file of earlier entries is damaged.
+        InputError: the file of earlier entries is damaged.
     """
     rounds = [int(stem.removeprefix(_ROUND)) for stem, _ in sealed(folder / "checkpoint", f"{_ROUND}*")]
     entry = {"after_round": max(rounds, default=None), **describe_session(folder, outside)}

@@ -32,7 +32,7 @@ def recorded(app: ServerApp, folder: Where, records: RecordMap | None = None, **
         **options: further arguments of `flfw.recording.grid.RecordingGrid`.
 
     Raises:
-        BadInput: there is no app, or the folder is not absolute.
+        InputError: there is no app, or the folder is not absolute.
     """
     if not isinstance(app, ServerApp):
         raise InputError(f"Expected a ServerApp of Flower, got {type(app).__name__}; wrap the app of the server.")

@@ -94,7 +94,7 @@ def _rows(client_folder: Path) -> list[Line]:
     """Return the rows of a client's manifest.
 
     Raises:
-        BadInput: it is damaged; it is always written whole.
+        InputError: it is damaged; it is always written whole.
     """
     if not (client_folder / MANIFEST).is_file():
         return []

@@ -190,7 +190,7 @@ def read(
         received: tensors that the sender had received; None: it is the file of such tensors itself.
 
     Raises:
-        Damaged: the file differs from the written one, or its content cannot be used.
+        CorruptRecordingError: the file differs from the written one, or its content cannot be used.
     """
     file, size = str(entry["file"]), int(entry["bytes"])
     if not _NAME.fullmatch(file) or not (folder / file).resolve().is_relative_to(folder.resolve()):

@@ -61,7 +61,7 @@ class RecordingGrid(GridWrapper):
         records: the names under which the app's messages have their tensors; None: see `RecordMap`.
 
     Raises:
-        BadInput: the folder holds recordings already, or other recordings than those of the mark.
+        InputError: the folder holds recordings already, or other recordings than those of the mark.
     """
 
     def __init__(

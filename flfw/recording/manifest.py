@@ -61,7 +61,7 @@ def read_manifest(folder: Path) -> tuple[list[Line], list[str]]:
     """Read the rows of a manifest after its header, without their seals; return also a sentence for each damage.
 
     Raises:
-        BadInput: there is none, or it is in another format.
+        InputError: there is none, or it is in another format.
     """
     path = folder / MANIFEST
     if not path.exists():

@@ -35,7 +35,7 @@ class Recordings:
         refused: recordings that could not be used, one sentence each; it grows as files are read.
 
     Raises:
-        BadInput: there are none, or they are in another format.
+        InputError: there are none, or they are in another format.
     """
 
     folder: Path
@@ -137,7 +137,7 @@ class Recordings:
         """Read one exchange by the ``id`` of its line.
 
         Raises:
-            BadInput: no exchange has that id, or it is refused.
+            InputError: no exchange has that id, or it is refused.
         """
         (seen,) = self.observations([exchange])
         if seen is None:

@@ -42,7 +42,7 @@ def keep_last(folder: Path, rounds: int) -> list[Path]:
         The files that were deleted.
 
     Raises:
-        BadInput: there are no recordings, or ``rounds`` is negative.
+        InputError: there are no recordings, or ``rounds`` is negative.
     """
     require(rounds >= 0, "rounds >= 0", rounds=rounds)
     read = {place: read_manifest(place) for place in places(folder)}
@@ -79,7 +79,7 @@ def purge(run_folder: Path) -> list[str]:
         The removed files and folders, one sentence each.
 
     Raises:
-        BadInput: the folder holds no result, or a run is active in it.
+        InputError: the folder holds no result, or a run is active in it.
     """
     require_over(run_folder)
     inner = sorted(path for path in run_folder.iterdir() if re.fullmatch(r"(audit|verify)-[0-9]+", path.name))

@@ -76,8 +76,8 @@ def rehearse(command: RehearsalCommand) -> Path:
     """Plan, run, and write the results to stdout and to ``rehearsal.json``; return the run's folder.
 
     Raises:
-        BadInput: nothing was run.
-        RunFailed: it was begun and could not be completed.
+        InputError: nothing was run.
+        RunError: it was begun and could not be completed.
     """
     from flfw import data
     from flfw.deploy.policy import Policy

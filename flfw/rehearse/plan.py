@@ -59,7 +59,7 @@ def plan(asked: Experiment, most_steps: int) -> Rehearsal:
     """Plan the rehearsal of these settings at one site.
 
     Raises:
-        BadInput: a requested part does not exist, does not fit, or is not on this machine.
+        InputError: a requested part does not exist, does not fit, or is not on this machine.
     """
     from flfw import data
     from flfw.runs import run

@@ -112,7 +112,7 @@ def require_pinnable(asked: Experiment, path: Path, policy: Policy | None) -> No
         policy: as for `write_policy`.
 
     Raises:
-        BadInput: see above.
+        InputError: see above.
     """
     from flfw import data
 

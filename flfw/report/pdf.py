@@ -33,7 +33,7 @@ def browser() -> str:
     """Find the browser that prints.
 
     Raises:
-        BadInput: there is none.
+        InputError: there is none.
     """
     program = next(filter(None, map(shutil.which, _NAMES)), None) or next(filter(os.path.isfile, _PLACES), None)
     if program is None:
@@ -57,8 +57,8 @@ def write_pdfs(folders: Sequence[Path]) -> list[Path]:
         Paths of the PDFs.
 
     Raises:
-        BadInput: there is a folder without a page, or no browser: then nothing is printed.
-        RunFailed: the browser printed nothing.
+        InputError: there is a folder without a page, or no browser: then nothing is printed.
+        RunError: the browser printed nothing.
     """
     pages, program = [_page_of(folder) for folder in folders], browser()
     return [_write(program, page) for page in pages]

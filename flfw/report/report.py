@@ -84,7 +84,7 @@ def write_report(folder: Path, pictures: bool | None = None) -> Path:
         The file's path.
 
     Raises:
-        BadInput: the folder holds no ``result.json``, or a damaged one.
+        InputError: the folder holds no ``result.json``, or a damaged one.
     """
     written = folder / "report.html"
     write_atomic(written, render(folder, pictures))
@@ -95,7 +95,7 @@ def render(folder: Path, pictures: bool | None = None) -> bytes:
     """Return the report of a finished run's folder as `write_report` writes it; nothing is written.
 
     Raises:
-        BadInput: the folder holds no ``result.json``, or a damaged one.
+        InputError: the folder holds no ``result.json``, or a damaged one.
     """
     source = folder / "result.json"
     if not source.is_file():

@@ -35,7 +35,7 @@ def require_pairs(experiment: Experiment, earlier: Experiment, source: Path) -> 
         source: the folder of that run.
 
     Raises:
-        BadInput: naming the way to train for such an attack.
+        InputError: naming the way to train for such an attack.
     """
     if needs_pairs(experiment) and earlier.membership_pairs in ("auto", "none"):  # in what was run, auto means none
         raise InputError(
@@ -54,7 +54,7 @@ def require_recorded(resolved: Resolved, earlier: Experiment, source: Path) -> N
         source: the folder of that run.
 
     Raises:
-        BadInput: naming the setting that differs, or the recording that is missing.
+        InputError: naming the setting that differs, or the recording that is missing.
     """
     experiment = resolved.experiment
     for name, value in earlier.decisive.items():

@@ -94,8 +94,8 @@ def check(folder: Path, attacks: Sequence[str], assignments: Sequence[str] = ())
         One result per attack.
 
     Raises:
-        BadInput: there are no recordings, a run is at work in the folder, or an attack does not exist.
-        RunFailed: the attack server could not go on.
+        InputError: there are no recordings, a run is at work in the folder, or an attack does not exist.
+        RunError: the attack server could not go on.
     """
     experiment = _experiment(folder, attacks, assignments)
     with _copy(folder) as copy:

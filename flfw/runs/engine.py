@@ -35,8 +35,8 @@ def run(resolved: Resolved, site: Site) -> None:
         site: the folders of the simulated clients.
 
     Raises:
-        BadInput: this machine does not have the resources asked for.
-        RunFailed: a client or the engine failed.
+        InputError: this machine does not have the resources asked for.
+        RunError: a client or the engine failed.
     """
     experiment = resolved.experiment
     for name in _LOUD:
@@ -55,8 +55,8 @@ def check_resources(experiment: Experiment) -> None:
     """Refuse shares that the machine or the cluster does not have; with them a thread of Flower would hang.
 
     Raises:
-        BadInput: naming the flag and the available share, or a flag that belongs to a federation of real sites.
-        RunFailed: the server of a federation of real sites does not run.
+        InputError: naming the flag and the available share, or a flag that belongs to a federation of real sites.
+        RunError: the server of a federation of real sites does not run.
     """
     machine.check_server(experiment)
     if experiment.federation:

@@ -138,7 +138,7 @@ def estimate(resolved: Resolved, claims_s: float = 0.0, own_s: float = 0.0) -> E
             measurements take, should that be long; 0: nothing is said at once.
 
     Raises:
-        RunFailed: a measurement failed, as the run would.
+        RunError: a measurement failed, as the run would.
     """
     experiment = resolved.experiment
     started, load, actors = time.monotonic(), os.getloadavg()[0], _actors(experiment)

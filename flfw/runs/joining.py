@@ -27,7 +27,7 @@ def resolve_batched_clients(resolved: Resolved) -> tuple[Resolved, list[str]]:
         The experiment, and a note if auto had to be 1.
 
     Raises:
-        BadInput: naming what keeps the clients apart.
+        InputError: naming what keeps the clients apart.
     """
     experiment = resolved.experiment
     if experiment.together == 1:

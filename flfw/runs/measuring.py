@@ -67,8 +67,8 @@ def measured(kind: str, experiment: Experiment, copies: int, began: float) -> li
         began: beginning of the estimate, by `time.monotonic`.
 
     Raises:
-        BadInput: a measurement refused the experiment.
-        RunFailed: a measurement failed, as the run would.
+        InputError: a measurement refused the experiment.
+        RunError: a measurement failed, as the run would.
     """
     variables = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     variables |= machine.ALLOCATOR if kind == "client" and experiment.engine != "inproc" else {}

@@ -70,7 +70,7 @@ def finish(resolved: Resolved, task: Task, notes: list[str], auditor: Auditor | 
         auditor: entered; None: there is nothing to audit.
 
     Raises:
-        RunFailed: the audit stopped; the training's results are written all the same.
+        RunError: the audit stopped; the training's results are written all the same.
     """
     experiment = resolved.experiment
     folder = experiment.out
@@ -189,7 +189,7 @@ def read_earlier(source: Path) -> dict[str, Any]:
     """Read the result of a run, as far as it got.
 
     Raises:
-        BadInput: it is damaged.
+        InputError: it is damaged.
     """
     if (source / "result.json").exists():
         return {**_NOTHING, **read_result(source)}

@@ -48,8 +48,8 @@ def run(experiment: Experiment, prefix: str = "") -> Path:
     Where no folder is named, its default name begins with ``prefix``.
 
     Raises:
-        BadInput: something asked for does not exist or does not fit; nothing has been written.
-        RunFailed: it started and could not be completed; what was written so far stays in the folder.
+        InputError: something asked for does not exist or does not fit; nothing has been written.
+        RunError: it started and could not be completed; what was written so far stays in the folder.
     """
     resolved, task, notes = check(experiment)
     engine.check_resources(resolved.experiment)
@@ -107,8 +107,8 @@ def resume(experiment: Experiment) -> Path:
         experiment: as stored in the folder; fields that do not decide its numbers may have been changed.
 
     Raises:
-        BadInput: the folder holds no run, a damaged one or another one.
-        RunFailed: see `run`.
+        InputError: the folder holds no run, a damaged one or another one.
+        RunError: see `run`.
     """
     folder = experiment.out
     assert folder is not None, "the folder of the run to go on with"
@@ -140,8 +140,8 @@ def audit_again(source: Path, earlier: Experiment, experiment: Experiment) -> Pa
         experiment: the same with other attacks, and with ``out`` for the new folder (None: ``audit-N`` there).
 
     Raises:
-        BadInput: other fields than those of an audit were changed, or the probes to attack were not recorded.
-        RunFailed: the attack server could not go on.
+        InputError: other fields than those of an audit were changed, or the probes to attack were not recorded.
+        RunError: the attack server could not go on.
     """
     source = source.absolute()
     out = experiment.out or next(p for n in count(1) if not (p := source / f"audit-{n}").exists())
@@ -171,7 +171,7 @@ def stored(folder: Path) -> Experiment:
     """Return the experiment with which a run folder was started, as it is to be resumed there.
 
     Raises:
-        BadInput: there is nothing to go on from, or it is damaged.
+        InputError: there is nothing to go on from, or it is damaged.
     """
     return dataclasses.replace(stored_experiment(folder).experiment, out=folder.absolute())
 
@@ -187,7 +187,7 @@ def check(experiment: Experiment, *, new: bool = True) -> tuple[Resolved, Task, 
         The experiment, resolved, with an absolute ``out``; its task; notes on the data.
 
     Raises:
-        BadInput: something does not exist or does not fit.
+        InputError: something does not exist or does not fit.
     """
     nets.look_in(experiment.weights)
     resolved = resolve(_with_absolute_paths(experiment, new))

@@ -35,8 +35,8 @@ def serve(grid: Grid, context: Context) -> None:
     """Run the experiment of the run's configuration, from start to report.
 
     Raises:
-        BadInput: it cannot be run as asked.
-        RunFailed: it was started and could not be completed.
+        InputError: it cannot be run as asked.
+        RunError: it was started and could not be completed.
     """
     asked = dataclasses.replace(Experiment.from_run_config(context.run_config), engine="flwr")
     runs = home() / "runs"

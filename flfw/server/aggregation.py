@@ -207,7 +207,7 @@ class MeanOnly:
         """Refuse to hand out updates.
 
         Raises:
-            RunFailed: always; an update that is a sum would be taken for that of one client.
+            RunError: always; an update that is a sum would be taken for that of one client.
         """
         raise RunError('Expected reduces = "" for a method that looks at single updates, got reduces = "mean".')
 
@@ -220,7 +220,7 @@ def weighted_mean(updates: Iterable[Update]) -> Tensors:
     """Take the mean of the clients' tensors, weighted by examples; sums in float64, results in the tensors' own type.
 
     Raises:
-        BadInput: there are tensors, and no examples.
+        InputError: there are tensors, and no examples.
 
     >>> one = Update(0, 1, {"w": torch.tensor([0.0])})
     >>> weighted_mean([one, Update(1, 3, {"w": torch.tensor([4.0])})])

@@ -88,7 +88,7 @@ class NodeAssignment:
             The introductions of the clients that take part, or of those that spoke for them, ordered by partition.
 
         Raises:
-            RunFailed: fewer nodes than clients in time, or two nodes with one partition, or a client that does not fit,
+            RunError: fewer nodes than clients in time, or two nodes with one partition, or a client that does not fit,
                 and the run does not tolerate failures; or there is no node at all.
         """
         if self._alike and (spoken := self._spoken_for_all()):

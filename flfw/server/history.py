@@ -82,7 +82,7 @@ class History:
         """Add the rows of a round, by the name of their list.
 
         Raises:
-            BadInput: there is no such list, or a row lacks the number of its round or of its client.
+            InputError: there is no such list, or a row lacks the number of its round or of its client.
         """
         for name, more in rows.items():
             needed = _NUMBERED.get(name)
@@ -124,7 +124,7 @@ class EarlyStopping:
             done: number of the finished round.
 
         >>> flat = [{"round": r, "client": 0, "acc_validation": 0.5} for r in (1, 2, 3)]
-        >>> patience = Patience(2)
+        >>> patience = EarlyStopping(2)
         >>> [patience.is_over(flat[:done], done) for done in (1, 2, 3)]
         [False, False, True]
         """

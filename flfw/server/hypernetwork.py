@@ -71,7 +71,7 @@ class HypernetworkServer(FederatedStrategy, ABC):
         """Return the network; its shared tensors are to be generated.
 
         Raises:
-            BadInput: it has running statistics, which no gradient reaches.
+            InputError: it has running statistics, which no gradient reaches.
         """
         if running := running_statistics(net):
             raise InputError(

@@ -82,7 +82,7 @@ class SumReader:
             the reply is that of one client alone, or an error.
 
         Raises:
-            RunFailed: the sum has more clients than have answered.
+            RunError: the sum has more clients than have answered.
         """
         records = of_kind(reply.content, ConfigRecord) if reply.has_content() else {}
         if _SUMMED not in records:
@@ -102,7 +102,7 @@ class SumReader:
         """Refuse a round in which only a part of a branch's replies has come: a sum cannot be divided.
 
         Raises:
-            RunFailed: it is so.
+            RunError: it is so.
         """
         if self._waiting:
             raise RunError(f"Expected all answers beside their sum, got {self._waiting:+d} of them.")

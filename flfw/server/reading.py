@@ -45,8 +45,8 @@ class ReplyReader:
         """Return a reply's tensors, numbers and bytes; its tensors are None if they are in a sum that comes later.
 
         Raises:
-            Unusable: the reply cannot be used.
-            RunFailed: a sum has more clients than have answered.
+            UnusableReplyError: the reply cannot be used.
+            RunError: a sum has more clients than have answered.
         """
         if self._sums and (read := self._sums.read(reply)):
             return read
@@ -62,7 +62,7 @@ class ReplyReader:
         """Refuse a round whose last sum has not come.
 
         Raises:
-            RunFailed: it is so.
+            RunError: it is so.
         """
         if self._sums:
             self._sums.require_complete()

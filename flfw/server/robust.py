@@ -58,7 +58,7 @@ class RobustMean:
             sent: the tensors that the clients received.
 
         Raises:
-            RunFailed: there are too few.
+            RunError: there are too few.
         """
         if len(updates) < self.fewest:
             need = f"Expected {self.fewest} updates or more for {self.name} with {self.liars} that lie"

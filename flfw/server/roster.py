@@ -44,7 +44,7 @@ class ClientDirectory:
         """Refuse a client: it is never asked, and counts as a failure in every round that draws it.
 
         Raises:
-            RunFailed: the run does not tolerate failures.
+            RunError: the run does not tolerate failures.
         """
         self._note(Failure(partition, reason), "enrolment", [])
         self.unfit[partition] = reason
@@ -72,11 +72,11 @@ class ClientDirectory:
             asked: the messages.
             replies: a list, or an iterator in the messages' order.
             when: name of the round or step, for messages about failures.
-            take: function that reads one reply, and raises `Unusable` on one that cannot be used.
+            take: function that reads one reply, and raises `UnusableReplyError` on one that cannot be used.
             failed: list to which failures and missing answers are added, if they do not end the run.
 
         Raises:
-            RunFailed: a client failed, and the run does not tolerate it.
+            RunError: a client failed, and the run does not tolerate it.
         """
         client_of = _clients(self.nodes)
         node_of = {m.metadata.message_id: m.metadata.dst_node_id for m in asked}  # a dead node's error names another
@@ -112,12 +112,12 @@ class ClientDirectory:
         """Add the failure of a client whose answer could be read, but is not used.
 
         Raises:
-            RunFailed: the run does not tolerate failures.
+            RunError: the run does not tolerate failures.
         """
         self._note(Failure(partition, reason), when, failed)
 
     def check_enough(self, usable: int, failed: Sequence[Failure], when: str, most: int | None = None) -> None:
-        """Raise `RunFailed`, with the reasons, if too few clients gave something usable; ``most`` were to be asked."""
+        """Raise `RunError`, with the reasons, if too few clients gave something usable; ``most`` were to be asked."""
         least = self.tolerance.min_clients if most is None else min(self.tolerance.min_clients, most)
         if usable < least:
             reasons = "; ".join(map(str, failed)) or "nobody was asked"

@@ -60,7 +60,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         watch: function of the tensors sent to a round's clients and of each update that is used; None: there is none.
         at: resources of the run's server: the experiment (``at.experiment.lr``), the method's model with its first
             numbers and without any (``at.model()``, ``at.blank``), the tensors sent down and up, the server's data and
-            its device; see `flfw.server.place.ServerPlace`. Runs and estimates set it. None in another app that uses
+            its device; see `flfw.server.place.ServerContext`. Runs and estimates set it. None in another app that uses
             the strategy alone; `place` is the same for methods that need it.
         asking: function that is called with a round and its tensors before it is sent; it returns how often the round
             was asked for before. None: each round is asked for once.
@@ -112,7 +112,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         """Refuse numbers in `Update.metrics` that `aggregate` cannot use; by default it reads none.
 
         Raises:
-            Unusable: naming the number; the client then counts as failed in this round.
+            UnusableReplyError: naming the number; the client then counts as failed in this round.
         """
 
     @abstractmethod
@@ -140,7 +140,7 @@ class FederatedStrategy(Method, Strategy, ABC):
     def require_context(self) -> ServerContext:
         """Resources ``at`` of the run's server, for methods that need them."""
         if self.ctx is None:
-            raise RuntimeError(f"Expected {type(self).__name__}.at, the ServerPlace of a run, got none.")
+            raise RuntimeError(f"Expected {type(self).__name__}.ctx, the ServerContext of a run, got none.")
         return self.ctx
 
     @property
@@ -197,7 +197,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         """Combine the replies, ordered by partition so that sums are reproducible (an iterator must have that order).
 
         Raises:
-            RunFailed: a client failed and the run does not tolerate it, or too few are left.
+            RunError: a client failed and the run does not tolerate it, or too few are left.
         """
         server_round += self.rounds_before
         assert self._asked is not None, "configure_train comes first"
@@ -293,7 +293,7 @@ class FederatedStrategy(Method, Strategy, ABC):
         ``metrics=private`` clients do not train, and there is no accuracy after local training.
 
         Raises:
-            RunFailed: a client failed and the run does not tolerate it, or too few are left.
+            RunError: a client failed and the run does not tolerate it, or too few are left.
         """
         metrics, most = (self.ctx.experiment.metrics, self.ctx.experiment.finally_asked) if self.ctx else ("all", None)
         when, everyone = "the final evaluation", drawn_last(self.roster.everyone, most, self.seed)

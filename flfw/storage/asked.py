@@ -28,7 +28,7 @@ class RequestedRounds:
             or as round 1: it was begun before anything was sent, but nothing tells that nothing was.
 
     Raises:
-        BadInput: another line is no number.
+        InputError: another line is no number.
     """
 
     def __init__(self, folder: Path, name: str = "asked.txt") -> None:

@@ -89,7 +89,7 @@ class Chain:
         """Hold the chain against other processes; make it if there is none, and check it.
 
         Raises:
-            BadInput: a line was changed or removed.
+            InputError: a line was changed or removed.
         """
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -111,7 +111,7 @@ class Chain:
         """Return the content of the lines; nothing is locked, made or repaired.
 
         Raises:
-            BadInput: a line was changed or removed.
+            InputError: a line was changed or removed.
         """
         try:
             if self._is_new():

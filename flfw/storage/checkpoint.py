@@ -109,7 +109,7 @@ class Checkpoints:
         resumed: rounds after which the run was resumed, this time included, each with the hash of the code.
 
     Raises:
-        BadInput: the checkpoint is damaged or belongs to another experiment.
+        InputError: the checkpoint is damaged or belongs to another experiment.
     """
 
     def __init__(self, folder: Path, experiment: Experiment, state: Path | None = None) -> None:
@@ -220,7 +220,7 @@ class Stored:
     seal: str
 
     def require_same(self, experiment: Experiment, folder: Path) -> None:
-        """Raise `BadInput` if the numbers of another experiment would differ."""
+        """Raise `InputError` if the numbers of another experiment would differ."""
         for key, value in self.experiment.decisive.items():
             got = experiment.decisive[key]
             if got != value:
@@ -235,7 +235,7 @@ def require_same_data(folder: Path, digest: str) -> None:
         digest: digest of the present data.
 
     Raises:
-        BadInput: the run began with other data.
+        InputError: the run began with other data.
     """
     noted = sealed(folder / "checkpoint", "data")
     if not noted:
@@ -256,7 +256,7 @@ def locked(path: Path, patience: float = 0.0) -> Iterator[None]:
         patience: time in which another process may release it, in seconds.
 
     Raises:
-        BadInput: another process holds it.
+        InputError: another process holds it.
     """
     until = time.monotonic() + patience
     with path.open("w") as file:
@@ -291,7 +291,7 @@ def stored_experiment(folder: Path) -> Stored:
     """Read the experiment with which the run in a folder was started.
 
     Raises:
-        BadInput: there is no checkpoint, or it is damaged.
+        InputError: there is no checkpoint, or it is damaged.
     """
     path = stored_at(folder)
     description = from_json(unseal(path), _Description, path)

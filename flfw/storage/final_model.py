@@ -35,7 +35,7 @@ def final_model(folder: Path) -> FinalModel:
         folder: of the run.
 
     Raises:
-        BadInput: its last checkpoint is missing or damaged.
+        InputError: its last checkpoint is missing or damaged.
     """
     rounds = sealed(folder / "checkpoint", "round-*")
     if not rounds:

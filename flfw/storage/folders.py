@@ -17,7 +17,7 @@ def require_new(out: Path) -> None:
     """Refuse a folder for a run that is there already.
 
     Raises:
-        BadInput: it exists.
+        InputError: it exists.
     """
     if out.exists():
         raise InputError(f"Expected a new folder for --out, got {out}, which exists; choose another or remove it.")
@@ -53,7 +53,7 @@ def make_folder(out: Path) -> None:
     """Make the folder of a run.
 
     Raises:
-        BadInput: it cannot be made.
+        InputError: it cannot be made.
     """
     missing = [folder for folder in (out, *out.parents) if not os.path.lexists(folder)]
     try:
@@ -69,7 +69,7 @@ def require_folder(out: Path) -> None:
     """Refuse a folder that a run could not make; nothing of it stays.
 
     Raises:
-        BadInput: it cannot be made.
+        InputError: it cannot be made.
     """
     missing = [folder for folder in (out, *out.parents) if not os.path.lexists(folder)]
     make_folder(out)
@@ -82,7 +82,7 @@ def stored_at(folder: Path) -> Path:
     """Return the file with the experiment with which the run in a folder was started.
 
     Raises:
-        BadInput: there is no folder, or no checkpoint in it.
+        InputError: there is no folder, or no checkpoint in it.
     """
     if not folder.exists():
         raise InputError(f"Expected a run's folder, got {folder}, which does not exist.")
@@ -98,7 +98,7 @@ def require_over(folder: Path) -> None:
     """Refuse a folder without the result of a run that is over.
 
     Raises:
-        BadInput: there is none.
+        InputError: there is none.
     """
     if not (folder / "result.json").is_file():
         raise InputError(f"Expected a run that is over, got {folder} without result.json; finish it or remove it.")
@@ -108,7 +108,7 @@ def require_several(folders: Sequence[Path]) -> None:
     """Refuse to compare fewer than two folders, or one with itself.
 
     Raises:
-        BadInput: see above.
+        InputError: see above.
     """
     if len(folders) < 2:
         raise InputError(f"Expected two or more run folders to compare, got {' '.join(map(str, folders)) or 'none'}.")
@@ -121,7 +121,7 @@ def require_finished(folder: Path) -> None:
     """Refuse a folder without a result to read.
 
     Raises:
-        BadInput: there is none.
+        InputError: there is none.
     """
     if not (folder / "result.json").is_file():
         raise InputError(f"Expected a finished run with result.json, got {folder} without; resume it or name another.")

@@ -32,7 +32,7 @@ class Journal:
         mark: mark from which to continue: later rows are cut off. None: a new file.
 
     Raises:
-        BadInput: the content before the mark has changed.
+        InputError: the content before the mark has changed.
     """
 
     def __init__(self, path: Path, mark: JournalMark | None = None) -> None:

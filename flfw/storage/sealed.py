@@ -82,7 +82,7 @@ def unseal(path: Path) -> bytes:
     """Read a sealed file.
 
     Raises:
-        BadInput: the content does not match the SHA-256 in the name, or cannot be read.
+        InputError: the content does not match the SHA-256 in the name, or cannot be read.
     """
     match = _NAME.fullmatch(path.name)
     expected = match["digest"] if match else "in its name"
@@ -112,7 +112,7 @@ def read_checked(path: Path) -> bytes:
     """Read a file of `write_checked`.
 
     Raises:
-        BadInput: its content does not match its last line, or cannot be read.
+        InputError: its content does not match its last line, or cannot be read.
         FileNotFoundError: there is none.
     """
     try:

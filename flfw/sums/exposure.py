@@ -30,7 +30,7 @@ class Exposure:
         """Count a client's update.
 
         Raises:
-            BadInput: it has other tensors than the first one.
+            InputError: it has other tensors than the first one.
         """
         if not self.clients:
             self._counts = {name: torch.zeros(value.shape, dtype=torch.int32) for name, value in update.items()}

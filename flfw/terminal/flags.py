@@ -26,7 +26,7 @@ def parsed(arguments: list[str], default: T, prog: str) -> T:
         prog: name of the command.
 
     Raises:
-        BadInput: a flag is wrong; the message is tyro's, in one line.
+        InputError: a flag is wrong; the message is tyro's, in one line.
         SystemExit: help was asked for and printed.
     """
     if odd := [word for word in arguments if any("\ud800" <= character <= "\udfff" for character in word)]:

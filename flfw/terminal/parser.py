@@ -14,7 +14,7 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 @final
 class Parser(argparse.ArgumentParser):
-    """Parser that raises `BadInput` for a wrong command line; no option can be shortened."""
+    """Parser that raises `InputError` for a wrong command line; no option can be shortened."""
 
     def __init__(self, *words: Any, **settings: Any) -> None:
         super().__init__(*words, **{"allow_abbrev": False, **settings})

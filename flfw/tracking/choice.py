@@ -14,7 +14,7 @@ def chosen(names: Sequence[str]) -> dict[str, type[Tracker]]:
     """Find the classes of trackers by their names.
 
     Raises:
-        BadInput: there is no such tracker.
+        InputError: there is no such tracker.
     """
     return {name: load_class(TRACKER, name, Tracker) for name in names}
 
@@ -23,7 +23,7 @@ def check(names: Sequence[str]) -> None:
     """Refuse trackers that do not exist, lack a package, or say themselves that they cannot work.
 
     Raises:
-        BadInput: names what is missing, and the way out.
+        InputError: names what is missing, and the way out.
     """
     for name, cls in chosen(names).items():
         cls.check(name)

@@ -85,7 +85,7 @@ class Tracker(ABC):
             name: the tracker's, as in ``--track``.
 
         Raises:
-            BadInput: names what is missing, and the way out.
+            InputError: names what is missing, and the way out.
         """
         if missing := [package for package in cls.packages if find_spec(package) is None]:
             packages = " ".join(missing) if ":" in name else "flfw[tracking]"

@@ -31,7 +31,7 @@ def gaussian(
         A tensor for each name. They are views of one storage and do not overlap.
 
     Raises:
-        BadInput: the deviation is negative, infinite or NaN.
+        InputError: the deviation is negative, infinite or NaN.
     """
     require(0 <= deviation < inf, "0 <= deviation < inf", deviation=deviation)
     sizes = [prod(shape) for shape in shapes.values()]
@@ -121,7 +121,7 @@ class SecureNoise(GaussianNoise):
         """Return the sums on one grid for all clients, which depends on no client's change; see the base.
 
         Raises:
-            BadInput: the numbers of ``start`` are so large that their digits end above the noise.
+            InputError: the numbers of ``start`` are so large that their digits end above the noise.
         """
         require(0 <= deviation < inf, "0 <= deviation < inf", deviation=deviation)
         if not (deviation and start):

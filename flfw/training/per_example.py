@@ -76,7 +76,7 @@ class PerExample:
         groups: parameters of each group, by the name of the group: of a layer, of a tensor, or ``all``.
 
     Raises:
-        BadInput: no parameter is chosen, or a layer has no per-example gradients.
+        InputError: no parameter is chosen, or a layer has no per-example gradients.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class PerExample:
             bound: bound of each group's norm, > 0.
 
         Raises:
-            BadInput: a bound is not positive or names no group, or a layer mixes examples.
+            InputError: a bound is not positive or names no group, or a layer mixes examples.
         """
         bounds = self._bounds(bound)
         with self._noting() as uses:
@@ -183,7 +183,7 @@ class PerExample:
         batch is checked.
 
         Raises:
-            BadInput: a layer has no per-example gradients; the message names it.
+            InputError: a layer has no per-example gradients; the message names it.
         """
         examples = losses.shape
         for use in uses:

@@ -87,7 +87,7 @@ def shared_step(largest: float, deviation: float, dtype: torch.dtype) -> float:
         dtype: floating type of what is sent.
 
     Raises:
-        BadInput: the deviation is out of range, or the type's digits end above a quarter of it.
+        InputError: the deviation is out of range, or the type's digits end above a quarter of it.
 
     >>> shared_step(1.0, 6.0, torch.float32) == grid_step(6.0), shared_step(2.0**20, 6.0, torch.float32)
     (True, 0.125)
@@ -116,7 +116,7 @@ def add_secure_gaussian(
         New tensors in the types and on the devices of ``values``.
 
     Raises:
-        BadInput: the deviation is out of range, or a value is not finite or so large that the noise hides nothing.
+        InputError: the deviation is out of range, or a value is not finite or so large that the noise hides nothing.
     """
     step = max(grid_step(deviation), least_step)
     sizes = [prod(value.shape) for value in values.values()]

@@ -39,7 +39,7 @@ def stored(folder: Path) -> Experiment:
     """Return the experiment of a finished run or audit, without its folder and its trackers.
 
     Raises:
-        BadInput: there is no finished run of this version of flfw.
+        InputError: there is no finished run of this version of flfw.
     """
     if (folder / "matrix.json").is_file():
         raise InputError(
@@ -65,7 +65,7 @@ def experiment_of(config: Mapping[str, Any], folder: Path) -> Experiment:
         folder: its folder, for messages.
 
     Raises:
-        BadInput: it is another app's, or damaged.
+        InputError: it is another app's, or damaged.
     """
     if "rounds" not in config:
         raise InputError(f"Expected a run of flfw in {folder}, got an audit of an app of its own; repeat its own call.")
@@ -92,8 +92,8 @@ def verify(folder: Path, ask: Callable[[Experiment], Experiment]) -> int:
         0: every number repeats bit for bit or within its interval; 1: one does not.
 
     Raises:
-        BadInput: it cannot be repeated as asked; nothing has been written.
-        RunFailed: the repetition failed.
+        InputError: it cannot be repeated as asked; nothing has been written.
+        RunError: the repetition failed.
     """
     folder = folder.absolute()
     earlier, result = stored(folder), read_result(folder)
@@ -141,7 +141,7 @@ def _source(folder: Path, result: Mapping[str, Any]) -> Path | None:
     """Return the run whose recordings an audit attacked; None for a run.
 
     Raises:
-        BadInput: that run is not there.
+        InputError: that run is not there.
     """
     named = (result.get("provenance") or {}).get("from")
     if not named:

@@ -96,7 +96,7 @@ class LocalSteps:
         """Return for each step the indices it uses of ``count`` examples.
 
         Raises:
-            BadInput: the order has an index out of range.
+            InputError: the order has an index out of range.
 
         >>> LocalSteps(lr=0.1, steps=4, batch_size=2).batches(5)
         ((0, 1), (2, 3), (4,), (0, 1))
@@ -130,7 +130,7 @@ class SteppedVictim(VictimModel):
         direct: whether the sent tensors are in these coordinates already, and not weights.
 
     Raises:
-        BadInput: a shared tensor that moves was not received, or has another shape; or no shared tensor moves.
+        InputError: a shared tensor that moves was not received, or has another shape; or no shared tensor moves.
     """
 
     def __init__(self, victim: VictimModel, received: Tensors, local: LocalSteps, direct: bool = False) -> None:
@@ -159,7 +159,7 @@ class SteppedVictim(VictimModel):
         """Compute the change after training on a guess, by automatic differentiation through all steps.
 
         Raises:
-            BadInput: the order has an index out of the guess's range.
+            InputError: the order has an index out of the guess's range.
         """
         local, start = self.local, {**self.known, **unknown}
         # The sum is kept apart from the weights: small changes of large weights would be lost to rounding.

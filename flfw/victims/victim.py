@@ -43,7 +43,7 @@ class VictimModel(ABC):
         each: function of each example's gradient; None: none, so that the gradient of the mean loss is enough.
 
     Raises:
-        BadInput: two names of the model are one tensor.
+        InputError: two names of the model are one tensor.
     """
 
     each: Each | None = None
@@ -68,7 +68,7 @@ class VictimModel(ABC):
         """Refuse an observation that cannot be of this client.
 
         Raises:
-            BadInput: a shared tensor is missing, of another shape, or not finite.
+            InputError: a shared tensor is missing, of another shape, or not finite.
         """
         shapes = {name: parameter.shape for name, parameter in self.model.named_parameters()}
         for name in self.shared:
@@ -90,7 +90,7 @@ class VictimModel(ABC):
             precision: a floating-point type.
 
         Raises:
-            BadInput: this kind of client has no such form, as by default.
+            InputError: this kind of client has no such form, as by default.
         """
         kind = "one step of a network whose tensors are shared as they are"
         raise InputError(f"Expected --attack-precision float32 for anything but {kind}, got bf16.")

@@ -102,7 +102,7 @@ def take(finished: Path, folder: Path = FOLDER) -> None:
     """Copy the records of a finished matrix.
 
     Raises:
-        BadInput: a data set is missing or has cells that are not complete.
+        InputError: a data set is missing or has cells that are not complete.
     """
     for name in DATASETS:
         path = finished / name / "matrix.json"

@@ -28,7 +28,7 @@ from flfw.experiment.fields import require_finite
 from flfw.papers import cells
 from flfw.papers.evidence.priorities import Item, items
 from flfw.papers.evidence.records import FOLDER, Record, changed, digest, is_there
-from flfw.papers.preset import Figure, Preset, presets
+from flfw.papers.preset import Preset, ResultMetric, presets
 from flfw.resolve import without_auto
 from flfw.storage import checkpoint
 from flfw.storage.sealed import sealed
@@ -148,7 +148,7 @@ def named(key: str) -> Item:
     """Return the item with a path, variant, seed and choice, given as a list in JSON.
 
     Raises:
-        BadInput: there is none.
+        InputError: there is none.
     """
     try:
         path, variant, seed, choice = json.loads(key)
@@ -225,7 +225,7 @@ def _record(item: Item, preset: Preset, outcome: cells.Outcome) -> Record:
 def _chosen_by(item: Item, preset: Preset) -> float | None:
     """Return the value by which the paper chose this setting, if it chose."""
     make = presets(item.cell.table)
-    by: Figure | None = make(item.cell, "full").chosen_by if make else None
+    by: ResultMetric | None = make(item.cell, "full").chosen_by if make else None
     if by is None:
         return None
     value: Any = cells.read(item.cell, replace(preset, figure=by, also=())).value

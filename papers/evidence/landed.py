@@ -48,7 +48,7 @@ def worktree(commit: str, checkout: Path, place: Path) -> Path:
         place: folder of the worktrees.
 
     Raises:
-        BadInput: there is no such commit, or other code lies in its worktree.
+        InputError: there is no such commit, or other code lies in its worktree.
     """
     full = _git(checkout, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{commit}^{{commit}}")
     if not full:

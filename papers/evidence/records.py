@@ -98,7 +98,7 @@ def read(folder: Path = FOLDER) -> list[Record]:
     """Read all records, by file name.
 
     Raises:
-        BadInput: a file is damaged.
+        InputError: a file is damaged.
     """
     return [_read(path) for path in sorted(folder.glob("*/*.json"))]
 

@@ -47,7 +47,7 @@ def measured(prefix: str, scale: Scale, given: Experiment) -> MeasuredTable:
         given: flags that decide no numbers, and the output folder; all others must be at their defaults.
 
     Raises:
-        BadInput: there is no such point in the scale, or a flag was given that the table decides.
+        InputError: there is no such point in the scale, or a flag was given that the table decides.
     """
     require_free(given)
     engine.check_resources(given)

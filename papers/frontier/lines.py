@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flfw.papers.preset import Figure
+from flfw.papers.preset import ResultMetric
 from flfw.privacy.claims import Adversary, Unit
 
 _TEST = {
-    "shared": Figure("final.acc_global", "accuracy of the shared model, mean over the clients' test data", 1),
-    "own": Figure("final.acc_local", "accuracy of each client's own model, mean over the clients' test data", 1),
+    "shared": ResultMetric("final.acc_global", "accuracy of the shared model, mean over the clients' test data", 1),
+    "own": ResultMetric("final.acc_local", "accuracy of each client's own model, mean over the clients' test data", 1),
 }
 _VALIDATION = {
-    "shared": Figure("final.acc_global_validation", "the same on validation data", 1),
-    "own": Figure("final.acc_validation", "the same on validation data", 1),
+    "shared": ResultMetric("final.acc_global_validation", "the same on validation data", 1),
+    "own": ResultMetric("final.acc_validation", "the same on validation data", 1),
 }
 
 
@@ -38,20 +38,20 @@ class FrontierLine:
     turns: int = 1
 
     @property
-    def test(self) -> Figure:
+    def test(self) -> ResultMetric:
         """Accuracy on test data, which is reported."""
         return _TEST["own" if self.personal else "shared"]
 
     @property
-    def validation(self) -> Figure:
+    def validation(self) -> ResultMetric:
         """Accuracy on validation data, which chooses."""
         return _VALIDATION["own" if self.personal else "shared"]
 
     @property
-    def epsilon(self) -> Figure:
+    def epsilon(self) -> ResultMetric:
         """The true epsilon, as the ledger has it."""
         entry = f"privacy.unit={self.unit},adversary={self.against},counted=exact.epsilon"
-        return Figure(entry, f"epsilon of one {self.unit} against {self.against}", 1)
+        return ResultMetric(entry, f"epsilon of one {self.unit} against {self.against}", 1)
 
 
 _EXAMPLES = ("batches=poisson", "grouping=flat", "momentum=0", "weight_decay=0")

@@ -112,7 +112,7 @@ def read(path: Path) -> tuple[Scale, tuple[FrontierPoint, ...], tuple[Mark, ...]
     """Read the scale, points and marks that `write` wrote.
 
     Raises:
-        BadInput: there is no such file, or it is damaged.
+        InputError: there is no such file, or it is damaged.
     """
     try:
         stored = read_json(path, _StoredPoints)

@@ -27,7 +27,7 @@ def together(finished: Sequence[Experiment], line: FrontierLine) -> float:
         line: unit and adversary.
 
     Raises:
-        RunFailed: a run has no mechanism.
+        RunError: a run has no mechanism.
     """
     first, mechanisms = finished[0], [_mechanism(experiment) for experiment in finished]
     assert {one.clipped for one in mechanisms} == {line.unit}, "a line is of the unit that its method clips"

@@ -59,7 +59,7 @@ def measured(table: str, cell: str, scale: Scale, given: Experiment) -> Measured
         given: settings that decide no numbers, and the output folder.
 
     Raises:
-        BadInput: there is no such table or cell, or the table itself decides a setting that was given.
+        InputError: there is no such table or cell, or the table itself decides a setting that was given.
     """
     name = table or cell.partition("/")[0]
     if ":" not in name and name not in names():
@@ -79,8 +79,8 @@ def reproduce_table(table: str = "", *, cell: str = "", scale: Scale = "quick", 
         fields: fields of `Experiment` that decide no numbers, such as ``engine`` and ``out``.
 
     Raises:
-        BadInput: there is no such table or cell, or the table itself decides a field that was given.
-        RunFailed: a selected cell failed, or none was measured; the files say why.
+        InputError: there is no such table or cell, or the table itself decides a field that was given.
+        RunError: a selected cell failed, or none was measured; the files say why.
     """
     with library_call():
         require(scale in get_args(Scale), "scale=quick or full", scale=scale)

@@ -82,7 +82,7 @@ def read(file: Path = FILE) -> list[MainJob]:
     """Read all records; there may be none yet.
 
     Raises:
-        BadInput: the file is damaged.
+        InputError: the file is damaged.
     """
     return read_json(file, list[MainJob]) if file.exists() else []
 
@@ -99,7 +99,7 @@ def take(folder: Path) -> MainJob:
     """Read the record of a finished run, of this or another machine.
 
     Raises:
-        BadInput: there is none, or it is not the main job: a setting that decides numbers is not at its default.
+        InputError: there is none, or it is not the main job: a setting that decides numbers is not at its default.
     """
     result = read_result(folder)
     config = result.get("config") or {}

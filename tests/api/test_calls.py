@@ -244,7 +244,7 @@ SECOND = """
 import signal
 import ray
 ray.init(num_cpus=1, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-from flfw import BadInput, run
+from flfw import InputError, run
 small = dict(method="fedavg", net="linear", clients=2, rounds=1, local_epochs=1, images=2, attack="analytic")
 before = signal.getsignal(signal.SIGTERM)
 ours = run(**small, engine="ray", out="ray")
@@ -260,7 +260,7 @@ def three():
 assert ray.get(three.remote(), timeout=60) == 3
 try:
     run(**small, engine="flwr-sim", out="flower")
-except BadInput as error:
+except InputError as error:
     print(error)
 """
 

@@ -526,7 +526,7 @@ def test_a_result_depends_on_what_was_sent(name: str) -> None:
     observations, knowledge = run.situation
     swapped = [dataclasses.replace(a, sent=b.sent) for a, b in zip(observations, reversed(observations), strict=True)]
     unmoved = same(run.result, run.attack.run(swapped, knowledge, generators(2)))
-    way = "use `sent`; where it gives the attack nothing to work on, raise NotApplicable"
+    way = "use `sent`; where it gives the attack nothing to work on, raise NotApplicableError"
     assert not unmoved, breach(name, "its result is the same when other tensors were sent", way)
 
 

@@ -240,7 +240,7 @@ def test_a_run_without_recordings_is_refused(run: Path, tmp_path: Path) -> None:
 class SomeDefended:
     """Clients of which the first uses a defence."""
 
-    hides: str | None = None
+    protecting_method: str | None = None
 
     def defences(self) -> list[str]:
         return ["prune", "none"]

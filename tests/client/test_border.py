@@ -61,7 +61,7 @@ def ask(experiment: Experiment, kind: str, arrays: Mapping[str, np.ndarray], fol
     """Ask client 1's app: the tensors it answers with.
 
     Raises:
-        SharingViolation: what the client said.
+        SharingViolationError: what the client said.
     """
     site = {name: str(folder / name) for name in ("state", "truth", "examples")}
     grid = InProcessGrid(apps.client, 3, experiment.to_run_config(), [site] * 3)

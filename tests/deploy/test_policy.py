@@ -357,16 +357,16 @@ def test_without_numbers_only_tensors_leave() -> None:
 UNSAID = "lets no other reason of a failure leave; its log has it"
 BUDGETED = "this site's budget: epsilon 2 at delta 1e-05 for one example; 1 is spent, and this message would make it 3"
 FLOWER = "<class '{}'>:<'{}'>"  # an exception of an app
-MINE = "flfw.dp.budget.OverBudget"
+MINE = "flfw.dp.budget.BudgetExceededError"
 REASONS = {FLOWER.format(MINE, BUDGETED): True, "this site's policy does not accept app 0": True, DIED: True}
 REASONS |= {FLOWER.format("ValueError", BUDGETED): False, FLOWER.format(MINE, f"{BUDGETED}\nbed 4"): False}
 REASONS |= {FLOWER.format("ValueError", "index 7 of 'bed 4'"): False, f"bed 4\n{FLOWER.format(MINE, BUDGETED)}": False}
 REASONS |= {FLOWER.format(MINE, "bed 4"): False, f"{DIED} of bed 4": False, BUDGETED: False, "": False}
 
 
-REASONS |= {FLOWER.format("flfw.messages.reasons.Declined", "was asked too late"): True}
-REASONS |= {FLOWER.format("flfw.messages.sharing.SharingViolation", "client 3 was sent w"): True}
-REASONS |= {FLOWER.format("flfw.messages.reasons.Declined", "too late\nbed 4"): False}
+REASONS |= {FLOWER.format("flfw.messages.reasons.RequestDeclinedError", "was asked too late"): True}
+REASONS |= {FLOWER.format("flfw.messages.sharing.SharingViolationError", "client 3 was sent w"): True}
+REASONS |= {FLOWER.format("flfw.messages.reasons.RequestDeclinedError", "too late\nbed 4"): False}
 REASONS |= {FLOWER.format("flfw.messages.reasons.Declined2", "bed 4"): False}
 
 

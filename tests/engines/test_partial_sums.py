@@ -188,7 +188,7 @@ def test_sums_are_off_where_single_updates_are_needed(why: str) -> None:
 
 FOREIGN = """
 from typing import final
-from flfw.messages.reasons import Unusable
+from flfw.messages.reasons import UnusableReplyError
 from flfw.server.aggregation import weighted_mean
 from flfw.server.strategy import FederatedStrategy
 from flfw.strategies.fedavg import FedAvg
@@ -206,7 +206,7 @@ class Refusing(Declared):
     reduces = "mean"
 
     def check_metrics(self, metrics):
-        raise Unusable("no number is good enough")
+        raise UnusableReplyError("no number is good enough")
 
 class Looking(FedAvg):
     client = "sgd"

@@ -117,5 +117,5 @@ def test_it_says_what_it_cannot_do_alone() -> None:
     update = Update(0, 1, {"w": Tensor([1.0])}, {"steps": 1})
     from flfw.messages.wire import pack
 
-    with pytest.raises(RuntimeError, match=r"^Expected FedNova\.at, the ServerPlace of a run, got none\.$"):
+    with pytest.raises(RuntimeError, match=r"^Expected FedNova\.ctx, the ServerContext of a run, got none\.$"):
         strategy.aggregate_round(pack({"w": Tensor([0.0])}), iter([update]), 1)

@@ -85,7 +85,7 @@ from pathlib import Path
 from flfw.server.aggregation import Update
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
-from flfw.server.place import ServerPlace
+from flfw.server.place import ServerContext
 from flfw.resolve import resolve
 from flfw.messages.wire import pack
 
@@ -99,7 +99,7 @@ resolved = resolve(experiment)
 experiment, cls, chosen = resolved.experiment, resolved.method, resolved.settings
 for count in (2, 2, 6, 2, 6):
     strategy = cls(chosen)
-    strategy.at = ServerPlace(experiment, cls, chosen)
+    strategy.at = ServerContext(experiment, cls, chosen)
     model = strategy.at.model().state_dict()
     first = {n: v.clone() for n, v in model.items() if matches(n, cls.downloads)}
     sent = {n: v for n, v in first.items() if matches(n, cls.uploads)}
@@ -187,7 +187,7 @@ def test_what_it_remembers_is_not_what_the_optimiser_goes_on_with() -> None:
 
 
 def test_without_a_place_it_says_what_it_lacks() -> None:
-    with pytest.raises(RuntimeError, match=r"^Expected Watched\.at, the ServerPlace of a run, got none\.$"):
+    with pytest.raises(RuntimeError, match=r"^Expected Watched\.ctx, the ServerContext of a run, got none\.$"):
         _ = Watched().require_context
 
 

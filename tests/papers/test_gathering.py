@@ -26,7 +26,7 @@ from flfw.papers.evidence import landed
 from flfw.papers.evidence.gather import Gathering, TimeOver, gather
 from flfw.papers.evidence.priorities import Item, items
 from flfw.papers.evidence.records import FOLDER, digest, read
-from flfw.papers.preset import Figure, Preset
+from flfw.papers.preset import Preset, ResultMetric
 from flfw.provenance import sittings
 from flfw.storage.checkpoint import locked
 from flfw.storage.provenance import code_hash
@@ -42,7 +42,7 @@ def tiny(seed: int) -> Item:
     run = Experiment(
         method="fedavg", net="linear", clients=2, rounds=ROUNDS, local_epochs=1, attack=("none",), seed=seed
     )
-    return Item(cell, "authors", seed, 0, Preset(((run,),), Figure("final.acc_global", "accuracy")))
+    return Item(cell, "authors", seed, 0, Preset(((run,),), ResultMetric("final.acc_global", "accuracy")))
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ from flfw.nets.backbones.weights import VARIABLE
 from flfw.papers import cells, command, fed_cdp, fedcg, hyperfl, low_resolution, published, show
 from flfw.papers.cells import Outcome
 from flfw.papers.layout import Sheet, number, sheet
-from flfw.papers.preset import Figure, Preset, Presets, Scale, presets, varied
+from flfw.papers.preset import Preset, Presets, ResultMetric, Scale, presets, varied
 from flfw.papers.published import Cell, Table
 from flfw.papers.reproduce import Reproduction
 from flfw.plugins import build_settings
@@ -706,7 +706,7 @@ def completed(folder: Path, figures: Mapping[str, Any], notes: tuple[str, ...] =
     (folder / "result.json").write_text(json.dumps(result))
 
 
-def fake(tmp_path: Path, *variants: tuple[Mapping[str, Any], ...], by: Figure | None = None) -> Preset:
+def fake(tmp_path: Path, *variants: tuple[Mapping[str, Any], ...], by: ResultMetric | None = None) -> Preset:
     """A preset whose runs are all over: for each variant the figures of each seed."""
     runs = tuple(
         tuple(Experiment(seed=seed, lr=lr, out=tmp_path / f"{lr}-{seed}") for seed in range(len(seeds)))
@@ -715,7 +715,7 @@ def fake(tmp_path: Path, *variants: tuple[Mapping[str, Any], ...], by: Figure | 
     for run, figures in zip([r for v in runs for r in v], [f for v in variants for f in v], strict=True):
         assert run.out is not None
         completed(run.out, figures, ("A note.",))
-    return Preset(runs, Figure("final.test", "test accuracy"), chosen_by=by)
+    return Preset(runs, ResultMetric("final.test", "test accuracy"), chosen_by=by)
 
 
 def test_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
@@ -744,7 +744,7 @@ LIST = [{"attack": "ig", "round": 0, "psnr": 1.0}, {"attack": "ig", "round": 2, 
     ],
 )
 def test_a_figure_in_a_list_is_found_by_what_stands_beside_it(tmp_path: Path, name: str, value: float | None) -> None:
-    preset = replace(fake(tmp_path, ({"of": LIST},)), figure=Figure(name, "a figure", 1))
+    preset = replace(fake(tmp_path, ({"of": LIST},)), figure=ResultMetric(name, "a figure", 1))
     if value is None:
         assert cells.measured(cell("fedavg"), preset).reason.endswith(f"has no {name}.")
     else:
@@ -752,7 +752,9 @@ def test_a_figure_in_a_list_is_found_by_what_stands_beside_it(tmp_path: Path, na
 
 
 def test_the_variant_ours_stands_beside_the_authors(tmp_path: Path) -> None:
-    both = fake(tmp_path, ({"test": 0.1}, {"test": 0.3}), ({"test": 0.5}, {"test": 0.9}), by=Figure("final.test", "t"))
+    both = fake(
+        tmp_path, ({"test": 0.1}, {"test": 0.3}), ({"test": 0.5}, {"test": 0.9}), by=ResultMetric("final.test", "t")
+    )
     authors, ours = both.choices
     outcome = cells.read(cell("fedavg"), Preset((authors,), both.figure, beside=ours))
     assert outcome.value == pytest.approx(20) and outcome.also == {cells.OURS: pytest.approx(70)}
@@ -816,8 +818,8 @@ def test_an_epsilon_that_is_infinite_is_a_number(tmp_path: Path) -> None:
 
 def test_what_a_result_may_lack_is_a_word_or_left_out(tmp_path: Path) -> None:
     preset = fake(tmp_path, ({"test": 0.1, "one": 0.5}, {"test": 0.3}))
-    one = Figure("final.one", "one", 1, absent="")
-    both = (Figure("final.test", "test", 1, absent=""), one, replace(one, absent="no such thing"))
+    one = ResultMetric("final.one", "one", 1, absent="")
+    both = (ResultMetric("final.test", "test", 1, absent=""), one, replace(one, absent="no such thing"))
     outcome = cells.read(cell("fedavg"), replace(preset, also=both[:2]))
     assert outcome.also == {"final.test": pytest.approx(0.2)}
     outcome = cells.read(cell("fedavg"), replace(preset, figure=both[2]))
@@ -830,7 +832,7 @@ def test_the_variant_that_counts_is_the_best_by_validation_and_not_by_test(tmp_p
         ({"val": 0.5, "test": 0.9}, {"val": 0.5, "test": 0.9}),
         ({"val": 0.9, "test": 0.3}, {"val": 0.4, "test": 0.5}),  # mean validation 0.65, the best
         ({"val": 0.6, "test": 0.8}, {"val": 0.6, "test": 0.8}),
-        by=Figure("final.val", "validation accuracy"),
+        by=ResultMetric("final.val", "validation accuracy"),
     )
     outcome = cells.read(cell("fedprox"), preset)
     assert outcome.value == pytest.approx(40)
@@ -848,7 +850,7 @@ def test_a_result_without_the_figure_is_a_failure(tmp_path: Path, figures: Mappi
 def test_lpips_without_weights_was_not_measured(tmp_path: Path, weights: Path | None, status: str) -> None:
     preset = fake(tmp_path, ({"lpips": None},))
     runs = tuple(replace(run, lpips_weights=weights) for run in preset.choices[0])
-    preset = replace(preset, choices=(runs,), figure=Figure("final.lpips.mean", "LPIPS", 1))
+    preset = replace(preset, choices=(runs,), figure=ResultMetric("final.lpips.mean", "LPIPS", 1))
     outcome = cells.measured(cell("fedavg"), preset)
     assert outcome.status == status
     assert ("--lpips-weights" in outcome.reason) == (weights is None)

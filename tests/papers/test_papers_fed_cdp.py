@@ -23,7 +23,7 @@ from flfw.experiment import Experiment
 from flfw.papers import cells, command, fed_cdp, fed_cdp_runs, planned, published, show, timing
 from flfw.papers.cells import Outcome
 from flfw.papers.layout import sheet
-from flfw.papers.preset import Figure, Preset, Scale
+from flfw.papers.preset import Preset, ResultMetric, Scale
 from flfw.papers.published import Cell, Table
 from flfw.papers.reproduce import Reproduction
 from flfw.resolve import resolve, without_auto
@@ -288,7 +288,7 @@ def asked(metric: str = "reconstruction_distance", value: float | str = 0.1) -> 
     return Cell("tiny.7", {"method": "fedavg"}, ("fedavg",), (), metric, "", value)
 
 
-def done(tmp_path: Path, figure: Figure, *audits: Sequence[Mapping[str, Any]]) -> Preset:
+def done(tmp_path: Path, figure: ResultMetric, *audits: Sequence[Mapping[str, Any]]) -> Preset:
     """A preset whose runs are over, one a seed, with these audits."""
     runs = tuple(Experiment(seed=seed, out=tmp_path / str(seed)) for seed in range(len(audits)))
     for run, audit in zip(runs, audits, strict=True):
@@ -318,14 +318,16 @@ def test_a_figure_is_that_of_its_vantage_wherever_the_entry_stands(tmp_path: Pat
             entry("server", rmsd=0.9),
         ],
     )
-    outcome = cells.read(asked(), done(tmp_path, Figure("audit.vantage=client_example.distance.rmsd", "", 1), *audits))
+    outcome = cells.read(
+        asked(), done(tmp_path, ResultMetric("audit.vantage=client_example.distance.rmsd", "", 1), *audits)
+    )
     assert outcome.value == pytest.approx(0.2)  # of 0.1 and 0.3
     assert outcome.deviation == pytest.approx(0.02**0.5)
 
 
 @pytest.mark.parametrize("audit", [[], [entry("server", rmsd=0.2)] * 2, [entry("client_update", rmsd=0.2)]])
 def test_no_entry_or_several_are_a_failure(tmp_path: Path, audit: list[dict[str, Any]]) -> None:
-    outcome = cells.measured(asked(), done(tmp_path, Figure("audit.vantage=server.distance.rmsd", "", 1), audit))
+    outcome = cells.measured(asked(), done(tmp_path, ResultMetric("audit.vantage=server.distance.rmsd", "", 1), audit))
     assert outcome.status == "failed"
     assert outcome.reason == f"{tmp_path / '0' / 'result.json'} has no audit.vantage=server.distance.rmsd."
 
@@ -379,7 +381,7 @@ def test_the_heading_says_how_much_was_attacked() -> None:
     heading = sheet(TABLE, shown(), "quick").heading
     assert any(line.startswith("QUICK: 1 seed, 1 round of 1 epoch, 10 probes; not the paper's") for line in heading)
     plain = replace(FULL, attack=("none",))
-    without = [replace(outcome, preset=Preset(((plain,),), Figure("x", "y"))) for outcome in shown()]
+    without = [replace(outcome, preset=Preset(((plain,),), ResultMetric("x", "y"))) for outcome in shown()]
     assert any(
         line.startswith("FULL: 1 seed, 1 round of 1 epoch; the") for line in sheet(TABLE, without, "full").heading
     )

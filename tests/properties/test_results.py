@@ -25,7 +25,7 @@ from flfw.matrix.rows import read
 from flfw.papers import cells as paper_cells
 from flfw.papers.evidence import records
 from flfw.papers.frontier import points
-from flfw.papers.preset import Figure
+from flfw.papers.preset import ResultMetric
 from flfw.report.report import write_report
 from flfw.resolve import resolve
 from flfw.runs.audit_again import require_recorded
@@ -69,7 +69,7 @@ def earlier(place: Path) -> object:
 def figures(place: Path) -> object:
     one = Experiment(method="fedavg", out=place)
     named = [
-        paper_cells.numbers([one], Figure(name, "a figure", absent="-"))
+        paper_cells.numbers([one], ResultMetric(name, "a figure", absent="-"))
         for name in ("final.acc_local", "audit.*.share_recovered")
     ]
     return named, paper_cells.result(one).get("notes")

@@ -13,7 +13,7 @@ from flfw.data.files.dataset import Dataset
 from flfw.data.splits.cut import SplitIndices
 from flfw.data.splits.partition import SplitScheme
 from flfw.experiment import Experiment
-from flfw.papers.preset import Figure, Preset, Scale
+from flfw.papers.preset import Preset, ResultMetric, Scale
 from flfw.papers.published import Cell, OutsideTable, Table
 from flfw.rng import numpy_generator
 
@@ -96,7 +96,7 @@ def _measured(cell: Cell, scale: Scale) -> Preset:
         batch_size=10,
         attack=("none",),
     )
-    return Preset(((run,),), Figure("final.acc_global", "accuracy of the model as received"))
+    return Preset(((run,),), ResultMetric("final.acc_global", "accuracy of the model as received"))
 
 
 STRIPED = OutsideTable(

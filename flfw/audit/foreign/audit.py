@@ -95,7 +95,7 @@ def audit(
         tampered_by: the attack whose malicious server changed the network or its numbers; empty: it was an honest one.
 
     Raises:
-        BadInput: there are no such recordings, no client's training data are known, the network, a truth or the
+        InputError: there are no such recordings, no client's training data are known, the network, a truth or the
             public data do not fit, an attack would take too much memory or time, or one needs a malicious server.
     """
     folder, limits, began = _new(out), limits or SearchLimits(), now()

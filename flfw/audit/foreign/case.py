@@ -56,7 +56,7 @@ class ForeignCase:
             attacks: the attacks by name.
 
         Raises:
-            BadInput: there is no attack, one needs a changed network, or the network has a malicious server's module.
+            InputError: there is no attack, one needs a changed network, or the network has a malicious server's module.
         """
         require(bool(attacks), "at least one attack", attacks=list(attacks))
         for name, attack in attacks.items():
@@ -88,7 +88,7 @@ class ForeignCase:
         """Build a network with the attacker's own seed.
 
         Raises:
-            BadInput: it is no network of PyTorch.
+            InputError: it is no network of PyTorch.
         """
         with initialising(self.seed, purpose):
             net = self.net()
@@ -180,7 +180,7 @@ def choose(
         sample: most examples of a client that are searched for; None: all.
 
     Raises:
-        BadInput: there are no such rounds, a truth does not fit, or there is none.
+        InputError: there are no such rounds, a truth does not fit, or there is none.
     """
     require(most >= 1, "victims >= 1", victims=most)
     there = sorted({line["round"] for line in kept.lines if line["type"] == "train"})
@@ -219,7 +219,7 @@ def nobodys(public: PublicData, truths: Iterable[Truth]) -> PublicData:
         truths: the clients' examples.
 
     Raises:
-        BadInput: none are left.
+        InputError: none are left.
     """
     held = {_bytes(row) for truth in truths for row in public.compared(truth.samples.numpy())}
     kept = np.array([_bytes(row) not in held for row in public.samples])

@@ -106,7 +106,7 @@ def refuse(cost: SearchCost, name: str, attack: Attack, batch: int, limits: Sear
     """Refuse an attack that costs too much.
 
     Raises:
-        BadInput: its memory or time is above the limits.
+        InputError: its memory or time is above the limits.
     """
     if not bearable(cost, attack, limits):
         most = f"{attack.compute.memory_gb:g} GB and {limits.seconds:.0f} s for the updates of a round"

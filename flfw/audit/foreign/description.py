@@ -101,7 +101,7 @@ class TrainingDescription:
             rng: draws the orders of the epochs; None: all are in the order of the truth.
 
         Raises:
-            BadInput: the order has an index out of range.
+            InputError: the order has an index out of range.
 
         >>> TrainingDescription(0.1, batch_size=2, epochs=2, drop_last=True).batches(3)
         ((0, 1), (0, 1))

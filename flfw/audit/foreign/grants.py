@@ -64,7 +64,7 @@ class Grants:
         """Check that the network fits and that no attack costs too much; return the first update's description.
 
         Raises:
-            BadInput: the network does not fit, or an attack costs too much.
+            InputError: the network does not fit, or an attack costs too much.
         """
         group = next(iter(chosen.groups.values()))
         seen = next((o for o in self.recorded(group) if o is not None), None)

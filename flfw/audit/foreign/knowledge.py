@@ -46,7 +46,7 @@ def named(
         batch: number of examples behind the observation.
 
     Raises:
-        BadInput: a tensor fits neither way; the message names the first.
+        InputError: a tensor fits neither way; the message names the first.
     """
     whole = replace(seen, sent=_named(net, seen.sent), received=_named(net, seen.received))
     return whole if training is None or as_weights(training) else replace(whole, sent=_gradient(whole, training, batch))
@@ -151,7 +151,7 @@ def knowledge(
         public: public data, for attacks that use some; None: none are granted.
 
     Raises:
-        BadInput: the network does not fit the tensors or the inputs, or a number is out of its range.
+        InputError: the network does not fit the tensors or the inputs, or a number is out of its range.
     """
     space, description = input_space(inputs), described(training, steps, lr, mode)
     require(batch >= 1, "batch >= 1", batch=batch)
@@ -181,7 +181,7 @@ def described(
     """Return a description, or the one that the three short arguments give.
 
     Raises:
-        BadInput: both are given, or a number is out of its range.
+        InputError: both are given, or a number is out of its range.
     """
     if training is None:
         require(steps >= 1, "steps >= 1", steps=steps)
@@ -200,7 +200,7 @@ def classes(net: nn.Module, inputs: InputSpec) -> int:
     """Return the number of classes of a network, by a trial.
 
     Raises:
-        BadInput: it does not take such inputs, or gives no class scores.
+        InputError: it does not take such inputs, or gives no class scores.
     """
     kind, tried = type(net).__name__, copy.deepcopy(net).eval()
     try:
@@ -227,7 +227,7 @@ def victim(net: nn.Module, seen: Observation, inputs: InputSpec, mode: str) -> P
     """Return the victim model behind an observation that has the network's own names.
 
     Raises:
-        BadInput: the observation has no parameter that the network trains.
+        InputError: the observation has no parameter that the network trains.
     """
     model = copy.deepcopy(net)
     if mode == "train":

@@ -127,7 +127,7 @@ def agreement(recorded: Tensors, recomputed: Sequence[Tensors], rounding: float 
         rounding: relative error of the recorded update that rounding explains, as `resolution` estimates it.
 
     Raises:
-        BadInput: nothing was recomputed, or no tensor is in all of them.
+        InputError: nothing was recomputed, or no tensor is in all of them.
     """
     require(len(recomputed) >= 1, "at least one recomputed update", recomputed=len(recomputed))
     names = [name for name in recorded if all(name in other for other in recomputed)]

@@ -42,7 +42,7 @@ class GuessedBatch:
         guesses: (B, ...) finite, in any order; clamped to [0, 1] before they are compared.
         labels: (B,) the true classes.
         lookalikes: for each example the places of its look-alikes in the public samples, of the example's class, each
-            at most once, from `flfw.audit.measures.public.Public.lookalike_indices`. An example without any is
+            at most once, from `flfw.audit.measures.public.PublicData.lookalike_indices`. An example without any is
             matched with a guess, but not ranked.
     """
 
@@ -129,7 +129,7 @@ def numbered(attempts: Sequence[GuessedBatch], public: PublicData) -> list[Numbe
     """Give the truths of all messages numbers; equal truths of a class have one number.
 
     Raises:
-        BadInput: shapes that do not fit, guesses that are not finite, or look-alikes of another class.
+        InputError: shapes that do not fit, guesses that are not finite, or look-alikes of another class.
     """
     numbers: dict[tuple[int, bytes], int] = {}
     messages = []
@@ -199,7 +199,7 @@ def exchanged(attempts: Sequence[GuessedBatch], turn: int = 1) -> list[GuessedBa
         turn: distance of the other message, 1 for the next one.
 
     Raises:
-        BadInput: batches of different shapes.
+        InputError: batches of different shapes.
     """
     shapes = {attempt.guesses.shape for attempt in attempts}
     require(len(shapes) <= 1, "batches of one shape", shapes=sorted(shapes))

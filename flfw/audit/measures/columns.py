@@ -1,6 +1,6 @@
 """Attribute inference: for each column of a table, the share of values recovered, and by guessing.
 
-The best guess without the update is a constant, `flfw.audit.measures.public.Public.typical`. In batches it is not
+The best guess without the update is a constant, `flfw.audit.measures.public.PublicData.typical`. In batches it is not
 enough to beat it: the guesses are matched with the truths first. On UCI Adult, rows of other people in batches of 32
 match 93.2 % of all features where the constants match 92.5 %, and up to 22 points more of a column; McNemar's test
 calls 6 % of the columns significant at 0.01. `column_chance` is the null that knows of the matching.
@@ -85,7 +85,7 @@ def column_rates(
         chance: from `column_chance`; needed where batches have more than one row.
 
     Raises:
-        BadInput: no rows, or arrays that do not fit.
+        InputError: no rows, or arrays that do not fit.
 
     >>> attack, constant = np.array([[True]] * 5 + [[False]]), np.array([[False]] * 4 + [[True]] * 2)
     >>> rate = column_rates(attack, constant)[0]  # 4 rows by the attack only, 1 by the constant only: 6 of 32 flips
@@ -123,7 +123,7 @@ def column_chance(
         draws: number of arrangements besides the true one; the smallest p-value is 1 / (1 + draws).
 
     Raises:
-        BadInput: no messages, no draws, or images; else as `flfw.audit.measures.identification.identify`.
+        InputError: no messages, no draws, or images; else as `flfw.audit.measures.identification.identify`.
     """
     require(draws >= 1, "draws >= 1", draws=draws)
     require(len(attempts) >= 1, "at least one message", messages=len(attempts))

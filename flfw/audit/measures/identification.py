@@ -62,9 +62,9 @@ def identify(
         draws: number of arrangements besides the true one.
 
     Raises:
-        BadInput: no draws, shapes that do not fit, guesses that are not finite, or look-alikes of another class.
+        InputError: no draws, shapes that do not fit, guesses that are not finite, or look-alikes of another class.
 
-    >>> public = Public(np.array([[0.0], [0.4], [1.0]]), np.array([0, 0, 0]))
+    >>> public = PublicData(np.array([[0.0], [0.4], [1.0]]), np.array([0, 0, 0]))
     >>> one = GuessedBatch(np.array([[0.6]]), np.array([[0.62]]), np.array([0]), [np.array([0, 1, 2])])
     >>> seen = identify([one], public, np.random.default_rng(0))
     >>> seen.count, seen.compared, seen.null.tolist(), seen.p
@@ -88,7 +88,7 @@ def identified_p(counts: Sequence[int], nulls: Sequence[np.ndarray]) -> float:
         nulls: for each, the probabilities of 0, 1, 2, ... by chance.
 
     Raises:
-        BadInput: another number of nulls than of counts.
+        InputError: another number of nulls than of counts.
 
     >>> round(27000 * identified_p([1, 1, 1], [np.array([29 / 30, 1 / 30])] * 3), 9)
     1.0

@@ -52,7 +52,7 @@ class Perceptual:
         """Compute LPIPS of two images (C, H, W) with one or three channels, clamped to [0, 1]; 0 for equal ones.
 
         Raises:
-            BadInput: they are not two such images of one shape.
+            InputError: they are not two such images of one shape.
         """
         return float(self.many(truth[None], reconstruction[None])[0])
 
@@ -60,7 +60,7 @@ class Perceptual:
         """Compute LPIPS (N,) of each pair of images (N, C, H, W); the values are those of single pairs.
 
         Raises:
-            BadInput: they are not such images of one shape.
+            InputError: they are not such images of one shape.
         """
         require(
             truth.shape == reconstruction.shape, "images of one shape", truth=truth.shape, found=reconstruction.shape
@@ -82,7 +82,7 @@ def load(path: Path) -> Perceptual:
             classifier may be missing.
 
     Raises:
-        BadInput: the file is missing, unreadable or of something else, or ``lpips`` is not installed.
+        InputError: the file is missing, unreadable or of something else, or ``lpips`` is not installed.
     """
     try:
         data = path.read_bytes()

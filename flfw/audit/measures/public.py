@@ -22,7 +22,7 @@ _COLUMNS = 16  # columns that are compared at a time; most rows differ in the fi
 class PublicData:
     """Public data that an attacker may hold; no example of them is a victim.
 
-    `Public.from_arrays` checks its arguments; the constructor does not.
+    `PublicData.from_arrays` checks its arguments; the constructor does not.
 
     Attributes:
         samples: (N, ...) raw inputs in [0, 1], images (N, C, H, W) or rows (N, d); or texts (N, T) of uint8 tokens.
@@ -41,7 +41,7 @@ class PublicData:
         """Check the arrays and return them as public data; of ``text`` the inputs are kept as its tokens.
 
         Raises:
-            BadInput: no examples, another number of labels than of examples, or values outside [0, 1] or not finite.
+            InputError: no examples, another number of labels than of examples, or values outside [0, 1] or not finite.
         """
         require(len(samples) > 0, "at least one public example", examples=len(samples))
         require(
@@ -94,7 +94,7 @@ class PublicData:
         `flfw.audit.measures.recovery.identification`.
 
         Raises:
-            BadInput: ``most`` is below 0.
+            InputError: ``most`` is below 0.
         """
         return self.samples[self.lookalike_indices(label, rng, most)]
 
@@ -104,7 +104,7 @@ class PublicData:
         `flfw.audit.measures.identification` asks for places, because examples share look-alikes.
 
         Raises:
-            BadInput: ``most`` is below 0.
+            InputError: ``most`` is below 0.
         """
         require(most >= 0, "0 <= most", most=most)
         same = np.flatnonzero(self.labels == label)
@@ -125,9 +125,9 @@ class PublicData:
             label: its class.
 
         Raises:
-            BadInput: the inputs are images.
+            InputError: the inputs are images.
 
-        >>> public = Public(np.array([[0.0, 0.3], [1.0, 0.9]]), np.array([0, 0]))
+        >>> public = PublicData(np.array([[0.0, 0.3], [1.0, 0.9]]), np.array([0, 0]))
         >>> public.guessable(np.array([0.0, 0.34]), 0), public.guessable(np.array([0.0, 0.94]), 0)
         (True, False)
         """
@@ -145,11 +145,11 @@ class PublicData:
 
         A table's plan tells it: a number may be 0 or 1 in the few public rows that there are, and not in a client's.
 
-        >>> Public(np.array([[0.0, 0.3], [1.0, 1.0]]), np.array([0, 0])).binary.tolist()
+        >>> PublicData(np.array([[0.0, 0.3], [1.0, 1.0]]), np.array([0, 0])).binary.tolist()
         [True, False]
 
         Raises:
-            BadInput: the inputs are images.
+            InputError: the inputs are images.
         """
         self._require_rows()
         if is_text(self.samples):
@@ -169,11 +169,11 @@ class PublicData:
         Args:
             label: take the examples of this class only; all of them if it has none.
 
-        >>> Public(np.array([[0.0, 0.3], [1.0, 0.4], [1.0, 0.9]]), np.array([0, 0, 1])).typical().tolist()
+        >>> PublicData(np.array([[0.0, 0.3], [1.0, 0.4], [1.0, 0.9]]), np.array([0, 0, 1])).typical().tolist()
         [1.0, 0.4]
 
         Raises:
-            BadInput: the inputs are images.
+            InputError: the inputs are images.
         """
         return self._typical.get(label, self._typical[None])
 
@@ -188,7 +188,7 @@ class PublicData:
             label: the class.
 
         Raises:
-            BadInput: the inputs are images.
+            InputError: the inputs are images.
         """
         if self.plan is None:
             return self.typical(label)

@@ -82,10 +82,10 @@ def recovered(
     Args:
         truth: (C, H, W) or (d,).
         reconstruction: array of the same shape.
-        floors: PSNR in dB of the guesses, from `flfw.audit.measures.public.Public.floors`.
+        floors: PSNR in dB of the guesses, from `flfw.audit.measures.public.PublicData.floors`.
         binary: for rows, (d,) of bool: the features that are 0 or 1. None: an exact match is not considered.
         guessable: for rows, whether a guess without the update matches every feature too, as
-            `flfw.audit.measures.public.Public.guessable` tells. Then an exact match by itself does not count.
+            `flfw.audit.measures.public.PublicData.guessable` tells. Then an exact match by itself does not count.
         plan: the columns of a table: its row has to be within 0.1 by cells as well. Among the many zeros of categories
             a row without a right category would be close.
     """
@@ -182,7 +182,7 @@ def identification(truth: np.ndarray, reconstruction: np.ndarray, lookalikes: np
     Args:
         truth: one input.
         reconstruction: array of the same shape.
-        lookalikes: (N, ...), from `flfw.audit.measures.public.Public.lookalikes`.
+        lookalikes: (N, ...), from `flfw.audit.measures.public.PublicData.lookalikes`.
 
     >>> identification(np.array([0.5]), np.array([0.6]), np.array([[0.0], [0.65], [1.0]]))
     (2, 4)

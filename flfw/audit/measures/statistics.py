@@ -86,7 +86,7 @@ def interval(
         The mean of all values and its interval; with one message in all there is no interval.
 
     Raises:
-        BadInput: no values, values that are not finite, or groups or messages of another length.
+        InputError: no values, values that are not finite, or groups or messages of another length.
 
     >>> interval(np.array([3.0]), None, np.random.default_rng(0))
     Interval(mean=3.0, low=None, high=None)
@@ -158,7 +158,7 @@ def share_interval(successes: int, total: int, messages: int | None = None) -> t
         messages: number of messages that the trials came in, 1 to ``total``; None: each came by itself.
 
     Raises:
-        BadInput: no trials, more successes than trials, or more messages than trials.
+        InputError: no trials, more successes than trials, or more messages than trials.
 
     >>> low, high = share_interval(0, 8)
     >>> low, round(high, 4)
@@ -206,7 +206,7 @@ def significant(p: float, settings: int, alpha: float = 0.01) -> bool:
         alpha: the greatest probability with which any of the settings may be called significant by chance.
 
     Raises:
-        BadInput: ``p`` or ``alpha`` is no probability, or there are no settings.
+        InputError: ``p`` or ``alpha`` is no probability, or there are no settings.
 
     >>> significant(0.004, 1), significant(0.004, 5)
     (True, False)
@@ -241,7 +241,7 @@ def paired(
     for more. Better, worse and ties are counts of images.
 
     Raises:
-        BadInput: different lengths, none, or values that are not finite.
+        InputError: different lengths, none, or values that are not finite.
 
     >>> seen = paired(np.array([3.0, 4.0, 6.0]), np.array([1.0, 1.0, 1.0]), None, np.random.default_rng(0))
     >>> round(seen.difference.mean, 3), seen.better, seen.p  # of eight flips, only +++ and --- are as far from 0

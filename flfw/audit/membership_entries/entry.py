@@ -110,7 +110,7 @@ def entry(
         seed: of the draws of the bootstrap.
 
     Raises:
-        BadInput: no client, a client twice, or a floor of other clients or pairs.
+        InputError: no client, a client twice, or a floor of other clients or pairs.
     """
     controls, labels = controls or MembershipControls(), floors.get(LABELS)
     kept, failed, unlike = comparable(scored, labels)

@@ -84,7 +84,7 @@ def weigh(scored: Sequence[ScoredClient], tests: int, delta: float = 0.0) -> Mem
         delta: delta of the claim for one example more or less; 0 without a claim.
 
     Raises:
-        BadInput: no test.
+        InputError: no test.
     """
     require(tests >= 1, "tests >= 1", tests=tests)
     part = corrected(tests * _PARTS)

@@ -58,7 +58,7 @@ def comparable(scored: Sequence[ScoredClient], labels: Sequence[ScoredClient] | 
         labels: scores of the label-only floor for the same pairs; None: it is not known.
 
     Raises:
-        BadInput: no client, a client twice, or a floor of other clients or pairs.
+        InputError: no client, a client twice, or a floor of other clients or pairs.
     """
     numbers = [one.client for one in scored]
     require(bool(numbers) and len(set(numbers)) == len(numbers), "one client or more, each once", clients=numbers)

@@ -99,7 +99,7 @@ def views(
         granted: further grants of `MembershipView`.
 
     Raises:
-        BadInput: the vantage sees no sum.
+        InputError: the vantage sees no sum.
     """
     device = public.samples.device
     held = {name: value.to(device) for name, value in held.items()}

@@ -50,7 +50,7 @@ class Clients(Protocol):
     """Defences of a run's clients, and the method's own operation."""
 
     @property
-    def hides(self) -> str | None:
+    def protecting_method(self) -> str | None:
         """Name of the method, if an operation of its own hides the data, such as noise; None: there is none."""
         ...
 
@@ -109,7 +109,7 @@ class MembershipAudit:
             last: the round in which training ended.
 
         Raises:
-            BadInput: no upload was recorded, or the final model is missing, which the vantage needs.
+            InputError: no upload was recorded, or the final model is missing, which the vantage needs.
         """
         recordings = Recordings(self._observations)
         rounds = tuple(r for r in self._experiment.audited_by(last) if r)
@@ -202,7 +202,7 @@ class MembershipAudit:
             privacy: the run's claims.
 
         Raises:
-            RunFailed: the attack server could not go on.
+            RunError: the attack server could not go on.
         """
         scores: dict[tuple[Place, bool], dict[str, Scores]] = defaultdict(dict)
         with Steps("attack", len(requests)) as steps:
@@ -272,7 +272,7 @@ class MembershipAudit:
                         unit=unit,
                         controls=MembershipControls(easy.get(statistic), untrained, one_step.get(statistic)),
                         tests=tests,
-                        hidden_by=clients.hides,
+                        hidden_by=clients.protecting_method,
                         accuracy_gap=self._accuracy_gap(asked, there),
                         attack=asked.attack,
                         seed=seed,

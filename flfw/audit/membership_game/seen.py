@@ -39,7 +39,7 @@ def in_sums(
         protocol: makes the secure aggregation of a round's sum, from the round and the place of its first client.
 
     Raises:
-        BadInput: the clients of a sum received different tensors.
+        InputError: the clients of a sum received different tensors.
     """
     result: list[Observation] = []
     for number, uploads in by_round(seen).items():
@@ -69,7 +69,7 @@ def less_own_parts(
         final: the final model; empty: the peers receive it not, or not as the mean of the last round.
 
     Raises:
-        BadInput: no round counts.
+        InputError: no round counts.
     """
     rounds = by_round(seen)
     result: list[Observation] = []

@@ -67,7 +67,7 @@ def of_malicious_server(conclusion: Verdict, by: str) -> Verdict:
         conclusion: by the rules for honest servers.
         by: the attack that changed the network.
 
-    >>> of_malicious_server(Conclusion("no leak found", "nothing", "Nothing came out."), "x").verdict
+    >>> of_malicious_server(Verdict("no leak found", "nothing", "Nothing came out."), "x").verdict
     'inconclusive'
     """
     word, cause, reason = conclusion

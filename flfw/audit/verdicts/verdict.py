@@ -1,7 +1,7 @@
 """Verdict on single messages: a pure function from an attack's results to one of six words, its cause and a sentence.
 
 A reconstruction is evidence by itself. A failure is evidence only if the same attack succeeds on the case itself, where
-nothing hides the data, and through the same defence where it is weak. `Ladder` holds these easier cases.
+nothing hides the data, and through the same defence where it is weak. `ControlResults` holds these easier cases.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _TO_SHOW = {
 def verdict_on_messages(ladder: ControlResults, evidence: Evidence) -> Verdict:
     """Return the verdict, its cause and its reason.
 
-    >>> ladder = Ladder(Rung("control", 150.0, True), Rung("easy", 9.0, False))
+    >>> ladder = ControlResults(ControlResult("control", 150.0, True), ControlResult("easy", 9.0, False))
     >>> verdict(ladder, Evidence(0, 8, 8, 0.0, adaptive=True, private=False, defended=True))[:2]
     ('inconclusive', 'easy')
     """

@@ -53,7 +53,7 @@ def publish(target: Path, write: Callable[[Path], None]) -> None:
     Only the user can read it: it may hold a site's private images.
 
     Raises:
-        BadInput: the cache folder cannot be written.
+        InputError: the cache folder cannot be written.
     """
     try:
         user_cache().mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -97,7 +97,7 @@ def read_arrays(folder: Path, names: Sequence[str]) -> tuple[list[np.ndarray], d
     """Return the arrays ``names``, mapped read-only, and the content of ``meta.json``.
 
     Raises:
-        BadInput: a file is damaged.
+        InputError: a file is damaged.
     """
     arrays = [read_damaged(folder, partial(np.load, folder / f"{name}.npy", mmap_mode="r")) for name in names]
     return arrays, read_json(folder / "meta.json", dict[str, Any], _again(folder))
@@ -107,7 +107,7 @@ def read_damaged(path: Path, read: Callable[[], T]) -> T:
     """Return the result of a function that reads in this cache.
 
     Raises:
-        BadInput: the files are damaged.
+        InputError: the files are damaged.
     """
     try:
         return read()

@@ -259,7 +259,7 @@ class TableSchema:
             source: the file, for a refusal.
 
         Raises:
-            BadInput: a key is unknown or absent, or has a value of another type.
+            InputError: a key is unknown or absent, or has a value of another type.
         """
         known = {"task", "target", "public", "mean", "std", "cuts", "classes", "patient", "columns"}
         if strange := sorted(set(entries) - known):

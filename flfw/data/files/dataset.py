@@ -53,7 +53,7 @@ class DatasetCard:
         package: installed package that ships the files; None: they are below the data root.
         root: fixed folder of a user's own files, whatever the data root is.
         look: data root -> the card with the files in it, for data that differ between machines and that no server
-            has; None: the data are the same everywhere. Raises `BadInput` if the files do not match the card.
+            has; None: the data are the same everywhere. Raises `InputError` if the files do not match the card.
         labels: digest of the class names if they were read; empty: they were not.
         net: default network.
         split: default scheme of ``flfw.data.splits.partition``.

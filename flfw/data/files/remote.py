@@ -76,7 +76,7 @@ def download(remote: Remote, root: Path) -> Path:
     """Download a file below ``root`` and return its path; a broken transfer is resumed.
 
     Raises:
-        BadInput: the file cannot be reached, ends early, or is not the published one.
+        InputError: the file cannot be reached, ends early, or is not the published one.
     """
     target = root / remote.file
     if target.exists():
@@ -161,7 +161,7 @@ def unpack(archive: Path, target: Path) -> None:
     If the archive holds only a folder of the target's name, that folder becomes the target.
 
     Raises:
-        BadInput: the archive is truncated, no archive, or would write outside the folder.
+        InputError: the archive is truncated, no archive, or would write outside the folder.
     """
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}-") as scratch:
@@ -201,7 +201,7 @@ def alone(root: Path) -> Iterator[None]:
     """Wait until no other process downloads into this data root, and lock it.
 
     Raises:
-        BadInput: the data root cannot be written.
+        InputError: the data root cannot be written.
     """
     try:
         root.mkdir(parents=True, exist_ok=True)

@@ -102,7 +102,7 @@ def synthetic_images(word: str) -> DatasetCard:
     """Return the card of ``synthetic_images:CxHxW,CLASSES,ALPHA,SEED``, of which the last words may be left out.
 
     Raises:
-        BadInput: the word has another form.
+        InputError: the word has another form.
     """
     size, *rest = word.split(",")
     form = _FORM.fullmatch(size or "1x28x28")

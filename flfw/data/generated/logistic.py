@@ -92,7 +92,7 @@ def synthetic(word: str) -> DatasetCard:
     """Return the card of ``synthetic``, ``synthetic:ALPHA,BETA``, ``synthetic:ALPHA,BETA,SEED`` or ``synthetic:iid``.
 
     Raises:
-        BadInput: the word has another form.
+        InputError: the word has another form.
     """
     given = word.split(",") if word else []
     iid = given[:1] == ["iid"]

@@ -14,7 +14,7 @@ def within(name: str, what: str, word: str, least: float, most: float) -> float:
     """Read a number between bounds.
 
     Raises:
-        BadInput: it is none.
+        InputError: it is none.
     """
     try:
         number = float(word)
@@ -29,7 +29,7 @@ def whole(name: str, what: str, word: str, least: int = 0, most: int = _MOST_SEE
     """Read a whole number between bounds.
 
     Raises:
-        BadInput: it is none.
+        InputError: it is none.
     """
     number = int(word) if word.isascii() and word.isdecimal() and len(word) <= len(str(_MOST_SEED)) else -1
     if not least <= number <= most:

@@ -53,7 +53,7 @@ def shape(path: Path) -> tuple[int, int, int]:
     """Return (C, H, W) of an image, C = 1 for grey or black and white, else 3; no pixels are decoded.
 
     Raises:
-        BadInput: the image cannot be read.
+        InputError: the image cannot be read.
     """
     with _opened(path) as image:
         return 1 if is_grey(image) else 3, image.height, image.width
@@ -115,7 +115,7 @@ def decode(
         lossy: whether colour images may be converted to grey.
 
     Raises:
-        BadInput: an image is missing, damaged, of another size than the first one, or in colour when not allowed.
+        InputError: an image is missing, damaged, of another size than the first one, or in colour when not allowed.
     """
     if not paths:
         height, width = side if isinstance(side, tuple) else (side or 0, side or 0)

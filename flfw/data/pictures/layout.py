@@ -69,7 +69,7 @@ def parts(place: Path, ending: str = "") -> tuple[list[str], list[Example], list
             below a class; ``TAG``, the header of a DICOM file; or nobody.
 
     Raises:
-        BadInput: the folder is laid out otherwise, or a class is short of images.
+        InputError: the folder is laid out otherwise, or a class is short of images.
     """
     parted = _folders(place / "train")
     classes = parted or _folders(place)
@@ -147,7 +147,7 @@ def groups(
     """Return the patients of the images of both parts, as places in the sorted names of all.
 
     Raises:
-        BadInput: an image is in no patient's folder, or a patient is in both parts.
+        InputError: an image is in no patient's folder, or a patient is in both parts.
     """
     parted = bool(_folders(place / "train"))
     other = Path(test[0][0]).relative_to(place).parts[0]

@@ -46,7 +46,7 @@ class Listing:
         """List a folder.
 
         Raises:
-            BadInput: the folder is laid out otherwise, or a class is short of images.
+            InputError: the folder is laid out otherwise, or a class is short of images.
         """
         classes, train, test = parts(root, ending)
         if ending:
@@ -66,7 +66,7 @@ class Listing:
             private: whether a server is told of an error.
 
         Raises:
-            BadInput: some are damaged and not to be skipped, all of a class are, or they have several sizes.
+            InputError: some are damaged and not to be skipped, all of a class are, or they have several sizes.
         """
         listed = [*self.train, *self.test]
         files, y = [Path(file) for file, _ in listed], np.array([label for _, label in listed], np.int64)

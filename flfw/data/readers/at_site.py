@@ -47,7 +47,7 @@ def site(word: str, pictures: ImageFormat) -> DatasetCard:
     ``folder:PATH@patient``, and a line of a table has the patient's number, a whole one >= 0, after the class.
 
     Raises:
-        BadInput: the word has neither form.
+        InputError: the word has neither form.
     """
     if site_tables.is_planned(word):
         return site_tables.site_table(word, SPLIT)

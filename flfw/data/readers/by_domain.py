@@ -19,7 +19,7 @@ def chosen(family: str, word: str, domains: tuple[str, ...]) -> tuple[str, ...]:
     """Return the domains listed in ``word``, such as ``amazon,webcam``, in its order; all for an empty word.
 
     Raises:
-        BadInput: an unknown domain, or one twice.
+        InputError: an unknown domain, or one twice.
     """
     asked = tuple(word.split(",")) if word else domains
     if len({*asked} & {*domains}) < len(asked):

@@ -33,7 +33,7 @@ _ADMITTED = {
 
 
 class ArrayUnpickler(pickle.Unpickler):
-    """Unpickler of arrays, numbers, text, lists and dicts; anything else raises BadInput before it is imported."""
+    """Unpickler of arrays, numbers, text, lists and dicts; anything else raises InputError before it is imported."""
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         """Return the admitted object of that name."""

@@ -30,7 +30,7 @@ def digit5(word: str) -> DatasetCard:
     holds it and the clients hold the others.
 
     Raises:
-        BadInput: an unknown or repeated domain, or fewer than two.
+        InputError: an unknown or repeated domain, or fewer than two.
     """
     domains = tuple(word.split(",")) if word else tuple(_SETS)
     for domain in domains:

@@ -65,7 +65,7 @@ def domainnet(word: str) -> DatasetCard:
     training and one for testing.
 
     Raises:
-        BadInput: there is no such domain.
+        InputError: there is no such domain.
     """
     domains = by_domain.chosen("domainnet", word, _DOMAINS)
     published = [remote for domain in domains for remote in _published(domain)]

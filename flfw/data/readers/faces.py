@@ -51,7 +51,7 @@ def celeba(attribute: str) -> DatasetCard:
         attribute: one of CelebA's 40, such as ``Smiling``; "": ``Male``, its twenty-first, as in DCS^2.
 
     Raises:
-        BadInput: there is no such attribute.
+        InputError: there is no such attribute.
     """
     attribute = attribute or "Male"
     if attribute not in (known := _ATTRIBUTES.split()):

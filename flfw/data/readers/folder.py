@@ -38,7 +38,7 @@ def folder(path: str, form: ImageFormat) -> DatasetCard:
     name the patients. A folder whose own name has such an ending is ``PATH@patient/``.
 
     Raises:
-        BadInput: there is no such folder, it is laid out otherwise, a class is short of images, or headers of images
+        InputError: there is no such folder, it is laid out otherwise, a class is short of images, or headers of images
             cannot be read and they are not to be skipped.
     """
     path, ending = patients.parsed(path)

@@ -35,7 +35,7 @@ def hub(word: str) -> DatasetCard:
     testing.
 
     Raises:
-        BadInput: there is no such set, no network, no such column, or the column holds something else.
+        InputError: there is no such set, no network, no such column, or the column holds something else.
     """
     name, _, column = word.partition("@")
     if not name:

@@ -38,7 +38,7 @@ def office_caltech(word: str) -> DatasetCard:
     50 %, validates on 25 % and tests on 25 %: the latter two are the halves of this test part.
 
     Raises:
-        BadInput: there is no such domain.
+        InputError: there is no such domain.
     """
     domains = by_domain.chosen("office_caltech", word, _DOMAINS)
     return DatasetCard(

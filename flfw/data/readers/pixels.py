@@ -64,7 +64,7 @@ def read(name: str, card: DatasetCard, root: Path, side: int | None) -> DatasetA
     """Read the arrays of the files and check them against the card.
 
     Raises:
-        BadInput: a damaged file, or inputs or labels that do not match the card.
+        InputError: a damaged file, or inputs or labels that do not match the card.
     """
     try:
         arrays = card.read(root, side)

@@ -45,7 +45,7 @@ def table(name: str) -> DatasetCard:
     rows alone; a file with the plan of the columns overrides both.
 
     Raises:
-        BadInput: there is no such file, target or column, or the table is damaged.
+        InputError: there is no such file, target or column, or the table is damaged.
     """
     parsed = TableName.parse(name)
     files = [parsed.path, *([parsed.plan] if parsed.plan else [])]
@@ -97,7 +97,7 @@ def require_target(name: str) -> None:
     """Refuse a target that is no column of its table, by the names of the columns alone; nothing large is imported.
 
     Raises:
-        BadInput: it is not; or there is no such file, or it has no names.
+        InputError: it is not; or there is no such file, or it has no names.
     """
     from flfw.data.tables import reading
 

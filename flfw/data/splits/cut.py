@@ -51,7 +51,7 @@ def train_size(dataset: Dataset, scheme: str, train: int) -> int:
     """Return ``train``, the number of examples a client; 0 is replaced by the data set's default for that scheme.
 
     Raises:
-        BadInput: ``train`` is 0 and the data set has no default.
+        InputError: ``train`` is 0 and the data set has no default.
     """
     examples = train or dataset.per_client.get(scheme, (0, 0))[0]
     if not examples:

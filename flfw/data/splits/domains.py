@@ -32,7 +32,7 @@ def draw(
         most: with ``train=0``, the largest number of examples a client; 0: no limit.
 
     Raises:
-        BadInput: a domain has fewer than ``train`` examples for each of its clients.
+        InputError: a domain has fewer than ``train`` examples for each of its clients.
     """
     pieces = []
     for place, domain in enumerate(given[:clients]):
@@ -52,7 +52,7 @@ def divide(dataset: Dataset, scheme: Domains, clients: int, rng: np.random.Gener
     """Split a data set by domains; no client or server holds a victim.
 
     Raises:
-        BadInput: no domains, an unknown one, none left for the clients, or too few examples in one.
+        InputError: no domains, an unknown one, none left for the clients, or too few examples in one.
     """
     held_out = _held_out(dataset, scheme)
     given = [name for name in dataset.domains if name != held_out]

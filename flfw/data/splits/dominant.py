@@ -32,7 +32,7 @@ def groups(classes: int) -> tuple[Sequence[int], ...]:
     """Return the dominant classes of each group.
 
     Raises:
-        BadInput: the papers define no groups for this number of classes.
+        InputError: the papers define no groups for this number of classes.
     """
     if classes not in _GROUPS:
         raise InputError(
@@ -102,7 +102,7 @@ def divide(dataset: Dataset, scheme: Dominant, clients: int, rng: np.random.Gene
     numbers of other images, and from client 36 on they would wrap into the victims.
 
     Raises:
-        BadInput: no numbers of examples, more of a class than it has, or too many disjoint clients.
+        InputError: no numbers of examples, more of a class than it has, or too many disjoint clients.
     """
     scheme = _sized(scheme, dataset)
     train_pools = by_class(dataset.train_y, dataset.classes, leave_out=dataset.victims)

@@ -40,7 +40,7 @@ def parts(dataset: Dataset, scheme: SampledOnDemand, pool: np.ndarray, part: str
         seed: seed of the draws.
 
     Raises:
-        BadInput: the pool may have too few examples for a client.
+        InputError: the pool may have too few examples for a client.
     """
     size = getattr(scheme, part)
     if not scheme.classes:

@@ -19,7 +19,7 @@ def parts(dataset: Dataset, scheme: Natural, clients: int, test: str) -> SplitIn
     """Return the parts of all clients; with ``test="shared"`` all have the test examples that are no client's.
 
     Raises:
-        BadInput: the data have no clients of their own, or more are asked for than there are.
+        InputError: the data have no clients of their own, or more are asked for than there are.
     """
     without = f"another --split for {dataset.name}, whose examples are no client's"
     require(dataset.is_generated, without, split="natural")
@@ -36,7 +36,7 @@ def refuse_others(dataset: Dataset, scheme: str) -> None:
     """Refuse to cut generated data, which are not all there, by another scheme.
 
     Raises:
-        BadInput: the data are generated.
+        InputError: the data are generated.
     """
     if dataset.is_generated:
         raise InputError(

@@ -32,7 +32,7 @@ def outside(name: str) -> type[SplitScheme]:
     """Return the class that ``package.module:Class`` names.
 
     Raises:
-        BadInput: there is no such class, or it is no concrete `SplitScheme`.
+        InputError: there is no such class, or it is no concrete `SplitScheme`.
     """
     scheme = imported(name, "split")
     if not (inspect.isclass(scheme) and issubclass(scheme, SplitScheme)) or inspect.isabstract(scheme):

@@ -120,7 +120,7 @@ def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: Te
     others for validation where the scheme has it. What they train on is as without.
 
     Raises:
-        BadInput: no clients, a client without training, test or validation data, or too few data for the scheme.
+        InputError: no clients, a client without training, test or validation data, or too few data for the scheme.
     """
     if clients < 1:
         raise InputError(f"Expected clients >= 1, got clients={clients}; pass --clients.")

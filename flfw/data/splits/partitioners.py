@@ -190,7 +190,7 @@ def pathological(labels: np.ndarray, clients: int, classes: int, rng: np.random.
     """Return each client's positions in ``labels`` (N,): ``classes`` random classes, each cut evenly over its clients.
 
     Raises:
-        BadInput: ``classes`` exceeds the number of classes, or more clients drew a class than it has examples.
+        InputError: ``classes`` exceeds the number of classes, or more clients drew a class than it has examples.
     """
     known = len(np.unique(labels))
     if classes > known:

@@ -25,7 +25,7 @@ def require_by_patient(dataset: Dataset, scheme: Scheme) -> None:
     """Refuse a scheme of the project that would separate a patient's examples.
 
     Raises:
-        BadInput: naming the schemes that do not.
+        InputError: naming the schemes that do not.
     """
     known = [one.__name__.lower() for one in BY_PATIENT]
     able = f"split among {', '.join(known)} for {dataset.name}, whose patients stay whole"
@@ -49,7 +49,7 @@ def divide(
         by_example: function that divides the examples of a data set.
 
     Raises:
-        BadInput: there are more clients than patients of a part that is cut, or the scheme refuses.
+        InputError: there are more clients than patients of a part that is cut, or the scheme refuses.
     """
     train, test = _examples(dataset.train_group, dataset.victims), _examples(dataset.test_group)
     if isinstance(scheme, IID | Dirichlet | Pathological):
@@ -106,7 +106,7 @@ def shuffled(groups: np.ndarray, size: int, parts: int, rng: np.random.Generator
     """Draw parts of whole patients, each of about ``size`` examples: no more, unless the part's first has more.
 
     Raises:
-        BadInput: there are fewer patients than parts.
+        InputError: there are fewer patients than parts.
     """
     patients = _examples(groups)
     require(len(patients) >= parts, f"{parts} patients or more with test examples", patients=len(patients))
@@ -127,7 +127,7 @@ def require_whole(dataset: Dataset, cut: SplitIndices) -> None:
     none of the validation data has test data.
 
     Raises:
-        BadInput: naming the patient.
+        InputError: naming the patient.
     """
     train, test = np.asarray(dataset.train_group), np.asarray(dataset.test_group)
     parts = (("training", train, cut.train), ("test", test, cut.test), ("validation", test, cut.validation))

@@ -32,7 +32,7 @@ def draw(
         rng: generator of the draws.
 
     Raises:
-        BadInput: the sensitive pool has too few examples, or too few classes with enough examples, for one client.
+        InputError: the sensitive pool has too few examples, or too few classes with enough examples, for one client.
     """
     sensitive, proxy = np.split(rng.permutation(len(labels)), [round(share * len(labels))])
     if classes:

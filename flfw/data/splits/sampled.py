@@ -22,7 +22,7 @@ def draw(
     """Draw disjoint positions below ``examples``: ``train`` for each client, and at most ``distillation`` of the rest.
 
     Raises:
-        BadInput: there are not ``train`` examples for each client.
+        InputError: there are not ``train`` examples for each client.
     """
     way = "take fewer --clients, or fewer examples with --set sampled.train=N"  # 2,000 are more than small sets have
     at_most(examples // train, clients, f"each takes {train} of {examples} training examples", way)

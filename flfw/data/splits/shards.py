@@ -30,7 +30,7 @@ def deal(labels: np.ndarray, clients: int, train: int, shards: int, rng: np.rand
     """Deal each client ``train`` positions in ``labels`` (N,), rounded down to whole shards, none of them twice.
 
     Raises:
-        BadInput: more examples a client than there are, empty shards, or a surplus that no client can take.
+        InputError: more examples a client than there are, empty shards, or a surplus that no client can take.
     """
     if not shards <= train <= len(labels):
         raise InputError(

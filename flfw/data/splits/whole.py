@@ -19,7 +19,7 @@ def divide(dataset: Dataset, scheme: DatasetPerClient, clients: int, rng: np.ran
     """Split a data set of one client into training, validation and test indices.
 
     Raises:
-        BadInput: there are several clients, which would hold the same data.
+        InputError: there are several clients, which would hold the same data.
     """
     alone = f"clients=1 with split=whole, as all of {dataset.name} is one client's; choose another --split"
     require(clients == 1, alone, clients=clients)

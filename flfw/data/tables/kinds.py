@@ -36,7 +36,7 @@ def infer_column_types(table: Table, settings: TableSettings) -> dict[str, tuple
         settings: columns whose kind is given.
 
     Raises:
-        BadInput: a given kind does not fit the values, or a column has words among numbers.
+        InputError: a given kind does not fit the values, or a column has words among numbers.
     """
     names = list(table)
     given: dict[str, Kind] = {}
@@ -130,7 +130,7 @@ def _refuse_thousands(name: str, words: Sequence[str], else_do: str) -> None:
         else_do: another way out.
 
     Raises:
-        BadInput: each value is a number, and of the commas each has three digits behind it, or one surely is no
+        InputError: each value is a number, and of the commas each has three digits behind it, or one surely is no
             decimal one.
     """
     commas = [word for word in words if "," in word]
@@ -178,7 +178,7 @@ def _finite(name: str, words: np.ndarray) -> np.ndarray:
     """Return words as finite numbers (N,).
 
     Raises:
-        BadInput: one is none.
+        InputError: one is none.
     """
     values = _numbers(words)
     wrong = ~np.isfinite(values)
@@ -234,7 +234,7 @@ def task_of(name: str, words: np.ndarray, asked: str) -> TableTask:
     """Return the task for a target: a regression for numbers, but for whole ones of at most 20 values.
 
     Raises:
-        BadInput: the target has too few values, too many classes, or is no number where a regression is asked for.
+        InputError: the target has too few values, too many classes, or is no number where a regression is asked for.
     """
     numbers, different = _numbers(words), _different(words)
     if len(different) < 2:
@@ -273,7 +273,7 @@ def target_numbers(name: str, words: np.ndarray) -> np.ndarray:
     """Return a target's values as numbers (N,).
 
     Raises:
-        BadInput: a value is no finite number.
+        InputError: a value is no finite number.
     """
     return _finite(name, words)
 
@@ -282,7 +282,7 @@ def encoded(table: Table, columns: Sequence[Column]) -> np.ndarray:
     """Return the features (N, d) float32 in [0, 1] of rows.
 
     Raises:
-        BadInput: a value does not fit its column's kind.
+        InputError: a value does not fit its column's kind.
     """
     return np.concatenate([_features(table[c.name], c) for c in columns if c.width], axis=1, dtype=np.float32)
 

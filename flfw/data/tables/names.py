@@ -58,7 +58,7 @@ class TableSettings:
             names: all columns.
 
         Raises:
-            BadInput: a word of the list fits no column.
+            InputError: a word of the list fits no column.
         """
         columns: list[str] = []
         for word in filter(None, getattr(self, field).split(",")):
@@ -79,7 +79,7 @@ class TableSettings:
             path: the file.
 
         Raises:
-            BadInput: a word fits no column.
+            InputError: a word fits no column.
         """
         for field in ("numeric", "categorical", "boolean", "date", "drop"):
             self.chosen(field, names)
@@ -114,7 +114,7 @@ class TableName:
         """Parse the whole name.
 
         Raises:
-            BadInput: it names no file or no target, or a setting is unknown.
+            InputError: it names no file or no target, or a setting is unknown.
 
         >>> TableName.parse("csv:patients.csv@died?drop=id").settings.drop
         'id'
@@ -172,7 +172,7 @@ def configured(name: str, assignments: Sequence[str]) -> str:
     """Return a table's name with the values of ``--set csv.FIELD=VALUE`` in it; other names stay as they are.
 
     Raises:
-        BadInput: a setting is unknown or out of its range.
+        InputError: a setting is unknown or out of its range.
     """
     if not is_table(name):
         return name

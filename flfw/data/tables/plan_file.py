@@ -27,7 +27,7 @@ def read_plan(path: Path) -> TableSchema | None:
     """Read a whole plan; None where the file has no table ``columns``, but settings.
 
     Raises:
-        BadInput: the file cannot be read, or is no plan.
+        InputError: the file cannot be read, or is no plan.
     """
     entries = read_toml(path)
     return TableSchema.from_dict(entries, path) if "columns" in entries else None
@@ -37,7 +37,7 @@ def read_settings(path: Path, given: TableSettings) -> TableSettings:
     """Return settings with those of a file where none was given; a list may be an array.
 
     Raises:
-        BadInput: the file cannot be read, or a setting is unknown.
+        InputError: the file cannot be read, or a setting is unknown.
     """
     usual, known = TableSettings(), {field.name for field in fields(TableSettings)} - {"columns"}
     made: dict[str, Any] = {}
@@ -85,7 +85,7 @@ def kept(folder: Path) -> TableSchema | None:
     """Return the plan in the folder of a run; None where there is none.
 
     Raises:
-        BadInput: it is damaged.
+        InputError: it is damaged.
     """
     return read_plan(folder / KEPT) if (folder / KEPT).is_file() else None
 

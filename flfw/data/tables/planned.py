@@ -36,7 +36,7 @@ def with_plan(rows: Table, plan: TableSchema, path: Path) -> tuple[np.ndarray, n
     """Return features (N, d) float32 and labels (N,): int64 of classes, float32 of a regression, standardised.
 
     Raises:
-        BadInput: the columns are not those of the plan, or a value does not fit its column.
+        InputError: the columns are not those of the plan, or a value does not fit its column.
     """
     asked = [column.name for column in plan.columns] + [plan.target] + ([plan.patient] if plan.patient else [])
     require_columns(rows, asked, path)
@@ -56,7 +56,7 @@ def require_columns(rows: Table, asked: list[str], path: Path) -> None:
     """Refuse a table whose columns are not the ones that are asked for; their order is free.
 
     Raises:
-        BadInput: naming those that are absent and those that are too many.
+        InputError: naming those that are absent and those that are too many.
     """
     got = list(rows)
     wrong = {"without": [n for n in asked if n not in set(got)], "with": [n for n in got if n not in set(asked)]}
@@ -73,7 +73,7 @@ def patients_of(tables: Sequence[Table], column: str, files: Sequence[Path]) -> 
     """Return the patients (N,) int64 of the rows of all tables together; None: no column names them.
 
     Raises:
-        BadInput: a row names none.
+        InputError: a row names none.
     """
     if not column:
         return None

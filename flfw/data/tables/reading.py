@@ -27,7 +27,7 @@ def read(path: Path, prefix: str, settings: TableSettings) -> Table:
     """Read a table: a column of words each, "" where a value is missing.
 
     Raises:
-        BadInput: there is no such file, it is empty or damaged, or two columns have one name.
+        InputError: there is no such file, it is empty or damaged, or two columns have one name.
     """
     _require_file(path, prefix)
     table = _csv(path, settings) if prefix == "csv" else _parquet(path)
@@ -41,7 +41,7 @@ def require_target(path: Path, prefix: str, settings: TableSettings, target: str
     """Refuse a target, and columns in settings, that are none of the columns, by their names alone.
 
     Raises:
-        BadInput: it is not; or there is no such file, or it has no names.
+        InputError: it is not; or there is no such file, or it has no names.
     """
     _require_file(path, prefix)
     names = _head(path, settings)[0] if prefix == "csv" else _schema(path)

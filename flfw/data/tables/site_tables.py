@@ -30,7 +30,7 @@ def named(name: str) -> str:
     """Return ``site:PLAN.toml`` as the name for all machines, which says the plan's digest; other names stay.
 
     Raises:
-        BadInput: the plan cannot be read.
+        InputError: the plan cannot be read.
     """
     prefix, _, word = name.partition(":")
     if prefix != "site" or not word.endswith(_ENDING):
@@ -89,7 +89,7 @@ def files_of(root: Path) -> list[Path]:
     """Return the file of all rows, or those of both parts.
 
     Raises:
-        BadInput: there are none.
+        InputError: there are none.
     """
     for ending in (".csv", ".parquet"):
         parts = [root / f"{name}{ending}" for name in _PARTS]

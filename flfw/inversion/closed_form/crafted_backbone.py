@@ -119,7 +119,7 @@ def layout_of(body: nn.Module) -> TokenLayout:
         body: timm's transformer with a `BottleneckAdapter` in each block.
 
     Raises:
-        BadInput: another body, or one whose tokens are too short.
+        InputError: another body, or one whose tokens are too short.
     """
     adapters = [layer for layer in body.modules() if isinstance(layer, BottleneckAdapter)]
     if not adapters:
@@ -186,7 +186,7 @@ def craft_adapters(body: nn.Module, public: Tensor, places: Sequence[int]) -> Cr
             place that is named several times has more and narrower bins.
 
     Raises:
-        BadInput: more targets than units, places outside the image, or see `layout_of`.
+        InputError: more targets than units, places outside the image, or see `layout_of`.
     """
     layout = layout_of(body)
     targets = _dealt(places, layout)

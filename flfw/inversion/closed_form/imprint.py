@@ -207,7 +207,7 @@ def imprint(extractor: nn.Module, means: Tensor) -> Tensors:
         means: (n,) means of public inputs, normalised like the network's inputs: their quantiles bound the bins.
 
     Raises:
-        BadInput: the extractor has other layers with weights, such as convolutions.
+        InputError: the extractor has other layers with weights, such as convolutions.
     """
     first, *others = _layers(extractor)
     weights = {name: means.new_zeros(value.shape) for name, value in extractor.named_parameters()}

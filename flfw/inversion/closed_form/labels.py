@@ -120,7 +120,7 @@ def recovered(
 
     Raises:
         NoLabels: the last layer's gradient was not sent, or does not serve for this.
-        BadInput: ``how`` is unknown, or the observation is of another network.
+        InputError: ``how`` is unknown, or the observation is of another network.
     """
     require(how in WAYS, f"how in {', '.join(WAYS)}", how=how)
     victim.check(sent)

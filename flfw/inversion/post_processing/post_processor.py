@@ -117,7 +117,7 @@ def trained(reconstructions: Tensor, images: Tensor, training: PostTraining, rng
         rng: generator of the batches.
 
     Raises:
-        BadInput: there are no pairs, or their sides are below 4 pixels.
+        InputError: there are no pairs, or their sides are below 4 pixels.
     """
     require(len(images) > 0, "at least one pair for the post-processor", pairs=len(images))
     sides = tuple(images.shape[-2:])

@@ -45,7 +45,7 @@ def simulated_pairs(
         Results and truths, both (n, ...) with n <= N; failed searches are left out.
 
     Raises:
-        BadInput: no search succeeded, or fewer data than a batch are held.
+        InputError: no search succeeded, or fewer data than a batch are held.
     """
     constants = victim.observed(example)[1]
     batches = [pair for pair in zip(*(part.split(batch) for part in held), strict=True) if len(pair[1]) == batch]

@@ -60,7 +60,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
         tensors: a tensor for each name in its ``state_dict``.
 
     Raises:
-        BadInput: it has tensors beside these.
+        InputError: it has tensors beside these.
     """
     module.load_state_dict(dict(tensors), strict=True, assign=True)
     for layer in module.modules():

@@ -60,7 +60,7 @@ def insert_low_rank(body: nn.Module, rank: int, alpha: float, layers: LoraLayers
         layers: the layers that get one.
 
     Raises:
-        BadInput: the body has no such layers.
+        InputError: the body has no such layers.
     """
     chosen = {name: layer for name, layer in body.named_modules() if _is_adapted(name, layer, layers)}
     if not chosen:

@@ -102,7 +102,7 @@ class PublishedWeights:
             like: a tensor of the right shape for each name; it may be on the meta device.
 
         Raises:
-            BadInput: no file, a damaged one, or one of another network.
+            InputError: no file, a damaged one, or one of another network.
         """
         path = self.place(net)
         if path is None:
