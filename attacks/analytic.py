@@ -32,7 +32,7 @@ class Analytic(ClosedFormAttack):
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         """Read the inputs off each observation."""
-        return [_read_off(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
+        return [_read_off(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
 
 
 def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:

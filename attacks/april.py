@@ -109,25 +109,30 @@ class APRIL(GradientMatching):
     ) -> list[Reconstruction]:
         """Read each image off its observation, or search for all images of one model at once."""
         if self._closed:
-            return [self._read_off(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
+            return [
+                self._read_off(observation, known) for observation, known in zip(observations, knowledge, strict=True)
+            ]
         if any(
-            not _of_positions(mean_gradient(seen, known)) for seen, known in zip(observations, knowledge, strict=True)
+            not _of_positions(mean_gradient(observation, known))
+            for observation, known in zip(observations, knowledge, strict=True)
         ):
             raise NotApplicableError("april needs the gradient of a transformer's learnt positions")
         return super().run(observations, knowledge, rngs)
 
-    def recipes(self, known: Knowledge, mechanism: Operator | DifferentiableDefence | None) -> Sequence[SearchConfig]:
+    def recipes(
+        self, knowledge: Knowledge, operator: Operator | DifferentiableDefence | None
+    ) -> Sequence[SearchConfig]:
         """Add the search by the gradient's sign, or that by the gradient itself, if both are wanted."""
-        usual = mechanism is None
+        usual = operator is None
         signs = (usual, not usual) if self.settings.searches == "both" else (usual,)
-        return [self._searched(mechanism, signed) for signed in signs]
+        return [self._searched(operator, signed) for signed in signs]
 
-    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
+    def recipe(self, operator: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use two searches, the second under a weaker prior; known noise calls for a likelihood and its own prior."""
-        return self._searched(mechanism, signed=mechanism is None)
+        return self._searched(operator, signed=operator is None)
 
-    def _searched(self, mechanism: Operator | DifferentiableDefence | None, signed: bool) -> SearchConfig:
-        chosen, noise = self.settings, None if mechanism is None else mechanism.noise
+    def _searched(self, operator: Operator | DifferentiableDefence | None, signed: bool) -> SearchConfig:
+        chosen, noise = self.settings, None if operator is None else operator.noise
         if noise is not None:
             adam, near = (
                 AdamSearch(chosen.iterations, chosen.lr, signed, "cosine"),
@@ -145,13 +150,13 @@ class APRIL(GradientMatching):
         )
 
     def objective(
-        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+        self, observation: Observation, knowledge: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
     ) -> list[Fit] | None:
         """Compute the share of the linear system that each guess leaves unexplained, or the search's objective."""
         if not self._closed:
-            return super().objective(seen, known, guesses, rng)
-        sides, parts = _system(seen, known), _parameters(known)
-        inputs = [patches(known.model.inputs.normalise(guess.samples)).double()[0] for guess in guesses]
+            return super().objective(observation, knowledge, guesses, rng)
+        sides, parts = _system(observation, knowledge), _parameters(knowledge)
+        inputs = [patches(knowledge.model.inputs.normalise(guess.samples)).double()[0] for guess in guesses]
         entered = [cut @ parts[_PATCH].mT + parts[_SHIFT] + parts[_POSITION] for cut in inputs]
         return [Fit(value, value) for value in (unexplained(*sides, z.to(sides[0])) for z in entered)]
 
@@ -159,15 +164,15 @@ class APRIL(GradientMatching):
     def _closed(self) -> bool:
         return self.settings.way == "closed_form"
 
-    def _read_off(self, seen: Observation, known: Knowledge) -> Reconstruction:
+    def _read_off(self, observation: Observation, knowledge: Knowledge) -> Reconstruction:
         """Solve for the tokens and then for the pixels; not a number where the system does not hold."""
-        sides, parts, inputs = _system(seen, known), _parameters(known), known.model.inputs
+        sides, parts, inputs = _system(observation, knowledge), _parameters(knowledge), knowledge.model.inputs
         z = torch.linalg.lstsq(*sides, driver="gelsd").solution  # (T, d)
         share = unexplained(*sides, z)
         cut = (z - parts[_SHIFT] - parts[_POSITION]) @ torch.linalg.pinv(parts[_PATCH]).mT
         x = joined(cut[None], inputs.shape).float().to(inputs.mean) * inputs.std + inputs.mean
         within = share <= self.settings.residual
-        return Reconstruction(x.clamp(*known.box) if within else torch.full_like(x, torch.nan), share)
+        return Reconstruction(x.clamp(*knowledge.box) if within else torch.full_like(x, torch.nan), share)
 
 
 def weighing_positions(weight: float) -> Distance:
@@ -195,25 +200,27 @@ def _of_positions(gradient: Tensors) -> Tensors:
     return {name: value for name, value in gradient.items() if name.endswith(_POSITIONS)}
 
 
-def _parameters(known: Knowledge) -> Tensors:
+def _parameters(knowledge: Knowledge) -> Tensors:
     """Return the known tensors in float64, on the CPU: only there least squares copes with lost rank."""
-    return {name: value.detach().double().cpu() for name, value in known.model.known.items() if name in _NEEDED}
+    return {name: value.detach().double().cpu() for name, value in knowledge.model.known.items() if name in _NEEDED}
 
 
-def _system(seen: Observation, known: Knowledge) -> tuple[Tensor, Tensor]:
+def _system(observation: Observation, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     """Return both sides G^T (d, T) and W^T dW (d, d) of the system, in float64.
 
     Raises:
         NotApplicableError: the system does not hold for such a network or message, or would not determine the image.
     """
-    network, parts = getattr(known.model.model, "extractor", None), _parameters(known)
-    gradient = {name: value.double().cpu() for name, value in mean_gradient(seen, known).items() if name in _NEEDED}
+    network, parts = getattr(knowledge.model.model, "extractor", None), _parameters(knowledge)
+    gradient = {
+        name: value.double().cpu() for name, value in mean_gradient(observation, knowledge).items() if name in _NEEDED
+    }
     shared = len(parts) == len(_NEEDED) and {_POSITION, _PROJECTION} <= gradient.keys()
     if not isinstance(network, VisionTransformer) or not network.block(0).plain or not shared:
         wanted = "a shared first attention that reads the tokens directly, as in vit_plain, without normalisation"
         raise NotApplicableError(f"april's closed form needs {wanted}; otherwise set april.way=search")
-    if known.batch != 1 or known.steps != 1:
-        got = f"batch={known.batch}, steps={known.steps}"
+    if knowledge.batch != 1 or knowledge.steps != 1:
+        got = f"batch={knowledge.batch}, steps={knowledge.steps}"
         raise NotApplicableError(
             f"april's closed form needs one example and one local step, got {got}; set april.way=search"
         )

@@ -72,13 +72,13 @@ class Cocktail(Attack):
         """Separate the batch of each observation."""
         return [self._unmixed(*one) for one in zip(observations, knowledge, rngs, strict=True)]
 
-    def _unmixed(self, observation: Observation, known: Knowledge, rng: torch.Generator) -> Reconstruction:
-        weight, bias = _first_layer(observation, known)
-        inputs = known.model.inputs
-        images = unmix(weight, bias, known.batch, inputs.shape, self.settings.iterations, rng).to(inputs.mean)
-        samples = inputs.mean.new_full((known.batch, *inputs.shape), 0.5)  # a grey one for each missing component
+    def _unmixed(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
+        weight, bias = _first_layer(observation, knowledge)
+        inputs = knowledge.model.inputs
+        images = unmix(weight, bias, knowledge.batch, inputs.shape, self.settings.iterations, rng).to(inputs.mean)
+        samples = inputs.mean.new_full((knowledge.batch, *inputs.shape), 0.5)  # a grey one for each missing component
         samples[: len(images)] = (images * inputs.std + inputs.mean).nan_to_num(nan=0.5)
-        return Reconstruction(samples.clamp(*known.box))
+        return Reconstruction(samples.clamp(*knowledge.box))
 
 
 def unmix(
@@ -124,16 +124,20 @@ def _components(mixtures: Tensor, iterations: int, rng: torch.Generator) -> Tens
     return torch.from_numpy(np.asarray(search.components_, dtype=np.float64))
 
 
-def _first_layer(observation: Observation, known: Knowledge) -> tuple[Tensor, Tensor]:
+def _first_layer(observation: Observation, knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     """Return the gradients of the first layer's weight (n, d) and bias (n,).
 
     Raises:
         NotApplicableError: it is not fully connected, not shared or without a bias, or the inputs are no images.
     """
-    first, shape, gradient = FirstLayer.of(known.model), known.model.inputs.shape, mean_gradient(observation, known)
+    first, shape, gradient = (
+        FirstLayer.of(knowledge.model),
+        knowledge.model.inputs.shape,
+        mean_gradient(observation, knowledge),
+    )
     weight, bias = (gradient.get(f"{first.name}.{part}") for part in ("weight", "bias"))
-    if not first.dense or weight is None or bias is None or len(bias) < known.batch:
-        wanted = f"a shared fully connected first layer with {known.batch} units"
+    if not first.dense or weight is None or bias is None or len(bias) < knowledge.batch:
+        wanted = f"a shared fully connected first layer with {knowledge.batch} units"
         raise NotApplicableError(f"cocktail needs {wanted}, got {first.kind}")
     if len(shape) != 3 or min(shape[1:]) < 2:
         raise NotApplicableError(f"cocktail needs images, got inputs of shape {tuple(shape)}")

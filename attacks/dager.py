@@ -82,46 +82,46 @@ class DAGER(ClosedFormAttack):
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         """Read the texts off each observation; those of one that fits no text are not a number."""
-        return [self._read_off(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
+        return [self._read_off(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
 
     def objective(
-        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+        self, observation: Observation, knowledge: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
     ) -> list[Fit] | None:
         """Compute the mean squared residual of both blocks at the guesses."""
-        network, spans = self._opened(seen, known)
+        network, spans = self._opened(observation, knowledge)
         with torch.no_grad():
             values = [float(_residuals(network, spans, tokens(guess.samples)).square().mean()) for guess in guesses]
         return [Fit(value, value) for value in values]
 
-    def _opened(self, seen: Observation, known: Knowledge) -> tuple[Transformer, list[Span]]:
+    def _opened(self, observation: Observation, knowledge: Knowledge) -> tuple[Transformer, list[Span]]:
         """Return the known network in float64, and the spans of its first two blocks."""
-        network, gradient = getattr(known.model.model, "extractor", None), mean_gradient(seen, known)
-        names, parts = [_PROJECTION.format(block) for block in range(_BLOCKS)], known.model.known
+        network, gradient = getattr(knowledge.model.model, "extractor", None), mean_gradient(observation, knowledge)
+        names, parts = [_PROJECTION.format(block) for block in range(_BLOCKS)], knowledge.model.known
         if not isinstance(network, Transformer) or any(name not in gradient or name not in parts for name in names):
             raise NotApplicableError("dager needs a transformer on tokens, with its first two blocks shared")
-        length, most = known.model.inputs.shape[0], network.token.embedding_dim - self.settings.spare
-        if known.batch * length > most:
+        length, most = knowledge.model.inputs.shape[0], network.token.embedding_dim - self.settings.spare
+        if knowledge.batch * length > most:
             wanted = f"batch x length <= {most}, the width less {self.settings.spare}"
-            raise NotApplicableError(f"dager needs {wanted}, got {known.batch} x {length}")
-        model = deepcopy(known.model.model)
+            raise NotApplicableError(f"dager needs {wanted}, got {knowledge.batch} x {length}")
+        model = deepcopy(knowledge.model.model)
         model.load_state_dict(parts, strict=False)
         opened = model.double().eval().extractor
         assert isinstance(opened, Transformer), "it was one before"
         return opened, [
-            row_span(gradient[n], known.batch * length, self.settings.tolerance, not self._beam) for n in names
+            row_span(gradient[n], knowledge.batch * length, self.settings.tolerance, not self._beam) for n in names
         ]
 
     @torch.no_grad()
-    def _read_off(self, seen: Observation, known: Knowledge) -> Reconstruction:
-        network, spans = self._opened(seen, known)
-        length, batch = known.model.inputs.shape[0], known.batch
+    def _read_off(self, observation: Observation, knowledge: Knowledge) -> Reconstruction:
+        network, spans = self._opened(observation, knowledge)
+        length, batch = knowledge.model.inputs.shape[0], knowledge.batch
         places = self._candidates(network, spans[0], length)
         texts = self._extended(network, spans, places, batch) if network.causal else self._whole(network, places)
         chosen = texts[:batch].repeat(batch, 1)[:batch]  # fewer texts than examples: some are equal
         residuals = _residuals(network, spans, chosen)
         if not self._beam and float(residuals[1].mean()) > self.settings.given:
             return Reconstruction(torch.full((batch, length), torch.nan))
-        return Reconstruction(raw(chosen).clamp(*known.box), float(residuals.square().mean()))
+        return Reconstruction(raw(chosen).clamp(*knowledge.box), float(residuals.square().mean()))
 
     @property
     def _beam(self) -> bool:

@@ -126,13 +126,13 @@ class DCS2Inversion(Attack):
             }
         return [results[i] for i in range(len(observations))]
 
-    def _of_earlier_rounds(self, known: Knowledge, rng: torch.Generator) -> list[tuple[Tensor, Knowledge]]:
+    def _of_earlier_rounds(self, knowledge: Knowledge, rng: torch.Generator) -> list[tuple[Tensor, Knowledge]]:
         """Return the same examples' features in earlier rounds; none if two labels are equal: their order is open."""
-        assert known.labels is not None, "they are granted"
-        if len(known.labels.unique()) < known.batch or not self.settings.earlier:
+        assert knowledge.labels is not None, "they are granted"
+        if len(knowledge.labels.unique()) < knowledge.batch or not self.settings.earlier:
             return []
-        last = known.earlier[-self.settings.earlier :]
-        features = [(self._or_none(seen, before, rng), before) for seen, before in last]
+        last = knowledge.earlier[-self.settings.earlier :]
+        features = [(self._or_none(observation, before, rng), before) for observation, before in last]
         return [(one, before) for one, before in features if one is not None]
 
     def _all_features(
@@ -155,22 +155,22 @@ class DCS2Inversion(Attack):
             raise refused[0]
         return features
 
-    def _or_none(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor | None:
+    def _or_none(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor | None:
         try:
-            return self._features(seen, known, rng)
+            return self._features(observation, knowledge, rng)
         except NotApplicableError:
             return None
 
-    def _features(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor | None:
+    def _features(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor | None:
         """Return the features (B, ...) of the examples; None: the message is no mixture of this recipe."""
-        weight, bias = _last_layer(known)
-        gradient, labels = mean_gradient(seen, known), known.labels
+        weight, bias = _last_layer(knowledge)
+        gradient, labels = mean_gradient(observation, knowledge), knowledge.labels
         assert labels is not None, "they are granted"
         g, slope = gradient[f"{CLASSIFIER}.weight"], gradient[f"{CLASSIFIER}.bias"]
         if not bool(g.any()) or not bool(torch.isfinite(g).all() and torch.isfinite(slope).all()):
             return None
         joint, count = rank(g), len(labels)
-        shape = features_shape(known.model.model, known.model.inputs)
+        shape = features_shape(knowledge.model.model, knowledge.model.inputs)
         if joint == count == 1:
             features = read_features(g, slope)
             if _explains(features, slope, weight, bias, labels):
@@ -232,15 +232,15 @@ def _explains(features: Tensor, slope: Tensor, weight: Tensor, bias: Tensor, lab
     return float(error.norm()) <= _RELATIVE * float(slope.norm()) + _ABSOLUTE
 
 
-def _last_layer(known: Knowledge) -> tuple[Tensor, Tensor]:
+def _last_layer(knowledge: Knowledge) -> tuple[Tensor, Tensor]:
     """Return weight and bias of the classifier, one known fully connected layer above a known extractor."""
-    model, held = known.model.model, known.model.known
+    model, held = knowledge.model.model, knowledge.model.known
     parts = dict(model.named_children())
     if not isinstance(parts.get(CLASSIFIER), nn.Linear) or EXTRACTOR not in parts:
         raise NotApplicableError("it needs a network that ends in one fully connected layer")
     names = [f"{EXTRACTOR}.{name}" for name, _ in parts[EXTRACTOR].named_parameters()]
     needed = [*names, f"{CLASSIFIER}.weight", f"{CLASSIFIER}.bias"]
-    if any(name not in held for name in needed) or any(name not in known.model.shared for name in needed[-2:]):
+    if any(name not in held for name in needed) or any(name not in knowledge.model.shared for name in needed[-2:]):
         raise NotApplicableError("it needs a known extractor, and the gradient of a classifier with a bias")
     return held[f"{CLASSIFIER}.weight"], held[f"{CLASSIFIER}.bias"]
 
@@ -250,5 +250,5 @@ def _in_a_row(features: Sequence[Tensor]) -> Tensor:
     return features[0] if len(features) == 1 else torch.cat([one.flatten(1) for one in features], 1)
 
 
-def _nothing(known: Knowledge) -> Reconstruction:
-    return Reconstruction(torch.full((known.batch, *known.model.inputs.shape), torch.nan))
+def _nothing(knowledge: Knowledge) -> Reconstruction:
+    return Reconstruction(torch.full((knowledge.batch, *knowledge.model.inputs.shape), torch.nan))

@@ -70,13 +70,13 @@ class LeastSquares(GradientMatching, ABC):
         """Draw a first guess (B, ...), in normalised units."""
         return normal(shape, rng)
 
-    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
+    def recipe(self, operator: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use L-BFGS on the relative squared distance, or on a likelihood for known noise; no prior.
 
         Against replaced entries, half of the steps come first, on the squared distance from the plausible entries.
         """
-        noise, steps, opening = None if mechanism is None else mechanism.noise, self.settings.iterations, ()
-        if isinstance(mechanism, AsOutliers) and steps > 1:
+        noise, steps, opening = None if operator is None else operator.noise, self.settings.iterations, ()
+        if isinstance(operator, AsOutliers) and steps > 1:
             first = LBFGS(steps // 2, self.settings.lr)
             steps, opening = steps - first.iterations, (Stage(relative_distance, first, through=False),)
         return SearchConfig(

@@ -88,12 +88,12 @@ class DLGStatistics(Attack):
         """Search for all victims of one model at once."""
         victims: dict[int, StatisticsVictim] = {}
         groups: dict[int, list[tuple[int, SearchTarget]]] = {}
-        for i, (seen, known, rng) in enumerate(zip(observations, knowledge, rngs, strict=True)):
+        for i, (observation, known, rng) in enumerate(zip(observations, knowledge, rngs, strict=True)):
             if known.labels is None:
                 raise NotApplicableError("it needs the labels: grant them")
             like = id(known.model)
             victims.setdefault(like, StatisticsVictim(known.model, self.settings.alpha))
-            sent = {**mean_gradient(seen, known), **_statistics(known)}
+            sent = {**mean_gradient(observation, known), **_statistics(known)}
             groups.setdefault(like, []).append((i, SearchTarget(sent, known.labels, rng)))
         results: dict[int, Reconstruction] = {}
         for like, members in groups.items():
@@ -119,15 +119,15 @@ class DLGStatistics(Attack):
         return [min(candidates, key=lambda one: one.matched) for candidates in zip(*runs, strict=True)]
 
 
-def _statistics(known: Knowledge) -> Tensors:
+def _statistics(knowledge: Knowledge) -> Tensors:
     """Compute statistics of features generated for the labels; empty where no generator is shared."""
-    model = known.model.model
-    if not isinstance(model, GeneratingNet) or not any(name.startswith("generator.") for name in known.model.known):
+    model = knowledge.model.model
+    if not isinstance(model, GeneratingNet) or not any(name.startswith("generator.") for name in knowledge.model.known):
         return {}
-    assert known.labels is not None, "asked before"
+    assert knowledge.labels is not None, "asked before"
     network = deepcopy(model)
-    network.load_state_dict({**known.model.known, **(known.uploaded or {})}, strict=False)
-    labels = known.labels.repeat(-(-_GENERATED // len(known.labels)))
+    network.load_state_dict({**knowledge.model.known, **(knowledge.uploaded or {})}, strict=False)
+    labels = knowledge.labels.repeat(-(-_GENERATED // len(knowledge.labels)))
     with torch.no_grad():
         made = network.eval().generator(noise(len(labels), torch_generator(0, "features")).to(labels.device), labels)
     return channel_statistics(made)

@@ -123,8 +123,8 @@ class FedCGInversion(Attack):
         """Attack each victim in the way its knowledge allows, all victims of one model together."""
         results: dict[int, Reconstruction] = {}
         groups: dict[tuple[int, str], list[int]] = defaultdict(list)
-        for i, (seen, known) in enumerate(zip(observations, knowledge, strict=True)):
-            groups[id(known.model), self._way(seen, known)].append(i)
+        for i, (observation, known) in enumerate(zip(observations, knowledge, strict=True)):
+            groups[id(known.model), self._way(observation, known)].append(i)
         for (_, way), members in groups.items():
             group = ([observations[i] for i in members], [knowledge[i] for i in members], [rngs[i] for i in members])
             results |= zip(
@@ -132,16 +132,16 @@ class FedCGInversion(Attack):
             )
         return [results[i] for i in range(len(observations))]
 
-    def _way(self, seen: Observation, known: Knowledge) -> str:
-        model, variant = known.model.model, self.settings.variant
+    def _way(self, observation: Observation, knowledge: Knowledge) -> str:
+        model, variant = knowledge.model.model, self.settings.variant
         parts = dict(model.named_children())
-        if not (EXTRACTOR in parts and CLASSIFIER in parts and _whole(model, CLASSIFIER, known.model.known)):
+        if not (EXTRACTOR in parts and CLASSIFIER in parts and _whole(model, CLASSIFIER, knowledge.model.known)):
             raise NotApplicableError("it needs a network whose classifier is shared")
-        if variant in ("auto", "start") and _whole(model, EXTRACTOR, _held(seen, known)):
+        if variant in ("auto", "start") and _whole(model, EXTRACTOR, _held(observation, knowledge)):
             return "start"
         if variant == "start":
             raise NotApplicableError("the extractor is private, and not as all clients' began")
-        if known.public is None:
+        if knowledge.public is None:
             raise NotApplicableError("it needs public data: grant them")
         if variant == "generator" and not isinstance(model, GeneratingNet):
             raise NotApplicableError("no generator is shared")
@@ -150,27 +150,36 @@ class FedCGInversion(Attack):
     # --- the extractor is known ---
 
     def _inverted(
-        self, seen: list[Observation], known: list[Knowledge], rngs: list[torch.Generator]
+        self, observation: list[Observation], knowledge: list[Knowledge], rngs: list[torch.Generator]
     ) -> list[Reconstruction]:
         """Search for the data by their features: first under a smooth prior, then with almost none."""
-        victim = ExtractorVictim(known[0].model.model, _held(seen[0], known[0]), known[0].model.inputs)
-        features, limits = self._search.features(seen, known, rngs), (self.settings.search_iterations, self.settings.tv)
+        victim = ExtractorVictim(
+            knowledge[0].model.model, _held(observation[0], knowledge[0]), knowledge[0].model.inputs
+        )
+        features, limits = (
+            self._search.features(observation, knowledge, rngs),
+            (self.settings.search_iterations, self.settings.tv),
+        )
         results = by_features(
-            victim, features, rngs, known[0].box, iterations=limits[0], tv=limits[1], compute=self.compute
+            victim, features, rngs, knowledge[0].box, iterations=limits[0], tv=limits[1], compute=self.compute
         )
         return [Reconstruction(f.samples, f.matching_loss) for f in results]
 
     # --- the extractor is private ---
 
     def _decoded(
-        self, seen: list[Observation], known: list[Knowledge], rngs: list[torch.Generator], way: str
+        self, observation: list[Observation], knowledge: list[Knowledge], rngs: list[torch.Generator], way: str
     ) -> list[Reconstruction]:
-        common, tuned = self._stand_ins(seen[0], known[0]), dict[int, SurrogateModels]()
+        common, tuned = self._stand_ins(observation[0], knowledge[0]), dict[int, SurrogateModels]()
         if self.settings.own:
-            tuned = {o.client: self._tuned(common, k) for o, k in zip(seen, known, strict=True) if k.uploaded}
-        features = self._search.features(seen, known, rngs) if way == "decoder" else [None] * len(seen)
+            tuned = {
+                o.client: self._tuned(common, k) for o, k in zip(observation, knowledge, strict=True) if k.uploaded
+            }
+        features = (
+            self._search.features(observation, knowledge, rngs) if way == "decoder" else [None] * len(observation)
+        )
         results = []
-        for o, k, rng, f in zip(seen, known, rngs, features, strict=True):
+        for o, k, rng, f in zip(observation, knowledge, rngs, features, strict=True):
             stand_ins = tuned.get(o.client, common)
             if f is None:
                 results.append(Reconstruction(_imagined(k, rng, stand_ins).clamp(*k.box), labels=k.labels))
@@ -179,37 +188,39 @@ class FedCGInversion(Attack):
                 results.append(Reconstruction(guess.clamp(*k.box), float(apart.mean()), labels=k.labels))
         return results
 
-    def _stand_ins(self, seen: Observation, known: Knowledge) -> SurrogateModels:
+    def _stand_ins(self, observation: Observation, knowledge: Knowledge) -> SurrogateModels:
         """Train surrogates for all clients that received one classifier, with the same randomness."""
-        model, tensors = deepcopy(known.model.model), _held(seen, known)
+        model, tensors = deepcopy(knowledge.model.model), _held(observation, knowledge)
         model.load_state_dict(tensors, strict=False)
         extractor, classifier = (model.get_submodule(name) for name in (EXTRACTOR, CLASSIFIER))
         is_known = _whole(model, EXTRACTOR, tensors)
         with initialising(0, "surrogates"):
             others = [extractor] if is_known else [restarted(extractor) for _ in range(self.settings.surrogates)]
-            return self._learn(others, classifier, known, self.settings, is_known)
+            return self._learn(others, classifier, knowledge, self.settings, is_known)
 
-    def _tuned(self, common: SurrogateModels, known: Knowledge) -> SurrogateModels:
+    def _tuned(self, common: SurrogateModels, knowledge: Knowledge) -> SurrogateModels:
         """Tune the surrogates under the client's uploaded classifier."""
-        assert known.uploaded is not None, "asked before"
-        model, epochs = deepcopy(known.model.model), self.settings.tuning_epochs
-        model.load_state_dict(known.uploaded, strict=False)
+        assert knowledge.uploaded is not None, "asked before"
+        model, epochs = deepcopy(knowledge.model.model), self.settings.tuning_epochs
+        model.load_state_dict(knowledge.uploaded, strict=False)
         shorter = replace(self.settings, surrogate_epochs=epochs, decoder_epochs=epochs)
-        return self._learn(common.extractors, model.get_submodule(CLASSIFIER), known, shorter, False, common)
+        return self._learn(common.extractors, model.get_submodule(CLASSIFIER), knowledge, shorter, False, common)
 
     def _learn(
         self,
         extractors: Sequence[nn.Module],
         classifier: nn.Module,
-        known: Knowledge,
+        knowledge: Knowledge,
         teaching: SurrogateTraining,
         frozen: bool,
         before: SurrogateModels | None = None,
     ) -> SurrogateModels:
-        assert known.public is not None, "asked before"
-        data, rng = (known.public.samples, known.public.labels), torch_generator(0, "stand-ins")
+        assert knowledge.public is not None, "asked before"
+        data, rng = (knowledge.public.samples, knowledge.public.labels), torch_generator(0, "stand-ins")
         decoders = before.decoders if before else None
-        return learn(extractors, classifier, data, known.model.inputs, teaching, rng, frozen=frozen, decoders=decoders)
+        return learn(
+            extractors, classifier, data, knowledge.model.inputs, teaching, rng, frozen=frozen, decoders=decoders
+        )
 
 
 def _whole(model: nn.Module, part: str, held: Tensors) -> bool:
@@ -217,18 +228,18 @@ def _whole(model: nn.Module, part: str, held: Tensors) -> bool:
     return all(f"{part}.{name}" in held for name, _ in model.get_submodule(part).named_parameters())
 
 
-def _held(seen: Observation, known: Knowledge) -> Tensors:
+def _held(observation: Observation, knowledge: Knowledge) -> Tensors:
     """Return the client's known tensors; before training also the common initial ones."""
-    return {**(known.start or {} if seen.round == 0 else {}), **known.model.known}
+    return {**(knowledge.start or {} if observation.round == 0 else {}), **knowledge.model.known}
 
 
-def _imagined(known: Knowledge, rng: torch.Generator, stand_ins: SurrogateModels) -> Tensor:
+def _imagined(knowledge: Knowledge, rng: torch.Generator, stand_ins: SurrogateModels) -> Tensor:
     """Decode generated features and average them for each label (B, ...)."""
-    model = deepcopy(known.model.model)
-    assert isinstance(model, GeneratingNet) and known.labels is not None, "asked before"
-    model.load_state_dict({**known.model.known, **(known.uploaded or {})}, strict=False)
+    model = deepcopy(knowledge.model.model)
+    assert isinstance(model, GeneratingNet) and knowledge.labels is not None, "asked before"
+    model.load_state_dict({**knowledge.model.known, **(knowledge.uploaded or {})}, strict=False)
     model.eval()
-    labels = known.labels.repeat_interleave(_GENERATED)
+    labels = knowledge.labels.repeat_interleave(_GENERATED)
     with torch.no_grad():
         features = model.generator(noise(len(labels), rng).to(labels.device), labels)
-    return stand_ins.guess(features)[0].unflatten(0, (len(known.labels), _GENERATED)).mean(1)
+    return stand_ins.guess(features)[0].unflatten(0, (len(knowledge.labels), _GENERATED)).mean(1)

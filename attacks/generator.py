@@ -128,9 +128,9 @@ class GenerativeInversion(GradientMatching):
         """Return ``guessed`` with CMA-ES, which searches for z alone."""
         return "guessed" if self.settings.search == "cma" else "searched for"
 
-    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
+    def recipe(self, operator: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use the chosen distance and the total variation of the images; for known noise the likelihood."""
-        noise = None if mechanism is None else mechanism.noise
+        noise = None if operator is None else operator.noise
         distance = cosine_distance if self.settings.distance == "cosine" else mean_squared_distance
         smooth = weighted((self.settings.tv, total_variation))
         return SearchConfig(
@@ -140,52 +140,52 @@ class GenerativeInversion(GradientMatching):
         )
 
     def reconstruct(
-        self, known: Knowledge, targets: Sequence[SearchTarget], mechanism: GrantedOperator
+        self, knowledge: Knowledge, targets: Sequence[SearchTarget], operator: GrantedOperator
     ) -> list[Reconstruction]:
         """Search for z of each victim, then go on from there; the truth is not used."""
-        if len(known.model.inputs.shape) != 3:
+        if len(knowledge.model.inputs.shape) != 3:
             raise NotApplicableError("it needs images")
-        if known.public is None:
+        if knowledge.public is None:
             raise NotApplicableError("it needs public data, from which it learns a generator: grant them")
         learning = Learning(**{part.name: getattr(self.settings, part.name) for part in fields(Learning)})
-        generator = learnt(Lesson(known.public.samples, known.public.labels, known.model.classes, learning))
+        generator = learnt(Lesson(knowledge.public.samples, knowledge.public.labels, knowledge.model.classes, learning))
         first, *later = self._spaces(generator)
-        latent, further = self._recipes(mechanism, len(later))
+        latent, further = self._recipes(operator, len(later))
         box = (-self.settings.limit, self.settings.limit)
-        ends = self._searched(known, targets, first, latent, mechanism, box)
+        ends = self._searched(knowledge, targets, first, latent, operator, box)
         best = ends
         for space in later:
             begun = [_going_on(target, space, end) for target, end in zip(targets, ends, strict=True)]
-            ends = self._searched(known, begun, space, further, mechanism, (-inf, inf))
+            ends = self._searched(knowledge, begun, space, further, operator, (-inf, inf))
             best = [
                 before
-                if before.matched <= _of_noise(known, target, mechanism) or before.matched <= after.matched
+                if before.matched <= _of_noise(knowledge, target, operator) or before.matched <= after.matched
                 else after
                 for target, before, after in zip(targets, best, ends, strict=True)
             ]
         return [
             Reconstruction(
-                end.images.clamp(*known.box),
+                end.images.clamp(*knowledge.box),
                 end.matched,
                 labels=target.labels,
-                unguided=_drawn(generator, _labels(target)).clamp(*known.box),
+                unguided=_drawn(generator, _labels(target)).clamp(*knowledge.box),
             )
             for target, end in zip(targets, best, strict=True)
         ]
 
     def _searched(
         self,
-        known: Knowledge,
+        knowledge: Knowledge,
         targets: Sequence[SearchTarget],
         space: Space,
-        recipe: SearchConfig,
-        mechanism: GrantedOperator,
+        config: SearchConfig,
+        operator: GrantedOperator,
         box: tuple[float, float],
     ) -> list[_End]:
         """Search in one space; where that fails, the next search goes on from the same start."""
         placed = [replace(target, beside={**target.beside, LABELS: _labels(target)}) for target in targets]
-        victim = GeneratedImages(known.model, space)
-        results = invert(victim, placed, recipe, mechanism=mechanism, box=box, compute=self.compute)
+        victim = GeneratedImages(knowledge.model, space)
+        results = invert(victim, placed, config, operator=operator, box=box, compute=self.compute)
         ends = []
         for target, result in zip(targets, results, strict=True):
             failed, start = result.matching_loss == inf, torch.zeros_like(result.samples)
@@ -209,12 +209,10 @@ class GenerativeInversion(GradientMatching):
         last = min(len(generator.layers) - 1, chosen.further_iterations)
         return [first, *(Maps(generator, layer, drawn, labels) for layer in range(1, last + 1))]
 
-    def _recipes(self, mechanism: GrantedOperator, later: int) -> tuple[SearchConfig, SearchConfig]:
+    def _recipes(self, operator: GrantedOperator, later: int) -> tuple[SearchConfig, SearchConfig]:
         """Return the recipe of the search for z, and of each later one."""
-        chosen, images = self.settings, self.recipe(mechanism)
-        moments = (
-            weighted((chosen.kl, unlike_normal)) if mechanism is None or mechanism.noise is None else normal_energy
-        )
+        chosen, images = self.settings, self.recipe(operator)
+        moments = weighted((chosen.kl, unlike_normal)) if operator is None or operator.noise is None else normal_energy
         descent: SearchOptimiser = AdamSearch(chosen.iterations, chosen.lr, schedule="cosine")
         if chosen.search == "cma":
             descent = CMAES(chosen.iterations, chosen.candidates, chosen.deviation)
@@ -239,11 +237,11 @@ def _going_on(target: SearchTarget, space: Space, before: _End) -> SearchTarget:
     return replace(target, start=space.begun(before.place, _labels(target)) / space.unit)
 
 
-def _of_noise(known: Knowledge, target: SearchTarget, mechanism: GrantedOperator) -> float:
+def _of_noise(knowledge: Knowledge, target: SearchTarget, operator: GrantedOperator) -> float:
     """Return the nats that known noise alone explains, by three deviations: a nearer guess fits noise. Else -inf."""
-    if mechanism is None or mechanism.noise is None:
+    if operator is None or operator.noise is None:
         return -inf
-    entries = sum(value.numel() for value in known.model.observed(target.sent)[0].values())
+    entries = sum(value.numel() for value in knowledge.model.observed(target.sent)[0].values())
     return entries / 2 + 3 * sqrt(entries / 2)
 
 

@@ -91,24 +91,30 @@ class GradInversion(GradientMatching):
         """Source of the labels, from the settings."""
         return self.settings.labels
 
-    def beside(self, seen: Observation, known: Knowledge) -> Tensors:
+    def beside(self, observation: Observation, knowledge: Knowledge) -> Tensors:
         """Return the statistics of BatchNorm's inputs, of the client's batch where they are revealed."""
-        model = known.model.model
-        received = received_statistics(model, seen.received)
-        return {**received, **sent_statistics(model, seen.received, seen.sent)} if self._revealed(known) else received
+        model = knowledge.model.model
+        received = received_statistics(model, observation.received)
+        return (
+            {**received, **sent_statistics(model, observation.received, observation.sent)}
+            if self._revealed(knowledge)
+            else received
+        )
 
-    def recipes(self, known: Knowledge, mechanism: Operator | DifferentiableDefence | None) -> Sequence[SearchConfig]:
+    def recipes(
+        self, knowledge: Knowledge, operator: Operator | DifferentiableDefence | None
+    ) -> Sequence[SearchConfig]:
         """Leave the statistics out of half of the starts where they may be those of other data."""
-        model, held, all_of_them = known.model.model, known.model.known, self.recipe(mechanism)
+        model, held, all_of_them = knowledge.model.model, knowledge.model.known, self.recipe(operator)
         received, without = received_statistics(model, held), self.settings.restarts // 2
         # A layer with a cumulative mean does not reveal its batch's.
-        of_the_batch = self._revealed(known) and sent_statistics(model, held, held).keys() == received.keys()
-        noisy = mechanism is not None and mechanism.noise is not None
+        of_the_batch = self._revealed(knowledge) and sent_statistics(model, held, held).keys() == received.keys()
+        noisy = operator is not None and operator.noise is not None
         if of_the_batch or noisy or not (received and without and self.settings.bn):
             return [all_of_them]
         parts = ((self.settings.restarts - without, self.settings.bn), (without, 0.0))
         each = [replace(self.settings, restarts=restarts, bn=bn) for restarts, bn in parts]
-        return [GradInversion(one, self.compute).recipe(mechanism) for one in each]
+        return [GradInversion(one, self.compute).recipe(operator) for one in each]
 
     def counting(self, results: Sequence[SearchResult]) -> SearchResult:
         """Return the result with the statistics, unless the one without them is much nearer.
@@ -119,17 +125,17 @@ class GradInversion(GradientMatching):
         led, *free = results
         return next((one for one in free if one.matching_loss < _NEARER * led.matching_loss), led)
 
-    def _revealed(self, known: Knowledge) -> bool:
+    def _revealed(self, knowledge: Knowledge) -> bool:
         """Return whether a victim's upload reveals the statistics of its batch.
 
         After several steps, or behind a mechanism, the running statistics are no longer one batch's.
         """
-        one_step = known.weights and known.steps == 1 and known.operator is None
+        one_step = knowledge.weights and knowledge.steps == 1 and knowledge.operator is None
         return one_step and self.settings.statistics == "inferred"
 
-    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
+    def recipe(self, operator: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use Adam with warm-up; known noise calls for a likelihood, and for a prior in the same units."""
-        chosen, noise = self.settings, None if mechanism is None else mechanism.noise
+        chosen, noise = self.settings, None if operator is None else operator.noise
         warmup = min(chosen.warmup_iterations, chosen.iterations // 2)
         descent = AdamSearch(chosen.iterations, chosen.lr, schedule="cosine", warmup=warmup)
         smooth = weighted((chosen.tv, total_variation), (chosen.l2, energy))

@@ -126,7 +126,7 @@ class HyperFLInversion(Attack):
             require_reading(known.model)
             if self.settings.variant != "closed_form" and known.labels is None:
                 raise NotApplicableError("its variants joint and two_stage need the labels: grant them")
-        behind = [_behind(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
+        behind = [_behind(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
         for i, known in enumerate(knowledge):
             if any(bool(value.any()) for value in behind[i].values()):
                 groups[id(known.model), known.batch].append(i)
@@ -191,12 +191,12 @@ class HyperFLInversion(Attack):
         return [_reconstruction(result) for result in batch]
 
 
-def _behind(seen: Observation, known: Knowledge) -> Tensors:
+def _behind(observation: Observation, knowledge: Knowledge) -> Tensors:
     """Compute the gradient behind an observation; for a hypernetwork's steps a sum of gradients, without decay."""
-    known.model.check(seen.sent)
-    if known.weights and isinstance(known.model.model, GeneratedNet):
-        return without_decay({name: seen.received[name] for name in seen.sent}, seen.sent)
-    return mean_gradient(seen, known)
+    knowledge.model.check(observation.sent)
+    if knowledge.weights and isinstance(knowledge.model.model, GeneratedNet):
+        return without_decay({name: observation.received[name] for name in observation.sent}, observation.sent)
+    return mean_gradient(observation, knowledge)
 
 
 def require_reading(victim: VictimModel) -> None:
@@ -213,9 +213,9 @@ def require_reading(victim: VictimModel) -> None:
         raise NotApplicableError(f"it needs all of {part}* and its gradients, got none of {missing[0]}")
 
 
-def _labelled(sent: Tensors, known: Knowledge, rng: torch.Generator) -> SearchTarget:
-    assert known.labels is not None, "refused before"
-    return SearchTarget(sent, known.labels, rng)
+def _labelled(sent: Tensors, knowledge: Knowledge, rng: torch.Generator) -> SearchTarget:
+    assert knowledge.labels is not None, "refused before"
+    return SearchTarget(sent, knowledge.labels, rng)
 
 
 def _reconstruction(result: SearchResult) -> Reconstruction:

@@ -164,20 +164,22 @@ class IG(GradientMatching):
         """Return the treatment of private tensors, from the settings."""
         return "searched for" if self.settings.private == "searched" else "guessed"
 
-    def first_guess(self, known: Knowledge, labels: Tensor | None) -> Tensor | None:
+    def first_guess(self, knowledge: Knowledge, labels: Tensor | None) -> Tensor | None:
         """Return the mean public example of each label, or of all labels where a label has none."""
         if self.settings.start == "normal":
             return None
-        public = known.public
+        public = knowledge.public
         if public is None or labels is None or not len(public.labels):
             raise NotApplicableError("start=class_mean needs public data")
         means = [_mean_example(public, int(label)) for label in labels]
-        return known.model.inputs.normalise(torch.stack(means))
+        return knowledge.model.inputs.normalise(torch.stack(means))
 
-    def recipes(self, known: Knowledge, mechanism: Operator | DifferentiableDefence | None) -> Sequence[SearchConfig]:
+    def recipes(
+        self, knowledge: Knowledge, operator: Operator | DifferentiableDefence | None
+    ) -> Sequence[SearchConfig]:
         """Add the other search, if both are wanted, and two with the flow, where it is the prior, trained once."""
-        plain, inputs, public = self.recipe(mechanism), known.model.inputs, known.public
-        other = [self._fitted(self._searched(mechanism, led=mechanism is None))]
+        plain, inputs, public = self.recipe(operator), knowledge.model.inputs, knowledge.public
+        other = [self._fitted(self._searched(operator, led=operator is None))]
         wanted = [plain, *(other if self.settings.searches == "both" else [])]
         if self.settings.prior == "tv":
             return wanted
@@ -186,27 +188,27 @@ class IG(GradientMatching):
         if len(inputs.shape) != 3:
             raise NotApplicableError("prior=flow needs images, got rows")
         images = PublicImages.of(public.samples, public.labels)
-        velocity = trained_flow(images, known.model.classes, self.settings.training)
-        smooth = IG(replace(self.settings, tv=self.settings.flow_tv)).recipe(mechanism)
+        velocity = trained_flow(images, knowledge.model.classes, self.settings.training)
+        smooth = IG(replace(self.settings, tv=self.settings.flow_tv)).recipe(operator)
         return [*wanted, *flow_recipes(smooth, velocity, inputs, self.settings)]
 
-    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
+    def recipe(self, operator: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use searches whose prior falls; with a known mechanism less of the gradient is left, so it leads longer."""
-        return self._fitted(self._searched(mechanism, led=mechanism is not None))
+        return self._fitted(self._searched(operator, led=operator is not None))
 
-    def _fitted(self, recipe: SearchConfig) -> SearchConfig:
-        return replace(recipe, fit_unknown=self.settings.private == "searched")
+    def _fitted(self, config: SearchConfig) -> SearchConfig:
+        return replace(config, fit_unknown=self.settings.private == "searched")
 
-    def _searched(self, mechanism: Operator | DifferentiableDefence | None, led: bool) -> SearchConfig:
+    def _searched(self, operator: Operator | DifferentiableDefence | None, led: bool) -> SearchConfig:
         """Return the search that the gradient itself leads, or the one by its sign; known noise ends either alike."""
         search, chosen = self._led if led else self._signed, self.settings
-        if mechanism is None or mechanism.noise is None:
+        if operator is None or operator.noise is None:
             return search(chosen.iterations)
         last = AdamSearch(max(1, chosen.iterations // 2), chosen.lr, schedule="cosine")
         before = chosen.iterations - last.iterations
         opening = tuple(replace(stage, through=False) for stage in (search(before).stages if before else ()))
-        likely, near = gaussian_likelihood(mechanism.noise), neighbour_differences(_NEIGHBOURS)
-        if isinstance(mechanism, AsOutliers) and last.iterations > 1:
+        likely, near = gaussian_likelihood(operator.noise), neighbour_differences(_NEIGHBOURS)
+        if isinstance(operator, AsOutliers) and last.iterations > 1:
             first = AdamSearch(last.iterations // 2, chosen.lr, schedule="cosine")
             last = AdamSearch(last.iterations - first.iterations, chosen.lr, schedule="cosine")
             likely, opening = cauchy_likelihood, (*opening, Stage(likely, first, near))

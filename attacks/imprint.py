@@ -108,17 +108,17 @@ class Imprint(ClosedFormAttack, ModelModification):
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         """Read the bins of each observation."""
-        return [_read_off(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
+        return [_read_off(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
 
 
-def _read_off(seen: Observation, known: Knowledge) -> Reconstruction:
-    victim, gradient = known.model, mean_gradient(seen, known)
+def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
+    victim, gradient = knowledge.model, mean_gradient(observation, knowledge)
     places = [name for name, part in victim.model.named_modules() if isinstance(part, ImprintModule)]
     names = [f"{places[0]}.measure.{part}" for part in ("weight", "bias")] if places else []
     if not names or any(name not in gradient for name in names):
         raise NotApplicableError("imprint needs its module in a shared part of the network: --tampered-by imprint")
-    readings = read_bins(*(gradient[name] for name in names), *(seen.received[name] for name in names))
-    inputs = readings.best(known.batch).view(-1, *victim.inputs.shape)
-    blank = torch.zeros(known.batch - len(inputs), *victim.inputs.shape, device=inputs.device)
+    readings = read_bins(*(gradient[name] for name in names), *(observation.received[name] for name in names))
+    inputs = readings.best(knowledge.batch).view(-1, *victim.inputs.shape)
+    blank = torch.zeros(knowledge.batch - len(inputs), *victim.inputs.shape, device=inputs.device)
     raw = torch.cat([inputs, blank]) * victim.inputs.std + victim.inputs.mean
-    return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*known.box).float())
+    return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box).float())

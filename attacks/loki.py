@@ -126,7 +126,7 @@ class Loki(ClosedFormAttack, ModelModification):
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
         """Read each client's columns of the sum."""
-        return [_read_off(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
+        return [_read_off(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
 
 
 def _place(tensors: Tensors) -> str | None:
@@ -139,18 +139,18 @@ def _offset(public: Tensor) -> float:
     return 1.0 - min(0.0, float(public.min()))
 
 
-def _read_off(seen: Observation, known: Knowledge) -> Reconstruction:
-    victim, gradient = known.model, mean_gradient(seen, known)
+def _read_off(observation: Observation, knowledge: Knowledge) -> Reconstruction:
+    victim, gradient = knowledge.model, mean_gradient(observation, knowledge)
     places = [f"{name}." for name, part in victim.model.named_modules() if isinstance(part, ClientColumns)]
     name = f"{places[0]}measure.weight" if places else ""
     if name not in gradient:
         raise NotApplicableError("loki needs its module in a shared part of the network: --tampered-by loki")
-    sent = {n.removeprefix(places[0]): value for n, value in seen.received.items() if n.startswith(places[0])}
+    sent = {n.removeprefix(places[0]): value for n, value in observation.received.items() if n.startswith(places[0])}
     try:
         readings = read_columns(gradient[name], sent, tuple(victim.inputs.shape))
     except ValueError as error:
         raise NotApplicableError(f"loki needs the convolution that its server sends: {error}") from error
-    images = readings.best(known.batch)
-    blank = torch.zeros(known.batch - len(images), *victim.inputs.shape, device=images.device)
+    images = readings.best(knowledge.batch)
+    blank = torch.zeros(knowledge.batch - len(images), *victim.inputs.shape, device=images.device)
     raw = torch.cat([images, blank]) * victim.inputs.std + victim.inputs.mean
-    return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*known.box).float())
+    return Reconstruction(raw.nan_to_num(nan=0.5).clamp(*knowledge.box).float())

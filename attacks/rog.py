@@ -122,9 +122,9 @@ class ROG(GradientMatching):
         """Name the defence where the post-processor has never met it."""
         return _UNMET * (knows_defence and self.settings.post == "unet")
 
-    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
+    def recipe(self, operator: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use Adam on the relative squared distance; for known noise, on the likelihood."""
-        chosen, noise = self.settings, None if mechanism is None else mechanism.noise
+        chosen, noise = self.settings, None if operator is None else operator.noise
         descent = AdamSearch(chosen.iterations, chosen.lr, schedule="cosine", least=_LAST)
         distance = relative_distance if noise is None else gaussian_likelihood(noise)
         return SearchConfig(distance, descent, start=_uniform, restarts=chosen.restarts, boxed=chosen.boxed)
@@ -150,58 +150,58 @@ class ROG(GradientMatching):
         if self.settings.private == "searched":
             return super().run(observations, knowledge, rngs)
         pairs = _read(observations, knowledge, rngs)
-        results = super().run([seen for seen, _ in pairs], [known for _, known in pairs], rngs)
+        results = super().run([observation for observation, _ in pairs], [known for _, known in pairs], rngs)
         return [replace(result, labels=None) for result in results]
 
     def reconstruct(
-        self, known: Knowledge, targets: Sequence[SearchTarget], mechanism: GrantedOperator
+        self, knowledge: Knowledge, targets: Sequence[SearchTarget], operator: GrantedOperator
     ) -> list[Reconstruction]:
         """Search for small images, and enlarge them; then the post-processor corrects them, if there is one."""
-        space = LowResolution(known.model.inputs.shape, self.settings.sf)
-        victim = LowResolutionVictim(known.model, space)
-        results = self._searched(victim, targets, mechanism)
-        images = [space.enlarged(result.samples).clamp(*known.box) for result in results]
+        space = LowResolution(knowledge.model.inputs.shape, self.settings.sf)
+        victim = LowResolutionVictim(knowledge.model, space)
+        results = self._searched(victim, targets, operator)
+        images = [space.enlarged(result.samples).clamp(*knowledge.box) for result in results]
         if self.settings.post == "none":
             return [_reconstruction(*case) for case in zip(images, results, strict=True)]
-        post = self._post_processor(known, targets[0], space)
+        post = self._post_processor(knowledge, targets[0], space)
         return [
-            replace(_reconstruction(post.improved(image).clamp(*known.box), result), searched=image)
+            replace(_reconstruction(post.improved(image).clamp(*knowledge.box), result), searched=image)
             if bool(image.isfinite().all())
             else _reconstruction(image, result)
             for image, result in zip(images, results, strict=True)
         ]
 
     def objective(
-        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+        self, observation: Observation, knowledge: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
     ) -> list[Fit] | None:
         """Compute the search's distance at images of any form, before the post-processor; none for the closed form."""
         if self.settings.private == "closed_form":
             return None
-        return super().objective(seen, known, guesses, rng)
+        return super().objective(observation, knowledge, guesses, rng)
 
     def _searched(
-        self, victim: LowResolutionVictim, targets: Sequence[SearchTarget], mechanism: GrantedOperator
+        self, victim: LowResolutionVictim, targets: Sequence[SearchTarget], operator: GrantedOperator
     ) -> list[SearchResult]:
         box = (0.0, 1.0) if self.settings.boxed else _UNBOUNDED
-        return invert(victim, targets, self.recipe(mechanism), mechanism=mechanism, box=box, compute=self.compute)
+        return invert(victim, targets, self.recipe(operator), operator=operator, box=box, compute=self.compute)
 
-    def _post_processor(self, known: Knowledge, example: SearchTarget, space: LowResolution) -> PostProcessor:
+    def _post_processor(self, knowledge: Knowledge, example: SearchTarget, space: LowResolution) -> PostProcessor:
         """Train a post-processor on simulated clients that hold public data."""
-        public, chosen = known.public, self.settings
-        if public is None or len(public.labels) < known.batch:
+        public, chosen = knowledge.public, self.settings
+        if public is None or len(public.labels) < knowledge.batch:
             raise NotApplicableError("post=unet needs public data, a batch of them at least: grant them")
         if min(space.shape[1:]) < LEAST_SIDE:
             raise NotApplicableError(f"post=unet needs images of at least {LEAST_SIDE} pixels a side")
         order = torch.randperm(len(public.labels), generator=torch_generator(0, "rog public"))
-        drawn = order[: max(chosen.pairs, known.batch)].to(public.labels.device)
+        drawn = order[: max(chosen.pairs, knowledge.batch)].to(public.labels.device)
         labels = public.labels[drawn] if self.labels == "given" else torch.zeros_like(drawn)
 
         def search(targets: Sequence[SearchTarget], constants: Tensors) -> list[Tensor]:
-            victim = LowResolutionVictim(known.model, space, constants)
-            return [space.enlarged(one.samples).clamp(*known.box) for one in self._searched(victim, targets, None)]
+            victim = LowResolutionVictim(knowledge.model, space, constants)
+            return [space.enlarged(one.samples).clamp(*knowledge.box) for one in self._searched(victim, targets, None)]
 
         held, rng = (public.samples[drawn], labels), torch_generator(0, "rog pairs")
-        results, images = simulated_pairs(known.model, example.sent, held, known.batch, search, rng)
+        results, images = simulated_pairs(knowledge.model, example.sent, held, knowledge.batch, search, rng)
         training = PostTraining(chosen.post_epochs, chosen.post_lr)
         return trained(results, images, training, torch_generator(0, "rog post-processor"))
 
@@ -216,15 +216,15 @@ def _read(
     """Read off each observation the extractor and its gradient; return these as observations of a surrogate."""
     victims: dict[tuple[int, int], SurrogateVictim] = {}
     pairs = []
-    for seen, known, rng in zip(observations, knowledge, rngs, strict=True):
+    for observation, known, rng in zip(observations, knowledge, rngs, strict=True):
         require_reading(known.model)
         if known.weights or known.operator is not None:
             raise NotApplicableError("private=closed_form needs one gradient that no defence changed")
         like = id(known.model), known.batch
         if like not in victims:
             victims[like] = SurrogateVictim(extractor_of(known.model.model), known.model.inputs, known.batch)
-        sent = victims[like].sent(read_off(known.model, mean_gradient(seen, known)), rng)
-        pairs.append((replace(seen, sent=sent), replace(known, model=victims[like])))
+        sent = victims[like].sent(read_off(known.model, mean_gradient(observation, known)), rng)
+        pairs.append((replace(observation, sent=sent), replace(known, model=victims[like])))
     return pairs
 
 

@@ -64,11 +64,11 @@ class SPEAR(ClosedFormAttack):
         """Separate the batch of each observation."""
         return [self._separated(*one) for one in zip(observations, knowledge, rngs, strict=True)]
 
-    def _separated(self, observation: Observation, known: Knowledge, rng: torch.Generator) -> Reconstruction:
-        victim, gradient = known.model, mean_gradient(observation, known)
+    def _separated(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Reconstruction:
+        victim, gradient = knowledge.model, mean_gradient(observation, knowledge)
         name = _rectified_first_layer(victim, observation.sent)
         weight, bias = f"{name}.weight", f"{name}.bias"
-        samples = victim.inputs.mean.new_full((known.batch, *victim.inputs.shape), 0.5)
+        samples = victim.inputs.mean.new_full((knowledge.batch, *victim.inputs.shape), 0.5)
         compute = _gradient_of_one(victim, observation.sent)
 
         def responses(inputs: Tensor) -> Tensor:
@@ -79,14 +79,14 @@ class SPEAR(ClosedFormAttack):
         separated = separate_rectified(
             (gradient[weight], gradient[bias]),
             (victim.known[weight], victim.known[bias]),
-            known.batch,
+            knowledge.batch,
             rng,
             responses,
             self.settings.sets,
         )
         if separated is not None:
             samples[: len(separated.inputs)] = _raw(victim, separated.inputs.to(samples))
-        return Reconstruction(samples.clamp(*known.box))
+        return Reconstruction(samples.clamp(*knowledge.box))
 
 
 def _rectified_first_layer(victim: VictimModel, sent: Tensors) -> str:

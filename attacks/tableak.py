@@ -83,38 +83,38 @@ class TabLeak(GradientMatching):
         """Public rows, for the categories."""
         return frozenset({"public"})
 
-    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
+    def recipe(self, operator: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use the distance tensor by tensor, or the likelihood of known noise."""
         adam = AdamSearch(self.settings.iterations, self.settings.lr, signed=True, schedule="constant")
-        noise = None if mechanism is None else mechanism.noise
+        noise = None if operator is None else operator.noise
         distance = tensorwise_cosine_distance if noise is None else gaussian_likelihood(noise)
         return SearchConfig(distance, adam, start=lambda shape, rng: torch.rand(shape, generator=rng))
 
     def reconstruct(
-        self, known: Knowledge, targets: Sequence[SearchTarget], mechanism: GrantedOperator
+        self, knowledge: Knowledge, targets: Sequence[SearchTarget], operator: GrantedOperator
     ) -> list[Reconstruction]:
         """Search from several starts for the rows of each victim, and join the results."""
-        if len(known.model.inputs.shape) != 1:
+        if len(knowledge.model.inputs.shape) != 1:
             raise NotApplicableError("it needs rows of a table, got images")
-        if known.public is None:
+        if knowledge.public is None:
             raise NotApplicableError("it needs public rows, which show what columns form a category")
-        categories = Categories.of_rows(known.public.samples)
-        victim, restarts = RelaxedRows(known.model, categories), self.settings.restarts
+        categories = Categories.of_rows(knowledge.public.samples)
+        victim, restarts = RelaxedRows(knowledge.model, categories), self.settings.restarts
         each = [target for target in targets for _ in range(restarts)]
         box = (-_SCORES, _SCORES)
-        searches = invert(victim, each, self.recipe(mechanism), mechanism=mechanism, box=box, compute=self.compute)
+        searches = invert(victim, each, self.recipe(operator), operator=operator, box=box, compute=self.compute)
         return [
-            self._joined(known, categories, target, searches[i * restarts : (i + 1) * restarts], mechanism)
+            self._joined(knowledge, categories, target, searches[i * restarts : (i + 1) * restarts], operator)
             for i, target in enumerate(targets)
         ]
 
     def _joined(
         self,
-        known: Knowledge,
+        knowledge: Knowledge,
         categories: Categories,
         target: SearchTarget,
         searches: Sequence[SearchResult],
-        mechanism: GrantedOperator,
+        operator: GrantedOperator,
     ) -> Reconstruction:
         """Join the searches for one victim."""
         ended = sorted((one for one in searches if one.matching_loss < inf), key=lambda one: one.matching_loss)
@@ -122,14 +122,16 @@ class TabLeak(GradientMatching):
             return Reconstruction(searches[0].samples, inf, labels=target.labels)
         rows = aligned(categories, ended)
         nearest, joint = categories.rounded(rows[0]), categories.joined(rows)
-        if not known.model.unknown and len(rows) > 1:
+        if not knowledge.model.unknown and len(rows) > 1:
             places = [(joint, target.labels), (nearest, target.labels)]
-            of_joint, of_nearest = fits(known.model, target, self.recipe(mechanism), places, mechanism=mechanism)
+            of_joint, of_nearest = fits(knowledge.model, target, self.recipe(operator), places, mechanism=operator)
             joint = joint if of_joint.distance <= of_nearest.distance else nearest
         votes = None  # of one search, which agrees with itself in any case
         if len(rows) > 1:
             votes = agreement(categories, [*categories.rounded(rows)], joint, _TOLERANCE)
-        return Reconstruction(joint.clamp(*known.box), ended[0].matching_loss, labels=target.labels, agreement=votes)
+        return Reconstruction(
+            joint.clamp(*knowledge.box), ended[0].matching_loss, labels=target.labels, agreement=votes
+        )
 
 
 def aligned(categories: Categories, searches: Sequence[SearchResult]) -> Tensor:

@@ -254,8 +254,8 @@ def scored(name: str, draw: ClientStep) -> dict[str, float]:
     attack = Membership(MembershipSettings(width=_WIDTH))
     by_kind = {}
     for kind in ("static", "not_told", "told")[: 2 + hidden.informed]:
-        mechanism, replaced = (hidden.mechanism, hidden.replaced) if kind == "told" else (None, "")
-        one = MembershipRound(1, hidden.received, {0: hidden.sent}, _LR, 1, mechanism)
+        operator, replaced = (hidden.mechanism, hidden.replaced) if kind == "told" else (None, "")
+        one = MembershipRound(1, hidden.received, {0: hidden.sent}, _LR, 1, operator)
         facts: dict[str, Any] = {"adaptive": kind != "static", "replaced": replaced, "examples": _MEMBERS}
         view = MembershipView(0, (one,), draw.candidates, draw.public, lambda received: build(draw.seed), **facts)
         scores = attack.scores(view, torch_generator(draw.seed, "attack"))["whitened"].numpy()

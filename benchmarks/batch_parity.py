@@ -172,15 +172,15 @@ def halved_squares(scale: float) -> Distance:
     return lambda trial, observed: scale / 2 * squared_distance(trial, observed)
 
 
-def searched(attacked: Victims, recipe: SearchConfig) -> Tensor:
+def searched(attacked: Victims, config: SearchConfig) -> Tensor:
     """Search from the given first guesses; return normalised images (V, B, C, H, W)."""
     starts: Iterator[Tensor] = iter(attacked.start)
     model, unused = attacked.model(), torch.Generator()
     buffers = attacked.revealed or [nets.tensors(attacked.net)] * len(attacked)
-    beside = [received_statistics(model.model, known) if recipe.model_prior else {} for known in buffers]
+    beside = [received_statistics(model.model, known) if config.model_prior else {} for known in buffers]
     sent = zip(attacked.observed, attacked.labels, beside, strict=True)
     targets = [SearchTarget(one, labels, unused, beside=statistics) for one, labels, statistics in sent]
-    results = invert(model, targets, replace(recipe, start=lambda shape, rng: next(starts)))
+    results = invert(model, targets, replace(config, start=lambda shape, rng: next(starts)))
     return attacked.inputs.normalise(torch.stack([result.samples for result in results]))
 
 
@@ -244,15 +244,15 @@ def imprint(python: Path, folder: Path, threads: int, seeds: int) -> list[dict[s
         for size in _SIZES:
             batches = [imprinted(attack, module, seed, size) for seed in range(seeds)]
             tensors = {name.removeprefix(_PLACE): value for name, value in module.items()}
-            for number, (_, seen, _) in enumerate(batches):
-                kept = {n: v for n, v in seen.sent.items() if n.startswith(f"{_PLACE}measure")}
+            for number, (_, observation, _) in enumerate(batches):
+                kept = {n: v for n, v in observation.sent.items() if n.startswith(f"{_PLACE}measure")}
                 tensors |= {f"{number}.{name.removeprefix(_PLACE)}": value for name, value in kept.items()}
             answer = imprinting(
                 folder, python, threads, {**inputs_given, "mode": "read", "sizes": [size] * seeds}, tensors
             )
             read = {"ours": [], "theirs": []}
-            for number, (truth, seen, known) in enumerate(batches):
-                (result,) = attack.run([seen], [known], [torch.Generator()])
+            for number, (truth, observation, knowledge) in enumerate(batches):
+                (result,) = attack.run([observation], [knowledge], [torch.Generator()])
                 images = answer[f"{number}.images"] * inputs.std + inputs.mean
                 read["ours"] += matched_psnrs(truth, result.samples)
                 read["theirs"] += matched_psnrs(truth, images)
@@ -275,8 +275,8 @@ def imprinted(attack: Imprint, module: Tensors, seed: int, size: int) -> tuple[T
     model = PlainVictim(net, received, ("*",), plain.inputs)
     sent = model.gradient(plain.truth[0], plain.labels[0], {}, {})
     gradient = {name: value.detach() for name, value in sent.items()}
-    seen = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, gradient, received)
-    return plain.truth[0], seen, Knowledge(model, size, None)
+    observation = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, gradient, received)
+    return plain.truth[0], observation, Knowledge(model, size, None)
 
 
 # --- report ---

@@ -77,8 +77,8 @@ class DirectRounds:
 
     def _client(self, partition: int) -> FederatedClient:
         method, settings = self._resolved.method, self._resolved.settings
-        at = ClientContext(self.experiment, self._task, method, settings, partition, self.done + 1, None, None)
-        return self._resolved.client(replace(at, run="direct"))
+        ctx = ClientContext(self.experiment, self._task, method, settings, partition, self.done + 1, None, None)
+        return self._resolved.client(replace(ctx, run="direct"))
 
 
 def _trained(worker: FederatedClient, received: dict[str, Any]) -> Phases[tuple[Tensors, dict[str, Any]]]:

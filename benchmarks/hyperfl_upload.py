@@ -92,8 +92,8 @@ def trained(case: UploadCase, rounds: int) -> list[Trained]:
         for server_round in range(1, rounds + 2):
             received, clients = views(arrays), []
             for partition, store in enumerate(stores):
-                at = ClientContext(experiment, task, method, settings, partition, server_round, None, store)
-                worker, started = resolve(experiment).client(at), time.process_time()
+                ctx = ClientContext(experiment, task, method, settings, partition, server_round, None, store)
+                worker, started = resolve(experiment).client(ctx), time.process_time()
                 sent, metrics = worker.fit_named(received, server_round - 1)
                 clients.append(Trained(received, sent, metrics["num-examples"], time.process_time() - started))
             updates = (Update(p, one.examples, one.sent) for p, one in enumerate(clients))

@@ -74,9 +74,9 @@ WATCH = Stopwatch()
 class StillClient(FederatedClient):
     """Client that sends the weights that it received."""
 
-    def __init__(self, at: ClientContext) -> None:
+    def __init__(self, ctx: ClientContext) -> None:
         with WATCH.part("model"):
-            super().__init__(at)
+            super().__init__(ctx)
 
     def fit_named(self, received: Any, version: int) -> tuple[Tensors, dict[str, Any]]:
         """Do one round, and count its time."""

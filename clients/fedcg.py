@@ -39,12 +39,12 @@ def distance(features: Tensor, generated: Tensor, kind: str) -> Tensor:
 class FedCGClient(FederatedClient):
     """Client with stages 1 and 2 of the paper's algorithm; its three optimisers last as long as the run."""
 
-    def __init__(self, at: ClientContext) -> None:
-        super().__init__(at)
+    def __init__(self, ctx: ClientContext) -> None:
+        super().__init__(ctx)
         for part in (self.net.generator, self.net.discriminator):
             swift(part)
-        settings = at.settings
-        self._task = Adam(at.experiment.lr, settings.weight_decay)
+        settings = ctx.settings
+        self._task = Adam(ctx.experiment.lr, settings.weight_decay)
         self._generating = Adam(settings.gan_lr, betas=_GAN_BETAS)
         self._judging = Adam(settings.gan_lr, betas=_GAN_BETAS)
         self._rng = self.generator("generated features")  # draws the noise of stage 1

@@ -16,8 +16,8 @@ from flfw.nets.conditional_gan import GeneratingNet, noise
 class FedGenClient(FederatedClient):
     """Client with E epochs on extractor and classifier; the generator stays as received."""
 
-    def __init__(self, at: ClientContext) -> None:
-        super().__init__(at)
+    def __init__(self, ctx: ClientContext) -> None:
+        super().__init__(ctx)
         self._rng = self.generator("generated features")  # draws the noise
 
     @property

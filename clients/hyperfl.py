@@ -33,9 +33,9 @@ class HyperFLClient(BatchableClient):
     Clients that train together do step A one after the other, and step B by `JointHypernetworks`.
     """
 
-    def __init__(self, at: ClientContext) -> None:
-        super().__init__(at)
-        self._last = torch.zeros_like(self._theta()) if at.settings.keep_theta else None  # zeros: no last round yet
+    def __init__(self, ctx: ClientContext) -> None:
+        super().__init__(ctx)
+        self._last = torch.zeros_like(self._theta()) if ctx.settings.keep_theta else None  # zeros: no last round yet
 
     def private_state(self) -> Tensors:
         """Return the tensors kept between rounds; with ``keep_theta`` also theta after this client's last round."""

@@ -40,9 +40,9 @@ class PFedHNClient(FederatedClient):
     The optimiser of the generated tensors is new in each round, because they are. That of a private classifier lasts.
     """
 
-    def __init__(self, at: ClientContext) -> None:
-        super().__init__(at)
-        self._head: StatefulOptimiser = at.settings.optimiser_at(at.experiment.lr)
+    def __init__(self, ctx: ClientContext) -> None:
+        super().__init__(ctx)
+        self._head: StatefulOptimiser = ctx.settings.optimiser_at(ctx.experiment.lr)
 
     def train(self) -> dict[str, float]:
         """Train both parts in the same steps; return the mean loss of the last epoch."""

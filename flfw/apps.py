@@ -186,10 +186,10 @@ def _trained(
     result: tuple[Tensors, dict[str, Any]],
 ) -> Message:
     """Build the answer to a message that asked for training, and write down the noted examples."""
-    site, at = Site.from_config(context.node_config, worker.at.run), worker.at
+    site, ctx = Site.from_config(context.node_config, worker.at.run), worker.at
     sent, metrics = result
     if site.truth is not None and worker.noted is not None:
-        uploads.write_truth(site.truth, at.experiment, at.round, at.partition, worker.noted)
+        uploads.write_truth(site.truth, ctx.experiment, ctx.round, ctx.partition, worker.noted)
     return _reply(message, border, sent, metrics)
 
 
@@ -206,12 +206,12 @@ def answer_probe(message: Message, context: Context) -> Message:
             worker.load_received(received, config["version"])
             return worker.observed(x, y, worker.generator("probe"))
 
-        at = worker.at
+        ctx = worker.at
         site = Site.from_config(context.node_config, config["experiment"])
-        asked = config, received, at.task, at.experiment, at.partition, site
+        asked = config, received, ctx.task, ctx.experiment, ctx.partition, site
         sent = probe.answer(*asked, worker.stored, target, example)
-        metrics = {"num-examples": config["batch"], "partition": at.partition}  # both as the server knows them
-        return _reply(message, border, sent, metrics if at.experiment.metrics == "all" else {})
+        metrics = {"num-examples": config["batch"], "partition": ctx.partition}  # both as the server knows them
+        return _reply(message, border, sent, metrics if ctx.experiment.metrics == "all" else {})
 
 
 @client.evaluate()
@@ -255,7 +255,7 @@ def _at_work(
     experiment = resolved.experiment
     site, partition = Site.from_config(context.node_config, config["experiment"]), _partition(context)
     with until(message.metadata.created_at + config["deadline"], context), one_thread():
-        at = ClientContext(
+        ctx = ClientContext(
             experiment=experiment,
             task=Task.load(experiment, site.data_root),
             method=resolved.method,
@@ -268,17 +268,17 @@ def _at_work(
             probe=tuple(int(config[name]) for name in ("slot", "batch", "steps")) if probed else (),
             run=config["experiment"],
         )
-        _require_enough(context, len(at.task.split.train[partition]))
-        resolved.method.check_client(at.task, partition, resolved.settings)
-        worker, received = resolved.client(at), _received(arrays, partition)
+        _require_enough(context, len(ctx.task.split.train[partition]))
+        resolved.method.check_client(ctx.task, partition, resolved.settings)
+        worker, received = resolved.client(ctx), _received(arrays, partition)
         below = config["rung"] if probed and config["rung"] in probe.LADDER else ""
-        border = _ladder_border(at, below) if below else worker.border
+        border = _ladder_border(ctx, below) if below else worker.border
         border.check_received(received)
         if "check-broadcast" in context.node_config:
-            fresh = probe.control_net(below, experiment, at.task.build_net) if below else worker.model
-            require_plausible(received, fresh, f"{kind} in round {at.round}")
+            fresh = probe.control_net(below, experiment, ctx.task.build_net) if below else worker.model
+            require_plausible(received, fresh, f"{kind} in round {ctx.round}")
         if not charged:
-            charge_message(context, asked, kind, config, at)
+            charge_message(context, asked, kind, config, ctx)
         yield worker, border, config, received
 
 
@@ -305,11 +305,11 @@ def _on_rung(resolved: Resolved, rung: str) -> Resolved:
     return changed
 
 
-def _ladder_border(at: ClientContext, rung: str) -> MessageValidator:
+def _ladder_border(ctx: ClientContext, rung: str) -> MessageValidator:
     """Build the border of one of the audit's easier rungs: its whole new network, and no tensor of the method."""
     with torch.device("meta"):
-        net = probe.control_net(rung, at.experiment, at.task.build_net)
-    return MessageValidator(at.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
+        net = probe.control_net(rung, ctx.experiment, ctx.task.build_net)
+    return MessageValidator(ctx.partition, f"the audit's {rung} rung", Sharing(("*",), ("*",)), forms(net.state_dict()))
 
 
 def _reply(message: Message, border: MessageValidator, sent: Tensors, metrics: dict[str, Any]) -> Message:

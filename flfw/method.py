@@ -145,7 +145,7 @@ class Method:
         return False
 
     @classmethod
-    def mechanism(cls, settings: Any, course: RunSchedule) -> Mechanism | None:
+    def mechanism(cls, settings: Any, schedule: RunSchedule) -> Mechanism | None:
         """Describe the mechanism that protects the data against the server in a whole run; None: no claim."""
         return None
 
@@ -166,6 +166,6 @@ class Method:
         return cls.disabled_settings(settings)
 
     @classmethod
-    def published_accounting(cls, settings: Any, course: RunSchedule) -> Published | None:
+    def published_accounting(cls, settings: Any, schedule: RunSchedule) -> Published | None:
         """Return the privacy accounting of the method's paper; None: the paper has none."""
         return None

@@ -43,8 +43,8 @@ def _form(experiment: Experiment) -> data.ImageFormat:
 
 def input_space(experiment: Experiment) -> tuple[tuple[int, ...], int]:
     """Return the shape of one input, resized for the network, and the number of classes; open no data."""
-    form = _form(experiment)
-    card, side = data.describe(experiment.dataset, form), form.side
+    image_format = _form(experiment)
+    card, side = data.describe(experiment.dataset, image_format), image_format.side
     if side is None or len(card.shape) != 3:
         return card.shape, card.classes
     return (card.shape[0], side, side), card.classes

@@ -81,9 +81,9 @@ class DPFTRL(DPStrategy):
         return True
 
     @classmethod
-    def mechanism(cls, settings: DPFTRLSettings, course: RunSchedule) -> Mechanism:
+    def mechanism(cls, settings: DPFTRLSettings, schedule: RunSchedule) -> Mechanism:
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
-        updates = mechanism_of_updates(settings, course, cls.uploads, "server")
+        updates = mechanism_of_updates(settings, schedule, cls.uploads, "server")
         return replace(updates, hidden=False, bands=settings.bands)
 
     @property

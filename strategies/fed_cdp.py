@@ -105,14 +105,14 @@ class FedCDP(DPStrategy):
     uploads = ("*",)
 
     @classmethod
-    def mechanism(cls, settings: FedCDPSettings, course: RunSchedule) -> Mechanism:
+    def mechanism(cls, settings: FedCDPSettings, schedule: RunSchedule) -> Mechanism:
         """Return the mechanism: noisy steps on all tensors."""
-        return replace(settings.mechanism_of_steps(course, cls.uploads), void=settings.void)
+        return replace(settings.mechanism_of_steps(schedule, cls.uploads), void=settings.void)
 
     @classmethod
-    def published_accounting(cls, settings: FedCDPSettings, course: RunSchedule) -> Published:
+    def published_accounting(cls, settings: FedCDPSettings, schedule: RunSchedule) -> Published:
         """Return the count of table VI: q = B Kt / N, taken to be 0.01 everywhere, and one step more than there are."""
-        steps = course.rounds * course.local_steps + 1
+        steps = schedule.rounds * schedule.local_steps + 1
         counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=0.01, poisson=True, secret_sampling=True)
         remarks = (
             "The paper's: layers are not counted, though one example changes each of them by up to the bound.",

@@ -92,15 +92,15 @@ class FedSDP(DPStrategy):
         return settings.noised_by == "server"
 
     @classmethod
-    def mechanism(cls, settings: FedSDPSettings, course: RunSchedule) -> Mechanism:
+    def mechanism(cls, settings: FedSDPSettings, schedule: RunSchedule) -> Mechanism:
         """Return the mechanism: clipped updates of all tensors, which count alike in a round's sum."""
         summed = settings.noised_by == "client"
-        return mechanism_of_updates(settings, course, cls.uploads, settings.noised_by, settings.noise_shares, summed)
+        return mechanism_of_updates(settings, schedule, cls.uploads, settings.noised_by, settings.noise_shares, summed)
 
     @classmethod
-    def published_accounting(cls, settings: FedSDPSettings, course: RunSchedule) -> Published:
+    def published_accounting(cls, settings: FedSDPSettings, schedule: RunSchedule) -> Published:
         """Return the count of table VI: q2 = Kt / K, and one round more than there are; examples are not supported."""
-        rate, rounds = course.client_rate, course.rounds + 1
+        rate, rounds = schedule.client_rate, schedule.rounds + 1
         sigma = settings.noise_multiplier / sqrt(settings.noise_shares)
         counted = Mechanism(sigma, rounds, sampling_rate=rate, poisson=True, secret_sampling=True)
         remarks = (

@@ -170,7 +170,7 @@ class Attack(AttackPlugin):
         return None
 
     def objective(
-        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+        self, observation: Observation, knowledge: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
     ) -> list[Fit] | None:
         """Compute the attack's objective at some guesses, without a search.
 
@@ -179,8 +179,8 @@ class Attack(AttackPlugin):
         there is no objective, or it cannot be computed at a guess.
 
         Args:
-            seen: the observation.
-            known: the knowledge granted for it.
+            observation: the observation.
+            knowledge: the knowledge granted for it.
             guesses: guesses (batch, ...) of raw inputs; labels where the attack has none are its own.
             rng: generator of the objective's randomness.
         """

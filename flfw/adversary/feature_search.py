@@ -51,10 +51,10 @@ class FeatureSearch(GradientMatching):
         """The budget from the settings."""
         return AttackCost(self.settings.evaluations, 1, "lowest squared distance")
 
-    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
+    def recipe(self, operator: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Use L-BFGS on the relative squared distance; for known noise, likelihood and Gaussian prior in nats."""
         inner = min(_INNER, self.settings.evaluations)
-        descent, size = LBFGS(self.settings.evaluations // inner, inner=inner), mechanism.noise if mechanism else None
+        descent, size = LBFGS(self.settings.evaluations // inner, inner=inner), operator.noise if operator else None
         if size is None:
             return SearchConfig(relative_distance, descent)
         return SearchConfig(gaussian_likelihood(size), descent, lambda x: energy(x) * x.numel() / 2)

@@ -40,24 +40,26 @@ class GradientMatching(Attack, ABC):
         return frozenset({"defence", "steps", "batch_statistics"})
 
     @abstractmethod
-    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
+    def recipe(self, operator: Operator | DifferentiableDefence | None) -> SearchConfig:
         """Return the settings of the search.
 
         Args:
-            mechanism: the known mechanism between the gradient and the observation; it stands in the objective. Where
+            operator: the known mechanism between the gradient and the observation; it stands in the objective. Where
                 it has a ``noise``, distances have to be likelihoods of that deviation.
         """
 
-    def recipes(self, known: Knowledge, mechanism: Operator | DifferentiableDefence | None) -> Sequence[SearchConfig]:
+    def recipes(
+        self, knowledge: Knowledge, operator: Operator | DifferentiableDefence | None
+    ) -> Sequence[SearchConfig]:
         """Return the searches of which, for each victim, the result that `counting` chooses is kept.
 
         By default `recipe` alone. Several have to end in the same distance, or their results could not be compared.
 
         Args:
-            known: the knowledge about the victims.
-            mechanism: the known mechanism, as for `recipe`.
+            knowledge: the knowledge about the victims.
+            operator: the known mechanism, as for `recipe`.
         """
-        return [self.recipe(mechanism)]
+        return [self.recipe(operator)]
 
     def counting(self, results: Sequence[SearchResult]) -> SearchResult:
         """Return the result of a victim that counts, by default the one with the lowest distance.
@@ -67,21 +69,21 @@ class GradientMatching(Attack, ABC):
         """
         return min(results, key=lambda result: result.matching_loss)
 
-    def first_guess(self, known: Knowledge, labels: Tensor | None) -> Tensor | None:
+    def first_guess(self, knowledge: Knowledge, labels: Tensor | None) -> Tensor | None:
         """Return the first guess (B, ...) in normalised units; None: the recipe draws it, as by default.
 
         Args:
-            known: the knowledge about the observation.
+            knowledge: the knowledge about the observation.
             labels: (B,) given or recovered; None: they are searched for.
         """
         return None
 
-    def beside(self, seen: Observation, known: Knowledge) -> Tensors:
+    def beside(self, observation: Observation, knowledge: Knowledge) -> Tensors:
         """Return constants for the recipe's model prior, by name; by default none.
 
         Args:
-            seen: the observation.
-            known: the knowledge about it.
+            observation: the observation.
+            knowledge: the knowledge about it.
         """
         return {}
 
@@ -92,98 +94,100 @@ class GradientMatching(Attack, ABC):
         results: dict[int, Reconstruction] = {}
         groups: dict[tuple[int, int, int, str | int], tuple[GrantedOperator, dict[int, SearchTarget]]] = {}
         for i, known in enumerate(knowledge):
-            mechanism, target = self._target(observations[i], known, rngs[i])
-            like = id(known.model), id(known.operator), known.batch, _like(known, mechanism) or i
-            groups.setdefault(like, (mechanism, {}))[1][i] = target
-        for mechanism, targets in groups.values():
+            operator, target = self._target(observations[i], known, rngs[i])
+            like = id(known.model), id(known.operator), known.batch, _like(known, operator) or i
+            groups.setdefault(like, (operator, {}))[1][i] = target
+        for operator, targets in groups.values():
             known = knowledge[next(iter(targets))]
-            results |= zip(targets, self.reconstruct(known, [*targets.values()], mechanism), strict=True)
+            results |= zip(targets, self.reconstruct(known, [*targets.values()], operator), strict=True)
         return [results[i] for i in range(len(observations))]
 
     def reconstruct(
-        self, known: Knowledge, targets: Sequence[SearchTarget], mechanism: GrantedOperator
+        self, knowledge: Knowledge, targets: Sequence[SearchTarget], operator: GrantedOperator
     ) -> list[Reconstruction]:
         """Search for the data of victims of one model by each of `recipes`; a subclass may join their results.
 
         Args:
-            known: the knowledge about the first of them; all have the same model, batch, box and public data.
+            knowledge: the knowledge about the first of them; all have the same model, batch, box and public data.
             targets: an observation each.
-            mechanism: the known mechanism of all.
+            operator: the known mechanism of all.
         """
         results = [
-            invert(known.model, targets, recipe, mechanism=mechanism, box=known.box, compute=self.compute)
-            for recipe in self.recipes(known, mechanism)
+            invert(knowledge.model, targets, recipe, operator=operator, box=knowledge.box, compute=self.compute)
+            for recipe in self.recipes(knowledge, operator)
         ]
         return [_reconstruction(self.counting(each)) for each in zip(*results, strict=True)]
 
     def objective(
-        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+        self, observation: Observation, knowledge: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
     ) -> list[Fit] | None:
         """Compute the last search's objective; None where labels or private tensors are searched for as well.
 
         Where the client changes its data, that of the version of a guess that fits best; None: too many versions.
         """
-        if self.labels == "searched for" or known.model.unknown:
+        if self.labels == "searched for" or knowledge.model.unknown:
             return None
-        mechanism, target = self._target(seen, known, rng)
-        versions = [_versions(known, guess) for guess in guesses]
+        operator, target = self._target(observation, knowledge, rng)
+        versions = [_versions(knowledge, guess) for guess in guesses]
         if not all(versions):
             return None
         places = [(one, guess.labels) for guess, many in zip(guesses, versions, strict=True) for one in many]
-        values = iter(fits(known.model, target, self.recipe(mechanism), places, mechanism=mechanism))
+        values = iter(fits(knowledge.model, target, self.recipe(operator), places, mechanism=operator))
         return [min(islice(values, len(many)), key=lambda fit: fit.distance) for many in versions]
 
     def _target(
-        self, seen: Observation, known: Knowledge, rng: torch.Generator
+        self, observation: Observation, knowledge: Knowledge, rng: torch.Generator
     ) -> tuple[GrantedOperator, SearchTarget]:
         """Return the mechanism in the objective, and the target; its labels are read off the undone observation."""
-        sent = seen.sent if known.unrolled else mean_gradient(seen, known)
+        sent = observation.sent if knowledge.unrolled else mean_gradient(observation, knowledge)
         given = None
         if self.labels == "given":
-            if known.labels is None:
+            if knowledge.labels is None:
                 raise NotApplicableError("it needs the labels: grant them, or have it recover them")
-            given = known.labels
-        mechanism = _settled(known, sent, given)
+            given = knowledge.labels
+        mechanism = _settled(knowledge, sent, given)
         labels = given
         if self.labels == "not used":
             # Without any labels, a search would look for them.
-            labels = torch.zeros(known.batch, dtype=torch.int64, device=known.model.inputs.mean.device)
+            labels = torch.zeros(knowledge.batch, dtype=torch.int64, device=knowledge.model.inputs.mean.device)
         elif self.labels not in ("given", "searched for"):
             operator = mechanism.undoing if isinstance(mechanism, DifferentiableDefence) else mechanism
             try:
-                labels = recovered(known.model, sent, known.batch, self.labels, rng, operator)
+                labels = recovered(knowledge.model, sent, knowledge.batch, self.labels, rng, operator)
             except NoLabels as error:
                 raise NotApplicableError(str(error)) from error
-        first, beside = self.first_guess(known, labels), self.beside(seen, known)
-        return mechanism, SearchTarget(sent, labels, rng, known.batch, first, beside)
+        first, beside = self.first_guess(knowledge, labels), self.beside(observation, knowledge)
+        return mechanism, SearchTarget(sent, labels, rng, knowledge.batch, first, beside)
 
 
-def _settled(known: Knowledge, sent: Tensors, labels: Tensor | None) -> GrantedOperator:
+def _settled(knowledge: Knowledge, sent: Tensors, labels: Tensor | None) -> GrantedOperator:
     """Return the mechanism in the objective.
 
     A defence, such as a bound, may act on one victim and not on another: each observation is tested separately.
     """
-    if isinstance(known.operator, DataOperator):
+    if isinstance(knowledge.operator, DataOperator):
         return None  # the gradient is that of the changed data
-    if not isinstance(known.operator, DifferentiableDefence):
-        return known.operator
-    return choose_operator(known.operator, known.model, sent, labels, known.batch, torch_generator(0, "settled"))
+    if not isinstance(knowledge.operator, DifferentiableDefence):
+        return knowledge.operator
+    return choose_operator(
+        knowledge.operator, knowledge.model, sent, labels, knowledge.batch, torch_generator(0, "settled")
+    )
 
 
-def _versions(known: Knowledge, guess: Reconstruction) -> list[Tensor]:
+def _versions(knowledge: Knowledge, guess: Reconstruction) -> list[Tensor]:
     """Return all that the client may have made of a guess before it computed the gradient; empty: too many."""
     if guess.searched is not None:
         return [guess.searched]
-    if isinstance(known.operator, DataOperator) and bool(guess.samples.isfinite().all()):
-        return known.operator.versions(guess.samples)
+    if isinstance(knowledge.operator, DataOperator) and bool(guess.samples.isfinite().all()):
+        return knowledge.operator.versions(guess.samples)
     return [guess.samples]
 
 
-def _like(known: Knowledge, mechanism: GrantedOperator) -> str:
+def _like(knowledge: Knowledge, operator: GrantedOperator) -> str:
     """Return a key of the victims of one mechanism that may be searched for together; empty: this one alone."""
-    if mechanism is None or not isinstance(known.operator, DifferentiableDefence):
+    if operator is None or not isinstance(knowledge.operator, DifferentiableDefence):
         return "as granted"
-    return alike(mechanism)
+    return alike(operator)
 
 
 def _reconstruction(result: SearchResult) -> Reconstruction:

@@ -120,17 +120,19 @@ class Knowledge:
     earlier: tuple[tuple[Observation, Knowledge], ...] = ()
 
 
-def mean_gradient(seen: Observation, knowledge: Knowledge) -> Tensors:
+def mean_gradient(observation: Observation, knowledge: Knowledge) -> Tensors:
     """Compute the gradient behind an observation: the sent gradient, or the weights' change over lr times steps.
 
     For several steps it is their mean gradient, as if the weights had not moved in between; it includes momentum and
     weight decay. Without a granted lr its length is unknown, and only its direction is meaningful.
     """
     if not knowledge.weights:
-        return seen.sent
+        return observation.sent
     scale = (1.0 if knowledge.lr is None else knowledge.lr) * knowledge.steps
-    both = [name for name, value in seen.sent.items() if name in seen.received and value.is_floating_point()]
-    return {name: (seen.received[name] - seen.sent[name]) / scale for name in both}
+    both = [
+        name for name, value in observation.sent.items() if name in observation.received and value.is_floating_point()
+    ]
+    return {name: (observation.received[name] - observation.sent[name]) / scale for name in both}
 
 
 @dataclass(frozen=True)

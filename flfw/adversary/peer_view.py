@@ -39,13 +39,18 @@ def others_mean(others: Sequence[Observation], known: Sequence[Observation], wei
     first, everybody = others[0], [*others, *known]
     alike = all(same_received(first, other) for other in everybody)
     require(alike, "the same weights received by all clients of a sum", clients=len(everybody))
-    names = [name for name in first.sent if all(name in seen.sent and name in seen.received for seen in everybody)]
+    names = [
+        name
+        for name in first.sent
+        if all(name in observation.sent and name in observation.received for observation in everybody)
+    ]
     scale = 1.0 if weights else -lr
     sent: Tensors = {}
     for name in names:
         before = first.received[name].double()
         changes = [
-            seen.sent[name].double() - before if weights else seen.sent[name].double() * scale for seen in everybody
+            observation.sent[name].double() - before if weights else observation.sent[name].double() * scale
+            for observation in everybody
         ]
         after = (before + torch.stack(changes).mean(0)).to(
             first.received[name].dtype

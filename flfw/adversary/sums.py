@@ -123,7 +123,7 @@ def isolated(
         weights: whether the sent tensors are weights after training, rather than a gradient.
         protocol: rounds the sum; None: it is exact.
     """
-    target = next(seen for seen in members if seen.client == client)
+    target = next(observation for observation in members if observation.client == client)
     total = {name: value for name, value in _sum(members, weights, protocol).items() if name in names}
     if weights:
         total = {name: target.received[name].double() + value for name, value in total.items()}
@@ -173,9 +173,9 @@ def summed(observations: Sequence[Observation], weights: bool, protocol: Protoco
         exact = _sum([observations[place] for place in group], weights, protocol)
         total = {name: value.to(first[name].dtype) for name, value in exact.items()}
         for place in group:
-            seen = observations[place]
-            sent = {name: seen.received[name] + value for name, value in total.items()} if weights else total
-            result[place] = replace(seen, sent=sent)
+            observation = observations[place]
+            sent = {name: observation.received[name] + value for name, value in total.items()} if weights else total
+            result[place] = replace(observation, sent=sent)
     return result
 
 
@@ -183,19 +183,21 @@ def _sum(group: Sequence[Observation], weights: bool, protocol: Protocol | None)
     """Return the sum in float64 of gradients or of changes by name, of the tensors that all clients sent."""
     first = group[0].sent
     names = [
-        name for name in first if all(name in seen.sent and (name in seen.received or not weights) for seen in group)
+        name
+        for name in first
+        if all(name in observation.sent and (name in observation.received or not weights) for observation in group)
     ]
     if protocol is None:
         total = {name: torch.zeros_like(first[name], dtype=torch.float64) for name in names}
-        for seen in group:
+        for observation in group:
             for name, value in total.items():
-                value += seen.sent[name].double()
+                value += observation.sent[name].double()
     else:
-        total = protocol.sum([seen.sent for seen in group], names)
+        total = protocol.sum([observation.sent for observation in group], names)
     bound = inf if protocol is None else protocol.quantiser.clipping_range
-    for seen in group if weights else ():
+    for observation in group if weights else ():
         for name, value in total.items():  # of what was sent beyond the bound, the server knows that it comes clipped
-            value -= seen.received[name].double().clamp(-bound, bound)
+            value -= observation.received[name].double().clamp(-bound, bound)
     return total
 
 

@@ -133,17 +133,17 @@ class Protection:
                 yield f"not made use of: {operator.unmodelled_clause}"
 
 
-def hiding(resolved: Resolved, ticket: ProbeSet, vantage: str, defended: bool) -> Protection:
+def hiding(resolved: Resolved, probe_set: ProbeSet, vantage: str, defended: bool) -> Protection:
     """Return the operation that hides a client's data, and the adaptation to it.
 
     Args:
         resolved: the experiment.
-        ticket: the probes.
+        probe_set: the probes.
         vantage: the attacker's position.
         defended: whether the client uses the experiment's defence.
     """
-    at, experiment = (resolved, ticket, vantage), resolved.experiment
-    if ticket.fresh:  # below it, neither a method nor a defence acts
+    at, experiment = (resolved, probe_set, vantage), resolved.experiment
+    if probe_set.fresh:  # below it, neither a method nor a defence acts
         return Protection(*at)
     by_method = _of_method(*at)
     if not defended:
@@ -156,8 +156,8 @@ def hiding(resolved: Resolved, ticket: ProbeSet, vantage: str, defended: bool) -
     )
 
 
-def _of_method(resolved: Resolved, ticket: ProbeSet, vantage: str) -> Protection:
-    at, experiment = (resolved, ticket, vantage), resolved.experiment
+def _of_method(resolved: Resolved, probe_set: ProbeSet, vantage: str) -> Protection:
+    at, experiment = (resolved, probe_set, vantage), resolved.experiment
     name, cls, settings = experiment.method, resolved.method, resolved.settings
     if _function(cls.mechanism) is _function(FederatedStrategy.mechanism):
         return Protection(*at)
@@ -165,9 +165,9 @@ def _of_method(resolved: Resolved, ticket: ProbeSet, vantage: str) -> Protection
         return Protection(*at, how="none", by=name, method=True)
     circumstances = Circumstances(
         lr=experiment.lr,
-        batch=ticket.batch,
-        steps=ticket.steps,
-        round=ticket.round,
+        batch=probe_set.batch,
+        steps=probe_set.steps,
+        round=probe_set.round,
         rounds=experiment.rounds,
         on_client=vantage == "client_example",
         shared=cls.descended(resolved.model, settings),
@@ -199,12 +199,12 @@ def _unwritten(name: str) -> str:
     return f"what {name} does to the data for their privacy, for which no adaptation is written"
 
 
-def adaptation(resolved: Resolved, ticket: ProbeSet, vantage: str) -> How:
+def adaptation(resolved: Resolved, probe_set: ProbeSet, vantage: str) -> How:
     """Return how an attacker who knows the experiment's defence adapts to it.
 
     Args:
         resolved: the experiment, with a defence.
-        ticket: the probes.
+        probe_set: the probes.
         vantage: the attacker's position.
 
     Returns:
@@ -216,7 +216,7 @@ def adaptation(resolved: Resolved, ticket: ProbeSet, vantage: str) -> How:
     acts = frozenset[str]().union(*(hooks for _, hooks in acting))
     if not acts:
         return "nothing to adapt to"
-    if experiment.adaptation == "none" or (acts & {"batch", "gradients", "step"} and ticket.steps > 1):
+    if experiment.adaptation == "none" or (acts & {"batch", "gradients", "step"} and probe_set.steps > 1):
         return "none"
     written = experiment.adaptation == "auto" and _written_for(resolved, acting) is not None
     if acts & {"batch", "step", "network"} and not written:
@@ -225,17 +225,17 @@ def adaptation(resolved: Resolved, ticket: ProbeSet, vantage: str) -> How:
 
 
 def defence_operator(
-    resolved: Resolved, ticket: ProbeSet, vantage: str, factor: float
+    resolved: Resolved, probe_set: ProbeSet, vantage: str, factor: float
 ) -> Operator | DifferentiableDefence | None:
     """Return the defence as the objective uses it; None: nothing to adapt to, or no adaptation.
 
     Args:
         resolved: the experiment, with a defence.
-        ticket: the probes.
+        probe_set: the probes.
         vantage: the attacker's position.
         factor: the tensor that `Defence.update` acts on, divided by the tensor that the attack compares.
     """
-    how, defence = adaptation(resolved, ticket, vantage), resolved.new_defence()
+    how, defence = adaptation(resolved, probe_set, vantage), resolved.new_defence()
     assert defence is not None, "an attack on a defended client was asked for"
     if how == "written":
         operators = _written_for(resolved, _acting(resolved, vantage), factor)
@@ -246,7 +246,7 @@ def defence_operator(
     return None
 
 
-def relies_on_noise(resolved: Resolved, ticket: ProbeSet, vantage: str) -> bool:
+def relies_on_noise(resolved: Resolved, probe_set: ProbeSet, vantage: str) -> bool:
     """Return whether the adaptation takes a defence's randomness for independent noise that the defence does not claim.
 
     Each stage of a defence acts twice on the same random tensors, with generators of different seeds. The claim of a
@@ -254,10 +254,10 @@ def relies_on_noise(resolved: Resolved, ticket: ProbeSet, vantage: str) -> bool:
 
     Args:
         resolved: the experiment, with a defence.
-        ticket: the probes.
+        probe_set: the probes.
         vantage: the attacker's position.
     """
-    if not resolved.stages or adaptation(resolved, ticket, vantage) != "automatic":
+    if not resolved.stages or adaptation(resolved, probe_set, vantage) != "automatic":
         return False
     stages = [(stage.build(), hooks) for stage, hooks in _acting(resolved, vantage)]
     random = [_is_random(resolved, defence, hooks) for defence, hooks in stages]

@@ -182,11 +182,11 @@ class AttackServer(Attacks):
                 return
 
     def _ask(self, asked: set[str]) -> None:
-        for ticket in self._queue.tickets():
-            if ticket.name not in asked:
-                asked.add(ticket.name)
+        for probe_set in self._queue.tickets():
+            if probe_set.name not in asked:
+                asked.add(probe_set.name)
                 with suppress(InputError):  # the request for all jobs at the end raises it
-                    for job in self._jobs(ticket):
+                    for job in self._jobs(probe_set):
                         self._queue.put(job)
 
     def _wanted(self) -> bool:

@@ -165,9 +165,9 @@ class Auditor(AbstractContextManager["Auditor"]):
         """Return the tickets of a run that ended after round ``last``; see `flfw.audit.plan.Plan.tickets`."""
         return self._plan.tickets(last) if self._named else []
 
-    def jobs(self, ticket: ProbeSet) -> list[AttackJob]:
+    def jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
         """Return the jobs of a ticket whose probes are recorded; see `flfw.audit.plan.Plan.jobs`."""
-        return self._plan.jobs(ticket)
+        return self._plan.jobs(probe_set)
 
     def run(
         self, last: int | None = None, privacy: Sequence[Mapping[str, Any]] = ()
@@ -183,7 +183,7 @@ class Auditor(AbstractContextManager["Auditor"]):
             RunError: the attack server could not go on.
         """
         tickets = self.tickets(last)
-        jobs, games = [job for ticket in tickets for job in self.jobs(ticket)], self.membership_jobs(last)
+        jobs, games = [job for probe_set in tickets for job in self.jobs(probe_set)], self.membership_jobs(last)
         for job in (*jobs, *(job for _, job in games)):
             self._queue.put(job)
         self._attacks.close()
@@ -274,22 +274,34 @@ class Auditor(AbstractContextManager["Auditor"]):
         probes = [(o, read_truth(self.source / "truth", o.key)) for o in recordings.probes("control", 0)]
         self._note(recordings.refused)
         asked = len(recordings.probe_lines("control", 0))
-        return control([(seen, truth) for seen, truth in probes if truth is not None], asked, self._task.inputs)
+        return control(
+            [(observation, truth) for observation, truth in probes if truth is not None], asked, self._task.inputs
+        )
 
-    def _rows(self, plan: Plan, job: AttackJob, solution: JobResult) -> list[ScoreRow]:
-        ticket, seed = job.ticket, self.experiment.seed
-        self._note(solution.refused)
-        common: ScoreRow = {"attack": job.attack, "vantage": job.vantage, "source": ticket.source, "rung": ticket.rung}
-        common |= {"curve": ticket.curve, "batch": ticket.batch, "steps": ticket.steps, "group": ticket.group or ""}
+    def _rows(self, plan: Plan, job: AttackJob, result: JobResult) -> list[ScoreRow]:
+        probe_set, seed = job.ticket, self.experiment.seed
+        self._note(result.refused)
+        common: ScoreRow = {
+            "attack": job.attack,
+            "vantage": job.vantage,
+            "source": probe_set.source,
+            "rung": probe_set.rung,
+        }
+        common |= {
+            "curve": probe_set.curve,
+            "batch": probe_set.batch,
+            "steps": probe_set.steps,
+            "group": probe_set.group or "",
+        }
         rows: list[ScoreRow] = []
-        for exchange, reconstruction in zip(job.exchanges, solution.reconstructions, strict=True):
-            defence = "none" if ticket.fresh else plan.defence_of(exchange.client)
+        for exchange, reconstruction in zip(job.exchanges, result.reconstructions, strict=True):
+            defence = "none" if probe_set.fresh else plan.defence_of(exchange.client)
             stands = standing(plan.resolved, job, self._named[job.attack], defence != "none")
             where: ScoreRow = {"defence": defence, "adaptive": stands.adaptive, "adaptation": stands.adaptation}
-            where["round"] = ticket.round
+            where["round"] = probe_set.round
             where |= {"client": exchange.client, "victim": exchange.slot, "seed": seed}
-            names = truth_keys(ticket, exchange)
-            attacked = reconstruction is not None and not ticket.fresh
+            names = truth_keys(probe_set, exchange)
+            attacked = reconstruction is not None and not probe_set.fresh
             extractor = self._extractors.behind(exchange.id) if attacked else None
             ceiling = self._named[job.attack].ceiling
             scored = self._scorer.rows(job, exchange, common | where, names, reconstruction, extractor, ceiling)
@@ -306,14 +318,14 @@ class Auditor(AbstractContextManager["Auditor"]):
 
 
 def _which(job: AttackJob) -> str:
-    ticket, suffix = job.ticket, ", told of what hides the data" if job.adaptive else ""
-    if ticket.group:
-        rest = "the rest of " * bool(ticket.colluding)
-        size = ticket.group + ticket.colluding
-        whose = "" if ticket.isolated is None else f" with client {ticket.isolated} alone"
-        suffix = f", {rest}sums over {size} client{'s' * (size > 1)}{whose}, {ticket.batch} examples{suffix}"
-    if ticket.curve == GROUP:
+    probe_set, suffix = job.ticket, ", told of what hides the data" if job.adaptive else ""
+    if probe_set.group:
+        rest = "the rest of " * bool(probe_set.colluding)
+        size = probe_set.group + probe_set.colluding
+        whose = "" if probe_set.isolated is None else f" with client {probe_set.isolated} alone"
+        suffix = f", {rest}sums over {size} client{'s' * (size > 1)}{whose}, {probe_set.batch} examples{suffix}"
+    if probe_set.curve == GROUP:
         return suffix
-    if ticket.curve:
-        return f", {ticket.curve} {Point(ticket.curve, ticket.batch, ticket.steps).value}{suffix}"
-    return (", one example's gradient" if ticket.on_client else "") + suffix
+    if probe_set.curve:
+        return f", {probe_set.curve} {Point(probe_set.curve, probe_set.batch, probe_set.steps).value}{suffix}"
+    return (", one example's gradient" if probe_set.on_client else "") + suffix

@@ -119,15 +119,17 @@ class ControlRunner:
         if checked.ticket.group and not checked.ticket.colluding and self._cut(checked):
             return ControlResult("consistency", None, None, stopped="secure aggregation cut the largest numbers off")
         compared: list[Agreement] = []
-        for seen, known, truth in self._open(checked):
-            if seen.client not in clients:
+        for observation, knowledge, truth in self._open(checked):
+            if observation.client not in clients:
                 continue
-            if known.model.unknown:
+            if knowledge.model.unknown:
                 return ControlResult("consistency", None, None, stopped="clients keep tensors private")
-            shown, constants = known.model.observed(seen.sent)
-            trial = known.model.gradient(truth.samples, truth.labels, {}, constants)
-            rounding = resolution(seen.sent, seen.received, shown, known.steps) if known.weights else 0.0
-            rounding += of_the_sum(shown, seen, known.weights, job)
+            shown, constants = knowledge.model.observed(observation.sent)
+            trial = knowledge.model.gradient(truth.samples, truth.labels, {}, constants)
+            rounding = (
+                resolution(observation.sent, observation.received, shown, knowledge.steps) if knowledge.weights else 0.0
+            )
+            rounding += of_the_sum(shown, observation, knowledge.weights, job)
             compared.append(agreement(shown, [trial], rounding))
         if not compared:
             return ControlResult("consistency", None, None, stopped="none of its messages could be checked")
@@ -144,11 +146,14 @@ class ControlRunner:
 
     def lost(self, job: AttackJob) -> bool:
         """Return whether rounding may be as large as the message in half of a job's sums; so where none was seen."""
-        errors = [of_the_sum(seen.sent, seen, known.weights, job) for seen, known, _ in self._open(job)]
+        errors = [
+            of_the_sum(observation.sent, observation, knowledge.weights, job)
+            for observation, knowledge, _ in self._open(job)
+        ]
         return not errors or median(errors) >= 1
 
     def candidates(
-        self, job: AttackJob, attack: Attack, clients: Sequence[int], solution: JobResult
+        self, job: AttackJob, attack: Attack, clients: Sequence[int], result: JobResult
     ) -> Identified | None:
         """Hold other data of the same client and classes against each message; None: it cannot be done.
 
@@ -156,7 +161,7 @@ class ControlRunner:
             job: attack on a target; its probes are attacked, not uploads.
             attack: the job's attack, whose distance compares data with a message.
             clients: the clients in question.
-            solution: the job's solution; where the client changes its data in too many ways for the distance, the
+            result: the job's solution; where the client changes its data in too many ways for the distance, the
                 changed data are compared with it.
         """
         if job.ticket.source != "probe" or job.ticket.pooled or not self._task.has_data:
@@ -164,7 +169,7 @@ class ControlRunner:
         opened = [one for one in self._open(job) if one[0].client in clients]
         most = min(_CANDIDATES, max(_LEAST, attack.cost.iterations * attack.cost.restarts // _SHARE))
         drawn = self._drawn(opened, most)
-        results = _by_slot(job, solution)
+        results = _by_slot(job, result)
 
         def explain(message: int) -> list[float] | None:
             truth = opened[message][2]
@@ -172,8 +177,8 @@ class ControlRunner:
             guesses = [truth, *(replace(truth, samples=samples) for samples in others)]
             values = self._fits(job, attack, opened[message], guesses)
             if values is None:
-                seen, known, _ = opened[message]
-                return _apart(known.operator, results.get(seen.slot), guesses)
+                observation, knowledge, _ = opened[message]
+                return _apart(knowledge.operator, results.get(observation.slot), guesses)
             return [value.distance for value in values]
 
         def alike(message: int) -> np.ndarray:
@@ -186,8 +191,8 @@ class ControlRunner:
         """Draw candidates for messages (n, B), as training indices; no example serves twice, and no victim at all."""
         drawn = [np.empty((0, 0), np.intp)] * len(opened)
         taken = np.concatenate([truth.indices.numpy() for _, _, truth in opened] or [np.empty(0, np.intp)])
-        for client in dict.fromkeys(seen.client for seen, _, _ in opened):
-            mine = [place for place, (seen, _, _) in enumerate(opened) if seen.client == client]
+        for client in dict.fromkeys(observation.client for observation, _, _ in opened):
+            mine = [place for place, (observation, _, _) in enumerate(opened) if observation.client == client]
             pool = np.setdiff1d(self._task.victim_pool(client), taken)
             rng = numpy_generator(self._resolved.experiment.seed, "candidates", client)
             dataset = self._task.dataset
@@ -198,24 +203,26 @@ class ControlRunner:
                 taken = np.append(taken, drawn[place])
         return drawn
 
-    def searched(self, job: AttackJob, attack: Attack, clients: Sequence[int], solution: JobResult) -> Searched | None:
+    def searched(self, job: AttackJob, attack: Attack, clients: Sequence[int], result: JobResult) -> Searched | None:
         """Return the objective at the truth, at the reconstructions and at random guesses; None: it has no finite one.
 
         Args:
             job: attack on a target.
             attack: the job's attack.
             clients: the clients in question.
-            solution: the job's solution.
+            result: the job's solution.
         """
-        results = _by_slot(job, solution)
+        results = _by_slot(job, result)
         values: list[tuple[float, float, float]] = []
         for opened in self._open(job):
-            seen, _, truth = opened
-            if seen.client not in clients or seen.slot not in results:
+            observation, _, truth = opened
+            if observation.client not in clients or observation.slot not in results:
                 continue
-            rng = torch_generator(self._resolved.experiment.seed, f"random guess {job.attack}", seen.round, seen.slot)
+            rng = torch_generator(
+                self._resolved.experiment.seed, f"random guess {job.attack}", observation.round, observation.slot
+            )
             noise = torch.rand(truth.samples.shape, generator=rng)
-            fits = self._fits(job, attack, opened, [truth, results[seen.slot], Reconstruction(noise)])
+            fits = self._fits(job, attack, opened, [truth, results[observation.slot], Reconstruction(noise)])
             if fits is None:
                 return None
             truth_at, found_at, noise_at = (fit.objective for fit in fits)
@@ -232,11 +239,13 @@ class ControlRunner:
         self, job: AttackJob, attack: Attack, opened: Opened, guesses: Sequence[Truth | Reconstruction]
     ) -> list[Fit] | None:
         """Compute the attack's objective at some guesses; None: it has none, or cannot compute it."""
-        seen, known, _ = opened
-        rng = torch_generator(self._resolved.experiment.seed, f"objective {job.attack}", seen.round, seen.slot)
+        observation, knowledge, _ = opened
+        rng = torch_generator(
+            self._resolved.experiment.seed, f"objective {job.attack}", observation.round, observation.slot
+        )
         placed = [g if isinstance(g, Reconstruction) else Reconstruction(g.samples, labels=g.labels) for g in guesses]
         try:
-            return attack.objective(seen, known, placed, rng)
+            return attack.objective(observation, knowledge, placed, rng)
         except (InputError, NotApplicableError):  # the search itself said so before
             return None
 
@@ -253,11 +262,11 @@ class ControlRunner:
         pairs = zip(*granted, strict=True)
         names = {exchange.slot: truth_keys(job.ticket, exchange) for exchange in job.exchanges}
         opened = []
-        for o, known in pairs:
+        for o, knowledge in pairs:
             parts = [read_truth(self._truth, name) for name in names[o.slot]]
             whole = [part for part in parts if part is not None]
             if len(whole) == len(parts):
-                opened.append((o, known, Truth.joined(whole) if job.ticket.group else whole[0]))
+                opened.append((o, knowledge, Truth.joined(whole) if job.ticket.group else whole[0]))
         return opened
 
     def _plan(self, rung: str) -> Plan | None:
@@ -274,26 +283,32 @@ class ControlRunner:
         return matching[0] if matching else None
 
 
-def of_the_sum(shown: Tensors, seen: Observation, weights: bool, job: AttackJob) -> float:
+def of_the_sum(shown: Tensors, observation: Observation, weights: bool, job: AttackJob) -> float:
     """Return the relative error of a mean or sum of a group that rounding explains: of the protocol, or the model."""
-    ticket = job.ticket
-    group = ticket.group if ticket.isolated is None else 1 / max(1, ticket.group)  # of an isolated client, the sum
-    if not ticket.group or not shown:
+    probe_set = job.ticket
+    group = (
+        probe_set.group if probe_set.isolated is None else 1 / max(1, probe_set.group)
+    )  # of an isolated client, the sum
+    if not probe_set.group or not shown:
         return 0.0
-    names = [n for n in shown if n in seen.sent]
-    changes = [seen.sent[n].double() - (seen.received[n].double() if weights else 0) for n in names]
+    names = [n for n in shown if n in observation.sent]
+    changes = [observation.sent[n].double() - (observation.received[n].double() if weights else 0) for n in names]
     length = sum(float(change.square().sum()) for change in changes) ** 0.5
     if not length:
         return inf
-    if ticket.colluding:
+    if probe_set.colluding:
         step = 1.0 if weights else float(job.run_config["lr"])
-        return of_the_model(seen.received, names, ticket.group + ticket.colluding, ticket.group) / step / length
+        return (
+            of_the_model(observation.received, names, probe_set.group + probe_set.colluding, probe_set.group)
+            / step
+            / length
+        )
     # Rounding at random has at most a deviation of half a step in each number of each client.
     return Quantiser().step / 2 * (sum(change.numel() for change in changes) / group) ** 0.5 / length
 
 
-def _by_slot(job: AttackJob, solution: JobResult) -> dict[int, Reconstruction]:
-    return {e.slot: r for e, r in zip(job.exchanges, solution.reconstructions, strict=True) if r is not None}
+def _by_slot(job: AttackJob, result: JobResult) -> dict[int, Reconstruction]:
+    return {e.slot: r for e, r in zip(job.exchanges, result.reconstructions, strict=True) if r is not None}
 
 
 def _apart(mechanism: object, result: Reconstruction | None, guesses: Sequence[Truth]) -> list[float] | None:

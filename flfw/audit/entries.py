@@ -60,7 +60,7 @@ class AuditedTarget:
 
 def entry(
     description: Mapping[str, Any],
-    solution: JobResult,
+    result: JobResult,
     rows: Sequence[ScoreRow],
     asked: int,
     ladder: ControlResults,
@@ -72,7 +72,7 @@ def entry(
 
     Args:
         description: the attack and its target; these keys are copied.
-        solution: the attack server's solution.
+        result: the attack server's solution.
         rows: a row per attacked image.
         asked: number of images to attack; those without a row are failures.
         ladder: the rungs below.
@@ -83,8 +83,8 @@ def entry(
     failures = sum(row["failed"] for row in rows) + asked - len(rows)
     evidence = _evidence(description, rows, failures / asked, target, untold, seed)
     word, cause, reason = verdict_on_attack(ladder, evidence, target.sums, target.tampered_by, target.unread)
-    if solution.stopped and word not in (*POSITIVE, MALICIOUS):
-        reason = f"{reason} {description['attack']} gave nothing: {solution.stopped.rstrip('.')}."
+    if result.stopped and word not in (*POSITIVE, MALICIOUS):
+        reason = f"{reason} {description['attack']} gave nothing: {result.stopped.rstrip('.')}."
     floors = FLOORS if _mean(rows, f"floor_{UNGUIDED}") is None else (*FLOORS, UNGUIDED)
     return {
         "label_presence": None,
@@ -116,9 +116,9 @@ def entry(
         "cause": cause,
         "reason": reason,
         "reach": (out_of_reach(rows, floors) or None) if target.bounded else None,
-        "tries": solution.tries,
-        "stopped": solution.stopped,
-        "seconds": round(solution.seconds, 3),
+        "tries": result.tries,
+        "stopped": result.stopped,
+        "seconds": round(result.seconds, 3),
     }
 
 

@@ -254,13 +254,13 @@ def alone(job: AttackJob, exchange: Exchange) -> AttackJob:
     """
     size = len(exchange.slots)
     each = job.ticket.batch // size
-    ticket = replace(job.ticket, group=0, vantage="", batch=each, point=job.ticket.recorded)
+    probe_set = replace(job.ticket, group=0, vantage="", batch=each, point=job.ticket.recorded)
     places = zip(exchange.summed, exchange.slots, strict=True)
     given = [exchange.labels and exchange.labels[each * turn : each * (turn + 1)] for turn in range(size)]
     members = tuple(
         Exchange(id_, exchange.client, slot, labels) for (id_, slot), labels in zip(places, given, strict=True)
     )
-    return replace(job, ticket=ticket, exchanges=members)
+    return replace(job, ticket=probe_set, exchanges=members)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ class EntryBuilder:
         self._recovered_alone: dict[tuple[str, str, bool, str, int, str], float] = {}
 
     def entries(
-        self, job: AttackJob, solution: JobResult, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow]
+        self, job: AttackJob, result: JobResult, rows: Sequence[ScoreRow], untold: Sequence[ScoreRow]
     ) -> list[dict[str, Any]]:
         """Return an entry for each vantage and defence; an adaptive job covers only defences that it can adapt to."""
         entries = []
@@ -69,15 +69,15 @@ class EntryBuilder:
             stands = standing(self._resolved, job, self._named[job.attack], defence != "none", vantage)
             description, asked = self._about(job, vantage, defence, stands), self._asked(job, defence)
             selected, other = ([row for row in all_ if row["defence"] == defence] for all_ in (rows, untold))
-            description["label_presence"] = self._presence(solution, defence)
+            description["label_presence"] = self._presence(result, defence)
             ladder = self._ladder(job, defence, stands, selected)
             target = AuditedTarget(
                 private=stands.private,
                 defended=stands.hidden_by is not None,
                 settings=self._settings,
-                searched=self._searched(job, defence, stands, solution, selected),
+                searched=self._searched(job, defence, stands, result, selected),
                 identified=self._scorer.identified(job, {row["victim"] for row in selected}),
-                pointed=self._pointed(job, defence, stands, solution, selected),
+                pointed=self._pointed(job, defence, stands, result, selected),
                 sums=self._sums(job, defence, selected),
                 columns=self._scorer.columns(job, {row["victim"] for row in selected}),
                 expected=self._expected(job, stands),
@@ -86,24 +86,26 @@ class EntryBuilder:
                 unread=self._resolved.unread_statistics,
                 assumes=stands.adaptation == "automatic" and relies_on_noise(self._resolved, job.ticket, vantage),
             )
-            entries.append(entry(description, solution, selected, asked, ladder, self._experiment.seed, target, other))
+            entries.append(entry(description, result, selected, asked, ladder, self._experiment.seed, target, other))
         return entries
 
     def _sums(self, job: AttackJob, defence: str, rows: Sequence[ScoreRow]) -> SumFacts | None:
         """Return the facts of a job's sums; those with one client left are attacked first, and kept for the others."""
-        ticket = job.ticket
-        if not ticket.group:
+        probe_set = job.ticket
+        if not probe_set.group:
             return None
-        at = job.attack, job.vantage, job.adaptive, defence, ticket.round, ticket.recorded
-        if ticket.group == 1:
+        at = job.attack, job.vantage, job.adaptive, defence, probe_set.round, probe_set.recorded
+        if probe_set.group == 1:
             self._recovered_alone[at] = sum(row["recovered"] for row in rows) / max(1, len(rows))
-        computed = ticket.vantage == PEER and not unseen(self._resolved, PEER)
-        size, lost = ticket.group + ticket.colluding, computed and self._climb.lost(job)
-        return SumFacts(size, self._colluding(ticket), self._recovered_alone.get(at), self._untried(), computed, lost)
+        computed = probe_set.vantage == PEER and not unseen(self._resolved, PEER)
+        size, lost = probe_set.group + probe_set.colluding, computed and self._climb.lost(job)
+        return SumFacts(
+            size, self._colluding(probe_set), self._recovered_alone.get(at), self._untried(), computed, lost
+        )
 
-    def _colluding(self, ticket: ProbeSet) -> int:
+    def _colluding(self, probe_set: ProbeSet) -> int:
         """Return the number of clients of a sum that work together with the attacker."""
-        return ticket.colluding or min(self._experiment.colluding, ticket.group - 1)
+        return probe_set.colluding or min(self._experiment.colluding, probe_set.group - 1)
 
     def _untried(self) -> tuple[str, ...]:
         """Return in words the kinds of attacks without which a failure on sums is no evidence."""
@@ -131,15 +133,15 @@ class EntryBuilder:
         return replace(ladder, told=mild, matched=self._climb.beside(job, MATCHED))
 
     def _searched(
-        self, job: AttackJob, defence: str, stands: ThreatModel, solution: JobResult, rows: Sequence[ScoreRow]
+        self, job: AttackJob, defence: str, stands: ThreatModel, result: JobResult, rows: Sequence[ScoreRow]
     ) -> Searched | None:
         """Return the attack's objective at the truth and at its results, where nothing was recovered."""
         if not stands.adaptive or any(row["recovered"] for row in rows):
             return None
-        return self._climb.searched(job, self._named[job.attack], self._clients(job, defence), solution)
+        return self._climb.searched(job, self._named[job.attack], self._clients(job, defence), result)
 
     def _pointed(
-        self, job: AttackJob, defence: str, stands: ThreatModel, solution: JobResult, rows: Sequence[ScoreRow]
+        self, job: AttackJob, defence: str, stands: ThreatModel, result: JobResult, rows: Sequence[ScoreRow]
     ) -> Identified | None:
         """Hold candidates against the messages, where something hides the data and nothing was recovered.
 
@@ -147,7 +149,7 @@ class EntryBuilder:
         """
         if stands.hidden_by is None or any(row["recovered"] for row in rows):
             return None
-        return self._climb.candidates(job, self._named[job.attack], self._clients(job, defence), solution)
+        return self._climb.candidates(job, self._named[job.attack], self._clients(job, defence), result)
 
     def _expected(self, job: AttackJob, stands: ThreatModel) -> float | None:
         """Return the share that the attack's theory expects of an undefended probe of one step; None: there is none."""
@@ -161,9 +163,9 @@ class EntryBuilder:
         seen = dict.fromkeys(exchange.client for exchange in job.exchanges)
         return [client for client in seen if self._plan.defence_of(client) == defence]
 
-    def _presence(self, solution: JobResult, defence: str) -> dict[str, float] | None:
+    def _presence(self, result: JobResult, defence: str) -> dict[str, float] | None:
         """Return how often the classes inferred for clients are right, beside the better constant answer."""
-        inferred = [(client, held) for client, held in solution.present if self._plan.defence_of(client) == defence]
+        inferred = [(client, held) for client, held in result.present if self._plan.defence_of(client) == defence]
         if not inferred:
             return None
         labels, split = self._task.dataset.train_y, self._task.split.train
@@ -267,27 +269,27 @@ def control(probes: Iterable[tuple[Observation, Truth]], asked: int, inputs: Inp
         inputs: the input space.
     """
     values = []
-    for seen, truth in probes:
-        raw = linear_inputs(seen.sent["classifier.weight"], seen.sent["classifier.bias"], 1)
+    for observation, truth in probes:
+        raw = linear_inputs(observation.sent["classifier.weight"], observation.sent["classifier.bias"], 1)
         guess = (raw.view(1, *inputs.shape) * inputs.std + inputs.mean).nan_to_num(nan=0.5)
         values.append(psnr(truth.samples[0].numpy(), guess[0].numpy()))
     all_recovered = 2 * len(values) > asked and all(value >= CONTROL_DB for value in values)
     return ControlResult("control", _mean_psnr(values), all_recovered)
 
 
-def easy(rows: Sequence[ScoreRow], asked: int, solution: JobResult) -> ControlResult:
+def easy(rows: Sequence[ScoreRow], asked: int, result: JobResult) -> ControlResult:
     """Return the result of an attack on the fresh network; failed and missing examples count as not recovered.
 
     Args:
         rows: a row per attacked example.
         asked: number of rows that there should be.
-        solution: the attack's solution.
+        result: the attack's solution.
     """
     share = sum(row["recovered"] for row in rows) / asked
     values = [row["db"] for row in rows if row["db"] is not None]
-    stopped = solution.stopped or (None if values else "no example gave a result")
+    stopped = result.stopped or (None if values else "no example gave a result")
     return ControlResult(
-        "easy", _mean_psnr(values) if values else None, share >= EASY_SHARE, round(solution.seconds, 3), stopped
+        "easy", _mean_psnr(values) if values else None, share >= EASY_SHARE, round(result.seconds, 3), stopped
     )
 
 

@@ -52,7 +52,7 @@ MOST_SEARCHED = 512
 
 def unrolled(
     resolved: Resolved,
-    ticket: ProbeSet,
+    probe_set: ProbeSet,
     attack: Attack,
     operator: Operator | DifferentiableDefence | None,
     order: Order | None = None,
@@ -63,13 +63,13 @@ def unrolled(
 
     Args:
         resolved: the experiment.
-        ticket: the target.
+        probe_set: the target.
         attack: the attack.
         operator: the known mechanism, if any.
         order: of an upload, the places of each step's examples.
     """
-    steps = ticket.steps if order is None else len(order)
-    if (ticket.source == "probe" and steps == 1) or "steps" not in attack.models or ticket.pooled:
+    steps = probe_set.steps if order is None else len(order)
+    if (probe_set.source == "probe" and steps == 1) or "steps" not in attack.models or probe_set.pooled:
         return None  # each client of a sum took steps of its own
     if isinstance(operator, MethodOperator):
         return operator.local_steps if order is None else None
@@ -97,7 +97,7 @@ def observed(job: AttackJob, recordings: Recordings, experiment: Experiment) -> 
     result: list[Observation | None] = []
     for exchange in job.exchanges:
         both = recordings.observations([*exchange.summed, *exchange.colluders])
-        members = [seen for seen in both if seen is not None]
+        members = [observation for observation in both if observation is not None]
         drawn = protocol(experiment.seed, job.ticket.round, exchange.slot)
         if len(members) < len(both):
             result.append(None)
@@ -205,16 +205,16 @@ def _training(resolved: Resolved, examples: int) -> LocalSteps | None:
     return resolved.method.local_steps(resolved.settings, experiment.lr, steps) if examples else None
 
 
-def restored(result: Reconstruction, known: Knowledge) -> Reconstruction:
+def restored(result: Reconstruction, knowledge: Knowledge) -> Reconstruction:
     """Return an attack's result after the known change of the data was undone; a failed search stays as it is."""
-    mechanism, samples = known.operator, result.samples
-    if not isinstance(mechanism, DataOperator) or not bool(samples.isfinite().all()):
+    operator, samples = knowledge.operator, result.samples
+    if not isinstance(operator, DataOperator) or not bool(samples.isfinite().all()):
         return result
-    public = None if known.public is None else known.public.samples
-    undone = mechanism.restored(samples, public).clamp(*known.box)
+    public = None if knowledge.public is None else knowledge.public.samples
+    undone = operator.restored(samples, public).clamp(*knowledge.box)
     unguided = result.unguided
     if unguided is not None:  # what the attack gives without the message is undone as well, or is right as it is
-        unguided = torch.cat([unguided, mechanism.restored(unguided, public).clamp(*known.box)])
+        unguided = torch.cat([unguided, operator.restored(unguided, public).clamp(*knowledge.box)])
     return replace(result, samples=undone, searched=samples, unguided=unguided)
 
 
@@ -239,18 +239,18 @@ def _start(job: AttackJob, resolved: Resolved, device: torch.device) -> Tensors 
 def _victim(
     job: AttackJob,
     resolved: Resolved,
-    seen: Observation,
+    observation: Observation,
     inputs: InputSpec,
     operator: Operator | DifferentiableDefence | None,
     local: LocalSteps | None,
     by_batch: bool,
 ) -> VictimModel:
     """Return the victim model of an observation's client, on the job's device."""
-    received = on_device(seen.received, inputs.mean.device)
+    received = on_device(observation.received, inputs.mean.device)
     build = _everything if job.ticket.fresh else _what_the_method_shares
-    model = build(job, resolved, seen, received, inputs)
+    model = build(job, resolved, observation, received, inputs)
     if job.ticket.isolated is not None:  # of the other tensors the sum is no single client's
-        model.shared = tuple(name for name in model.shared if name in seen.sent)
+        model.shared = tuple(name for name in model.shared if name in observation.sent)
     normalise_by_instance(model)
     if by_batch:
         normalise_by_batch(model)
@@ -260,14 +260,14 @@ def _victim(
 
 
 def _everything(
-    job: AttackJob, resolved: Resolved, seen: Observation, received: Tensors, inputs: InputSpec
+    job: AttackJob, resolved: Resolved, observation: Observation, received: Tensors, inputs: InputSpec
 ) -> VictimModel:
-    net = control_net(seen.rung, resolved.experiment, resolved.build_net).to(inputs.mean.device)
+    net = control_net(observation.rung, resolved.experiment, resolved.build_net).to(inputs.mean.device)
     return PlainVictim(net, received, ("*",), inputs)
 
 
 def _what_the_method_shares(
-    job: AttackJob, resolved: Resolved, seen: Observation, received: Tensors, inputs: InputSpec
+    job: AttackJob, resolved: Resolved, observation: Observation, received: Tensors, inputs: InputSpec
 ) -> VictimModel:
     method, settings = resolved.method, resolved.settings
     with initialising(resolved.experiment.seed, "attacker"):

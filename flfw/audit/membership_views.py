@@ -139,8 +139,8 @@ class InformedAttacker:
         place, experiment = self.game.clients.index(client), self.resolved.experiment
         batch = min([experiment.batch_size, *self.game.examples[place : place + 1]])
         rung = "easy" if self.game.easy else "target"
-        ticket = ProbeSet(rung, server_round, "", batch, self.game.steps[place], "membership")
-        return hiding(self.resolved, ticket, self.vantage, client in experiment.defended_partitions)
+        probe_set = ProbeSet(rung, server_round, "", batch, self.game.steps[place], "membership")
+        return hiding(self.resolved, probe_set, self.vantage, client in experiment.defended_partitions)
 
 
 def with_informed(resolved: Resolved, asked: Sequence[MembershipRequest]) -> list[MembershipRequest]:

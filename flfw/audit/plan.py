@@ -63,9 +63,9 @@ class Plan:
         experiment, which clients and attacks both use.
         """
         audited = self._experiment.audited_by(self._experiment.rounds if last is None else last)
-        probed = [EASY, *(ticket for r in audited for ticket in round_probe_sets(self._experiment, r))]
-        sent = [ticket for r in audited if is_audited(self._experiment, r) for ticket in self._uploads(r)]
-        return [ticket for ticket in probed + sent if self.vantages(ticket) or self.sums(ticket)]
+        probed = [EASY, *(probe_set for r in audited for probe_set in round_probe_sets(self._experiment, r))]
+        sent = [probe_set for r in audited if is_audited(self._experiment, r) for probe_set in self._uploads(r)]
+        return [probe_set for probe_set in probed + sent if self.vantages(probe_set) or self.sums(probe_set)]
 
     def _uploads(self, server_round: int) -> list[ProbeSet]:
         """Return the ticket of a round's uploads; none without any truth."""
@@ -84,33 +84,33 @@ class Plan:
     def _truth_of(self, client: int, server_round: int) -> Truth | None:
         return read_truth(self._source / "truth", upload_key(server_round, client))
 
-    def vantages(self, ticket: ProbeSet) -> list[str]:
+    def vantages(self, probe_set: ProbeSet) -> list[str]:
         """Return the requested vantages that see a ticket's probes; attackers at all of them see the same bytes."""
-        if ticket.fresh:
+        if probe_set.fresh:
             return ["server"]
-        if ticket.vantage:
-            return [ticket.vantage]
-        single, on_client = [v for v in VANTAGES if v not in (AGGREGATE, PEER, OUTSIDER)], ticket.on_client
+        if probe_set.vantage:
+            return [probe_set.vantage]
+        single, on_client = [v for v in VANTAGES if v not in (AGGREGATE, PEER, OUTSIDER)], probe_set.on_client
         return [v for v in single if v in self._experiment.vantage and (v == "client_example") == on_client]
 
-    def sums(self, ticket: ProbeSet) -> list[ProbeSet]:
+    def sums(self, probe_set: ProbeSet) -> list[ProbeSet]:
         """Return the tickets of the views of those who see none of a ticket's messages by itself.
 
         Sums are in the order of their sizes; of a peer's there are only those with another client in them. An outsider
         sees the last audited model.
         """
-        if ticket.rung != "target" or ticket.on_client or ticket.source != "probe" or ticket.vantage:
+        if probe_set.rung != "target" or probe_set.on_client or probe_set.source != "probe" or probe_set.vantage:
             return []
         asked, sizes = self._experiment, self._experiment.groups
-        sizes = sizes[:1] if ticket.curve else sizes
-        curves = {size: ticket.curve or (GROUP if turn else "") for turn, size in enumerate(sizes)}
+        sizes = sizes[:1] if probe_set.curve else sizes
+        curves = {size: probe_set.curve or (GROUP if turn else "") for turn, size in enumerate(sizes)}
         kinds = {AGGREGATE: (0, isolated_client(asked)), PEER: (asked.colluding, None)}
         views = [view for vantage, view in kinds.items() if vantage in asked.vantage]
-        seen = [ticket.in_sums(n, curves[n], c, alone) for c, alone in views for n in sorted(sizes) if n > c]
-        last = OUTSIDER in asked.vantage and ticket.round == max(asked.audited) and not ticket.curve
-        return [*seen, *([ticket.outside()] if last else [])]
+        seen = [probe_set.in_sums(n, curves[n], c, alone) for c, alone in views for n in sorted(sizes) if n > c]
+        last = OUTSIDER in asked.vantage and probe_set.round == max(asked.audited) and not probe_set.curve
+        return [*seen, *([probe_set.outside()] if last else [])]
 
-    def jobs(self, ticket: ProbeSet) -> list[AttackJob]:
+    def jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
         """Return every attack on a ticket's recordings and on their sums, and the adaptive forms that there are.
 
         An adaptive job grants the clients' defence, or the method's own operation for privacy.
@@ -118,17 +118,17 @@ class Plan:
         There are no jobs for the control, nor for probes that no requested vantage sees. An attack that reconstructs
         nothing has one job a round, on its uploads.
         """
-        return [job for each in (ticket, *self.sums(ticket)) for job in self._jobs(each)]
+        return [job for each in (probe_set, *self.sums(probe_set)) for job in self._jobs(each)]
 
-    def _jobs(self, ticket: ProbeSet) -> list[AttackJob]:
-        if ticket.rung == "control" or not self.vantages(ticket):
+    def _jobs(self, probe_set: ProbeSet) -> list[AttackJob]:
+        if probe_set.rung == "control" or not self.vantages(probe_set):
             return []
-        exchanges, updates = self._exchanges(ticket), self._experiment.audit_source == "update"
-        inferring = ticket.rung == "target" and ticket.point == (UPLOAD if updates else "target")
-        hidden = tuple(e for e in exchanges if self.adapts(ticket, self.defence_of(e.client)))
+        exchanges, updates = self._exchanges(probe_set), self._experiment.audit_source == "update"
+        inferring = probe_set.rung == "target" and probe_set.point == (UPLOAD if updates else "target")
+        hidden = tuple(e for e in exchanges if self.adapts(probe_set, self.defence_of(e.client)))
         jobs = []
         for name, attack in self.attacks.items():
-            job = partial(self._job, name, ticket)
+            job = partial(self._job, name, probe_set)
             if not attack.reconstructs:
                 asked = job(()) if inferring else None
                 jobs += [asked] if asked and asked.uploads else []
@@ -152,12 +152,15 @@ class Plan:
         """Return the defences whose clients a job attacks; an adaptive one leaves out those that need no adaptation."""
         return [d for d in self.defences() if not job.adaptive or self.adapts(job.ticket, d)]
 
-    def adapts(self, ticket: ProbeSet, defence: str) -> bool:
+    def adapts(self, probe_set: ProbeSet, defence: str) -> bool:
         """Return whether an informed attacker can adapt to clients with this defence, or with ``none``.
 
         What each client does to its own message is not done to the sum of several.
         """
-        return ticket.group <= 1 and hiding(self.resolved, ticket, self.vantages(ticket)[0], defence != "none").adapts
+        return (
+            probe_set.group <= 1
+            and hiding(self.resolved, probe_set, self.vantages(probe_set)[0], defence != "none").adapts
+        )
 
     @property
     def protecting_method(self) -> str | None:
@@ -178,23 +181,25 @@ class Plan:
         """Return the job of a membership game: the uploads that are granted, the candidates and public data."""
         game = asked.game
         rung, read = "easy" if game.easy else "target", max(asked.rounds, default=0)
-        ticket = ProbeSet(rung, read, "", 1, 1, "-".join(filter(None, ["membership", asked.name])))
+        probe_set = ProbeSet(rung, read, "", 1, 1, "-".join(filter(None, ["membership", asked.name])))
         exchanges = tuple(Exchange(line["id"], line["client"], slot, None) for slot, line in enumerate(asked.lines))
         grants = {"public": self._public(), "vantage": game.vantage, "adaptive": asked.adaptive}
-        return self._common(asked.attack, ticket, exchanges, game=game, **grants)
+        return self._common(asked.attack, probe_set, exchanges, game=game, **grants)
 
-    def _job(self, attack: str, ticket: ProbeSet, exchanges: tuple[Exchange, ...], adaptive: bool = False) -> AttackJob:
-        beside = self._beside(attack, ticket, {exchange.slot for exchange in exchanges})
-        vantage = self.vantages(ticket)[0]
-        return self._common(attack, ticket, exchanges, adaptive=adaptive, vantage=vantage, **beside)
+    def _job(
+        self, attack: str, probe_set: ProbeSet, exchanges: tuple[Exchange, ...], adaptive: bool = False
+    ) -> AttackJob:
+        beside = self._beside(attack, probe_set, {exchange.slot for exchange in exchanges})
+        vantage = self.vantages(probe_set)[0]
+        return self._common(attack, probe_set, exchanges, adaptive=adaptive, vantage=vantage, **beside)
 
-    def _common(self, attack: str, ticket: ProbeSet, exchanges: tuple[Exchange, ...], **grants: Any) -> AttackJob:
+    def _common(self, attack: str, probe_set: ProbeSet, exchanges: tuple[Exchange, ...], **grants: Any) -> AttackJob:
         dataset, gpu = self._task.dataset, self._experiment.attack_gpus
         return AttackJob(
             attack=attack,
-            ticket=ticket,
+            ticket=probe_set,
             exchanges=exchanges,
-            recordings=self._recordings(ticket),
+            recordings=self._recordings(probe_set),
             run_config=_told(self._experiment),
             shape=tuple(dataset.shape),
             classes=dataset.classes,
@@ -205,66 +210,68 @@ class Plan:
             **grants,
         )
 
-    def _beside(self, attack: str, ticket: ProbeSet, slots: Set[int]) -> dict[str, Any]:
+    def _beside(self, attack: str, probe_set: ProbeSet, slots: Set[int]) -> dict[str, Any]:
         """Return the other data that the attack uses, where available; nothing is private below the target."""
         uses, resolved = self.attacks[attack].uses, self.resolved
         grants: dict[str, Any] = {"public": self._public() if "public" in uses else None}
-        if ticket.fresh or ticket.vantage:  # nobody's own messages are seen
+        if probe_set.fresh or probe_set.vantage:  # nobody's own messages are seen
             return grants
         grants["start"] = "start" in uses and bool(hidden(resolved)) and resolved.method.common_start(resolved.settings)
-        if "uploads" in uses and not ticket.on_client:  # an observer on a client sees no other client's upload
-            lines = Recordings(self._recordings(ticket)).update_lines(ticket.round)
+        if "uploads" in uses and not probe_set.on_client:  # an observer on a client sees no other client's upload
+            lines = Recordings(self._recordings(probe_set)).update_lines(probe_set.round)
             grants["uploads"] = tuple(line["id"] for line in lines)
             if not self.attacks[attack].reconstructs and self._experiment.metrics == "all":
                 train = self._task.split.train
                 grants["examples"] = tuple((line["client"], len(train[line["client"]])) for line in lines)
-        if "earlier" in uses and ticket.source == "probe":
-            grants["earlier"] = tuple(self._earlier(ticket, slots))
+        if "earlier" in uses and probe_set.source == "probe":
+            grants["earlier"] = tuple(self._earlier(probe_set, slots))
         return grants
 
-    def _earlier(self, ticket: ProbeSet, slots: Set[int]) -> Iterator[str]:
+    def _earlier(self, probe_set: ProbeSet, slots: Set[int]) -> Iterator[str]:
         """Yield the recordings of the attacked probes after earlier rounds, the first round first."""
-        recordings = Recordings(self._recordings(ticket))
-        for server_round in (r for r in sorted(self._experiment.audited) if r < ticket.round):
-            for line in recordings.probe_lines(ticket.rung, server_round, point=ticket.point):
+        recordings = Recordings(self._recordings(probe_set))
+        for server_round in (r for r in sorted(self._experiment.audited) if r < probe_set.round):
+            for line in recordings.probe_lines(probe_set.rung, server_round, point=probe_set.point):
                 if int(line["config"]["slot"]) in slots:  # another client may not have answered in this round
                     yield line["id"]
 
-    def _recordings(self, ticket: ProbeSet) -> Path:
+    def _recordings(self, probe_set: ProbeSet) -> Path:
         """Return the folder of the ticket's recorded exchanges; it holds none of them if no client wrote any."""
         examples = (self._source / "examples").absolute()
-        if ticket.on_client and is_recorded(examples):
+        if probe_set.on_client and is_recorded(examples):
             return examples
         return (self._source / "observations").absolute()
 
-    def _exchanges(self, ticket: ProbeSet) -> tuple[Exchange, ...]:
-        if ticket.source == "update":
-            return self._exchanges_of_uploads(ticket.round)
-        lines = Recordings(self._recordings(ticket)).probe_lines(ticket.rung, ticket.round, point=ticket.recorded)
+    def _exchanges(self, probe_set: ProbeSet) -> tuple[Exchange, ...]:
+        if probe_set.source == "update":
+            return self._exchanges_of_uploads(probe_set.round)
+        lines = Recordings(self._recordings(probe_set)).probe_lines(
+            probe_set.rung, probe_set.round, point=probe_set.recorded
+        )
         exchanges = []
         for line in lines:
             slot = int(line["config"]["slot"])
             if slot >= self._experiment.images:  # this audit is of fewer probes than were recorded
                 continue
-            truth = read_truth(self._source / "truth", key(ticket.round, ticket.recorded, slot))
+            truth = read_truth(self._source / "truth", key(probe_set.round, probe_set.recorded, slot))
             if truth is None:
                 self._note(f"{line['id']} was left out: no truth of it can be read.")
                 continue
             exchanges.append(Exchange(line["id"], line["client"], slot, tuple(truth.labels.tolist())))
-        return self._grouped(exchanges, ticket) if ticket.group else tuple(exchanges)
+        return self._grouped(exchanges, probe_set) if probe_set.group else tuple(exchanges)
 
-    def _grouped(self, exchanges: Sequence[Exchange], ticket: ProbeSet) -> tuple[Exchange, ...]:
+    def _grouped(self, exchanges: Sequence[Exchange], probe_set: ProbeSet) -> tuple[Exchange, ...]:
         """Return an exchange for each sum; one in which a message is missing, or the isolated client, is left out."""
-        by_slot, size = {exchange.slot: exchange for exchange in exchanges}, ticket.group + ticket.colluding
+        by_slot, size = {exchange.slot: exchange for exchange in exchanges}, probe_set.group + probe_set.colluding
         groups = groups_of(self._experiment.images, self._experiment.clients, size)
         whole = [[by_slot[slot] for slot in slots] for slots in groups if by_slot.keys() >= set(slots)]
-        if ticket.isolated is None:
-            return tuple(_sum_of(members[: ticket.group], members[ticket.group :]) for members in whole)
+        if probe_set.isolated is None:
+            return tuple(_sum_of(members[: probe_set.group], members[probe_set.group :]) for members in whole)
         return tuple(
             replace(member, summed=tuple(one.id for one in members), slots=(member.slot,))
             for members in whole
             for member in members
-            if member.client == ticket.isolated
+            if member.client == probe_set.isolated
         )
 
     def _exchanges_of_uploads(self, server_round: int) -> tuple[Exchange, ...]:

@@ -59,7 +59,7 @@ def send_probes(
     grid: Grid,
     strategy: FederatedStrategy,
     experiment: Experiment,
-    ticket: ProbeSet,
+    probe_set: ProbeSet,
     arrays: ArrayRecord,
 ) -> list[Failure]:
     """Send the ``experiment.images`` probes of a ticket, spread over the clients; the tap records the answers.
@@ -73,19 +73,19 @@ def send_probes(
     failed: list[Failure] = []
     for probe in range(experiment.images):
         client, slot = probe % experiment.clients, probe // experiment.clients
-        config: dict[str, Any] = {"rung": ticket.rung, "client": client, "slot": probe, "own_slot": slot}
-        config |= {"batch": ticket.batch, "steps": ticket.steps, "point": ticket.point}
-        config |= _ON_THE_CLIENT if ticket.on_client else {}
+        config: dict[str, Any] = {"rung": probe_set.rung, "client": client, "slot": probe, "own_slot": slot}
+        config |= {"batch": probe_set.batch, "steps": probe_set.steps, "point": probe_set.point}
+        config |= _ON_THE_CLIENT if probe_set.on_client else {}
         if client in strategy.roster.unfit:
             failed.append(Failure(client, strategy.roster.unfit[client]))
         else:
-            sent = arrays if ticket.fresh else strategy.arrays_for(client, arrays)
-            messages.append(strategy.create_message(client, sent, "train.probe", ticket.round, config))
-    take = _nothing if ticket.on_client else _checked(arrays)
+            sent = arrays if probe_set.fresh else strategy.arrays_for(client, arrays)
+            messages.append(strategy.create_message(client, sent, "train.probe", probe_set.round, config))
+    take = _nothing if probe_set.on_client else _checked(arrays)
     for start in range(0, len(messages), _AT_ONCE):
         asked = messages[start : start + _AT_ONCE]
         replies = grid.send_and_receive(asked, timeout=strategy.roster.tolerance.deadline)
-        for _ in strategy.roster.receive(asked, replies, f"a probe at round {ticket.round}", take, failed):
+        for _ in strategy.roster.receive(asked, replies, f"a probe at round {probe_set.round}", take, failed):
             pass
     return failed
 

@@ -97,10 +97,10 @@ class Queue:
 
     # --- the recording side ---
 
-    def announce(self, ticket: ProbeSet) -> None:
+    def announce(self, probe_set: ProbeSet) -> None:
         """Announce that the probes of a ticket are recorded, as far as they ever will be."""
         self._make()
-        write_checked(self.folder / f"{ticket.name}.ticket", json.dumps(asdict(ticket)).encode())
+        write_checked(self.folder / f"{probe_set.name}.ticket", json.dumps(asdict(probe_set)).encode())
 
     def tickets(self) -> list[ProbeSet]:
         """Return the tickets announced so far."""
@@ -210,9 +210,9 @@ class Queue:
         """Release a job: no process is at work on it any more."""
         self._started(job.name).unlink(missing_ok=True)
 
-    def solve(self, job: AttackJob, solution: JobResult) -> None:
+    def solve(self, job: AttackJob, result: JobResult) -> None:
         """Write the solution of a job."""
-        given = solution.reconstructions
+        given = result.reconstructions
         tensors = {str(i): f.samples for i, f in enumerate(given) if f is not None}
         tensors |= {f"{i}.labels": f.labels for i, f in enumerate(given) if f and f.labels is not None}
         tensors |= {f"{i}.searched": f.searched for i, f in enumerate(given) if f and f.searched is not None}
@@ -223,7 +223,7 @@ class Queue:
             write_atomic(self._tensors(job.name), data, 0o600)
         summaries = [f and {"matching_loss": f.matching_loss, "iterations": f.iterations} for f in given]
         tries = self._failed_tries(job) + 1
-        stored = {"results" if name == "reconstructions" else name: value for name, value in vars(solution).items()}
+        stored = {"results" if name == "reconstructions" else name: value for name, value in vars(result).items()}
         stored |= {"results": summaries, "job": digest(job), "tries": tries}
         stored |= {"tensors": hashlib.sha256(data).hexdigest() if data else ""}
         write_checked(self._solved(job.name), json.dumps(stored).encode())

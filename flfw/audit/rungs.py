@@ -63,22 +63,22 @@ def _with_stages(resolved: Resolved, left: PipelineSettings, assignments: tuple[
     return resolved.replaced(set=(*resolved.experiment.set, *assignments), **chosen)
 
 
-def tickets_beside(resolved: Resolved, ticket: ProbeSet) -> Iterator[ProbeSet]:
+def tickets_beside(resolved: Resolved, probe_set: ProbeSet) -> Iterator[ProbeSet]:
     """Yield the tickets of the rungs beside a target's probes; none where no attack adapts.
 
     Args:
         resolved: the experiment.
-        ticket: the target's probes.
+        probe_set: the target's probes.
     """
-    if any("defence" in attack.models for attack in resolved.attacks.values()) and _adapts(resolved, ticket):
-        yield from (ticket.at(rung) for rung in BESIDE if under_control(resolved, rung) is not None)
+    if any("defence" in attack.models for attack in resolved.attacks.values()) and _adapts(resolved, probe_set):
+        yield from (probe_set.at(rung) for rung in BESIDE if under_control(resolved, rung) is not None)
 
 
-def _adapts(resolved: Resolved, ticket: ProbeSet) -> bool:
-    vantage = "client_example" if ticket.on_client else "server"
+def _adapts(resolved: Resolved, probe_set: ProbeSet) -> bool:
+    vantage = "client_example" if probe_set.on_client else "server"
     defended = len(resolved.experiment.defended_partitions)
     kinds = ([True] if defended else []) + ([False] if defended < resolved.experiment.clients else [])
-    return any(hiding(resolved, ticket, vantage, defended).adapts for defended in kinds)
+    return any(hiding(resolved, probe_set, vantage, defended).adapts for defended in kinds)
 
 
 def _assignments(plugin: str, before: Any, after: Any) -> tuple[str, ...]:

@@ -67,12 +67,12 @@ def standing(
         defended: whether the clients in question use the experiment's defence.
         vantage: the attacker's position, if it differs from the job's.
     """
-    ticket, vantage = job.ticket, vantage or job.vantage
+    probe_set, vantage = job.ticket, vantage or job.vantage
     experiment, model, private = resolved.experiment, resolved.model, hidden(resolved)
     by = experiment.tampered_by
-    if ticket.fresh:
+    if probe_set.fresh:
         with torch.device("meta"):
-            model, private = control_net(ticket.rung, experiment, resolved.build_net), ()
+            model, private = control_net(probe_set.rung, experiment, resolved.build_net), ()
     sizes = {name: value.numel() for name, value in model.state_dict().items()}
     known = sum(size for name, size in sizes.items() if name not in private)
     granted = [
@@ -80,8 +80,8 @@ def standing(
         *([f"a malicious server's change of it ({by}), with numbers of its choice"] if by else []),
         *(["the weights of its frozen body, which are public"] if experiment.train not in ("auto", "full") else []),
         f"the tensors broadcast in the round ({known:,} numbers)",
-        _what_is_seen(ticket),
-        *(_of_sums(ticket) if ticket.group else [SEEN] if attack.of_sums and not ticket.vantage else []),
+        _what_is_seen(probe_set),
+        *(_of_sums(probe_set) if probe_set.group else [SEEN] if attack.of_sums and not probe_set.vantage else []),
         _LABELS.get(attack.labels, _RECOVERED),
         "the inputs' range and normalisation",
     ]
@@ -93,35 +93,37 @@ def standing(
     skipped = {part for part, child in model.named_children() if isinstance(child, Generator | Discriminator)}
     normalising = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and not is_frozen(m)]
     normalising = [name for name in normalising if name.partition(".")[0] not in skipped]
-    by_batch = bool(normalising) and "batch_statistics" in attack.models and not ticket.pooled
+    by_batch = bool(normalising) and "batch_statistics" in attack.models and not probe_set.pooled
     # Of private running statistics none can be taken.
     running = not by_batch and any(f"{name}.running_mean" not in private for name in normalising)
-    begun = job.start and ticket.round == 0  # before training the initial tensors are the present ones
-    fate = "not needed" if begun else attack.private(model, ticket.batch)
+    begun = job.start and probe_set.round == 0  # before training the initial tensors are the present ones
+    fate = "not needed" if begun else attack.private(model, probe_set.batch)
     granted += _beside(job, private)
     granted += _hidden_from(() if begun else private, fate)
     granted += _of_training(by_batch, running, resolved.draws)
-    hides = hiding(resolved, ticket, vantage, defended)
+    hides = hiding(resolved, probe_set, vantage, defended)
     operator = hides.operator if job.adaptive and hides.method and hides.adapts else None
     orders = {exchange.order for exchange in job.exchanges} or {None}
-    steps = all(unrolled(resolved, ticket, attack, operator, order) for order in orders)
-    if ticket.source == "update":
+    steps = all(unrolled(resolved, probe_set, attack, operator, order) for order in orders)
+    if probe_set.source == "update":
         granted.append("which examples each local step used, by their places: this follows from the run's seed")
     if steps:
         granted.append(f"how these steps are made ({experiment.method}'s optimiser), through all of which it searches")
-    elif ticket.steps > 1 or ticket.source == "update":
+    elif probe_set.steps > 1 or probe_set.source == "update":
         granted.append("not made use of: how the weights moved between the steps; their mean gradient is attacked")
     granted += [*_of_the_seed(resolved, hides, vantage), *hides.words(job.adaptive, attack.against)]
-    if unused := attack.unused(sent_names(resolved, model, ticket.fresh), job.adaptive):
+    if unused := attack.unused(sent_names(resolved, model, probe_set.fresh), job.adaptive):
         granted.append(f"not made use of: {unused}")
     # Labels that are read off the sent tensors are read as if no defence had changed these.
     knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
     knows = knows and not (job.adaptive and hides.left_out)
     knows = knows and not hides.beside and not (operator and operator.unmodelled_clause)
-    seen_through = steps or (ticket.steps == 1 and ticket.source == "probe")
+    seen_through = steps or (probe_set.steps == 1 and probe_set.source == "probe")
     copes = (not private or fate == "not needed") and not running and not unused and not rough and not resolved.draws
     copes = (
-        copes and ticket.vantage != OUTSIDER and not (ticket.pooled and (private or normalising) and not attack.of_sums)
+        copes
+        and probe_set.vantage != OUTSIDER
+        and not (probe_set.pooled and (private or normalising) and not attack.of_sums)
     )
     way = hides.how if job.adaptive else None
     hidden_by = None if hides.how == "nothing to adapt to" else hides.by
@@ -150,19 +152,19 @@ def unseen(resolved: Resolved, vantage: str, attack: Attack | None = None) -> st
     return ""
 
 
-def _of_sums(ticket: ProbeSet) -> Iterator[str]:
-    sums = f"the sum over groups of {ticket.group} clients" if ticket.group > 1 else "sums over one client each"
-    if ticket.colluding:
+def _of_sums(probe_set: ProbeSet) -> Iterator[str]:
+    sums = f"the sum over groups of {probe_set.group} clients" if probe_set.group > 1 else "sums over one client each"
+    if probe_set.colluding:
         size, known = (
-            ticket.group + ticket.colluding,
-            "1 client" if ticket.colluding == 1 else f"{ticket.colluding} clients",
+            probe_set.group + probe_set.colluding,
+            "1 client" if probe_set.colluding == 1 else f"{probe_set.colluding} clients",
         )
         yield f"in rounds of {size} clients, what {known} sent; of the others' messages only {sums}, not one by itself"
         yield PEER_SEES
         return
     yield f"of the clients' messages only {sums}, as behind secure aggregation; which clients are in it"
-    if ticket.isolated is not None:
-        yield f"that the update of client {ticket.isolated} alone is in them, by the numbers that all others were sent"
+    if probe_set.isolated is not None:
+        yield f"that the update of client {probe_set.isolated} alone is in them, by the numbers that all others were sent"
     yield Protocol(0).words
 
 
@@ -221,15 +223,15 @@ def _in_short(names: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(f"{part}.*" if dot else part for part, dot, _ in (n.partition(".") for n in names)))
 
 
-def _what_is_seen(ticket: ProbeSet) -> str:
-    if ticket.vantage == OUTSIDER:
+def _what_is_seen(probe_set: ProbeSet) -> str:
+    if probe_set.vantage == OUTSIDER:
         return "not granted: any message of a client, or a sum of several"
-    if ticket.on_client:
+    if probe_set.on_client:
         return "the gradient of one example, read on the client during local training"
-    if ticket.source == "update":
-        steps, batch = ticket.steps, ticket.batch
+    if probe_set.source == "update":
+        steps, batch = probe_set.steps, probe_set.batch
         return f"that an upload is up to {steps} local steps on up to {batch} examples, and their learning rate"
-    what = f"{ticket.batch} example{'s' if ticket.batch > 1 else ''}"
-    if ticket.steps == 1:
+    what = f"{probe_set.batch} example{'s' if probe_set.batch > 1 else ''}"
+    if probe_set.steps == 1:
         return f"that the gradient is one local step on {what}"
-    return f"that {ticket.steps} local steps on the same {what} were taken, and their learning rate"
+    return f"that {probe_set.steps} local steps on the same {what} were taken, and their learning rate"

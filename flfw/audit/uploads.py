@@ -60,10 +60,10 @@ def truth_of_upload(noted: Noted, varied: bool) -> Truth:
     return Truth(torch.stack(samples), torch.tensor(labels), torch.tensor(indices), padded)
 
 
-def truth_keys(ticket: ProbeSet, exchange: Exchange) -> tuple[str, ...]:
+def truth_keys(probe_set: ProbeSet, exchange: Exchange) -> tuple[str, ...]:
     """Return the names of the files with the truth of an exchange: of a sum, those of its messages."""
-    place = exchange.client if ticket.source == "update" else exchange.slot
-    return tuple(key(ticket.round, ticket.recorded, slot) for slot in exchange.slots or (place,))
+    place = exchange.client if probe_set.source == "update" else exchange.slot
+    return tuple(key(probe_set.round, probe_set.recorded, slot) for slot in exchange.slots or (place,))
 
 
 def joined_truth(parts: Sequence[Truth], file: Path, out: Path, name: str) -> tuple[Truth, Path]:

@@ -41,17 +41,17 @@ class LocalTrainer(ABC):
             None: they are not noted.
     """
 
-    def __init__(self, at: ClientContext) -> None:
-        self.at = at
-        self.model: nn.Module = at.fresh_model()
-        self.sharing = at.method.shared(self.model, at.settings)
+    def __init__(self, ctx: ClientContext) -> None:
+        self.at = ctx
+        self.model: nn.Module = ctx.fresh_model()
+        self.sharing = ctx.method.shared(self.model, ctx.settings)
         self._lasting = (
-            at.settings.lasting_at(at.experiment.lr) if isinstance(at.settings, PersistentTraining) else None
+            ctx.settings.lasting_at(ctx.experiment.lr) if isinstance(ctx.settings, PersistentTraining) else None
         )
         self.steps_made = 0
         self.noted: list[tuple[np.ndarray, Tensor, Tensor]] | None = None
         self._stored: tuple[Tensor, np.ndarray] | None = None  # the labels taken last, with their examples' places
-        self.device = device_of(bool(at.experiment.gpus_per_client) and torch.cuda.is_available())
+        self.device = device_of(bool(ctx.experiment.gpus_per_client) and torch.cuda.is_available())
 
     @abstractmethod
     def train(self) -> dict[str, float]:

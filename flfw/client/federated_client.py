@@ -57,20 +57,20 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
     place_labels: ClassVar[bool] = False
     regresses: ClassVar[bool] = False
 
-    def __init__(self, at: ClientContext) -> None:
-        super().__init__(at)
+    def __init__(self, ctx: ClientContext) -> None:
+        super().__init__(ctx)
         state, uploads = self.model.state_dict(), self.sharing.uploads
         self.download_names = [name for name in state if matches(name, self.sharing.downloads)]
         self.private_names = [name for name in state if name not in self.download_names]
-        self._factored_upload = at.method.factored_upload(at.settings)
+        self._factored_upload = ctx.method.factored_upload(ctx.settings)
         factor_names: tuple[str, ...] = ()
         if self._factored_upload:
-            refuse_beside_factors(at.experiment.defence, at.defence)
+            refuse_beside_factors(ctx.experiment.defence, ctx.defence)
             replaced = [name for name in state if matches(name, [self._factored_upload.pattern])]
             # Factors reveal the tensors that they replace: they may leave only where all of these are uploads.
             if all(matches(name, uploads) for name in replaced):
                 factor_names = self._factored_upload.names
-        self.border = MessageValidator(at.partition, at.experiment.method, self.sharing, forms(state), factor_names)
+        self.border = MessageValidator(ctx.partition, ctx.experiment.method, self.sharing, forms(state), factor_names)
 
     def training(self) -> Phases[dict[str, float]]:
         """Train as `train` does, and yield the phases that clients can go through together: by default none."""

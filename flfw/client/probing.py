@@ -26,8 +26,8 @@ class ProbeResponder(LocalTrainer, ABC):
         received: the tensors received in this round, by name; read-only.
     """
 
-    def __init__(self, at: ClientContext) -> None:
-        super().__init__(at)
+    def __init__(self, ctx: ClientContext) -> None:
+        super().__init__(ctx)
         self.received: Mapping[str, np.ndarray] = {}
 
     @abstractmethod

@@ -60,13 +60,13 @@ __all__ = [
 ]
 
 
-def here(name: str, data_root: Path | None, form: ImageFormat | None = None) -> DatasetCard:
+def here(name: str, data_root: Path | None, image_format: ImageFormat | None = None) -> DatasetCard:
     """Return the data set's card on this machine: `describe`, with the local files if only sites have the data.
 
     Raises:
         InputError: an unknown name, or a site's data do not match the name.
     """
-    card = describe(name, form)
+    card = describe(name, image_format)
     return card.look(_root(card, data_root)) if card.look else card
 
 
@@ -136,7 +136,9 @@ def _present(name: str, card: DatasetCard, root: Path) -> tuple[Path, ...]:
     return tuple(root / file for file in card.files)
 
 
-def load(name: str, data_root: Path | None = None, side: int | None = None, form: ImageFormat | None = None) -> Dataset:
+def load(
+    name: str, data_root: Path | None = None, side: int | None = None, image_format: ImageFormat | None = None
+) -> Dataset:
     """Load a data set, its images resized to ``side`` x ``side`` pixels (None: as published).
 
     A user's own pictures are brought to a form, whose side is ``side``.
@@ -147,8 +149,8 @@ def load(name: str, data_root: Path | None = None, side: int | None = None, form
     Raises:
         InputError: an unknown name, missing or damaged files, a side for rows of features.
     """
-    form = replace(form or ImageFormat(), side=side)
-    card = here(name, data_root, form)
+    image_format = replace(image_format or ImageFormat(), side=side)
+    card = here(name, data_root, image_format)
     images = len(card.shape) == 3
     if side is not None and not images:
         raise InputError(
@@ -163,7 +165,7 @@ def load(name: str, data_root: Path | None = None, side: int | None = None, form
     paths = _present(name, card, root)
     # A user's own images may differ in size, unless they were read without resizing.
     as_published = side is None or (card.root is None and card.shape[1:] == (side, side))
-    forms = (form,) if is_of_pictures(name) else code_of(name)
+    forms = (image_format,) if is_of_pictures(name) else code_of(name)
     key = cache.digest(name, card.classes, "as published" if as_published else side, cache.fingerprint(paths), *forms)
     folder = cache.user_cache() / "pixels" / f"{name.partition(':')[0]}-{key}"
     if not folder.exists():

@@ -89,7 +89,7 @@ def names() -> tuple[str, ...]:
     return tuple(sorted([*_CARDS, *_FAMILIES]))
 
 
-def describe(name: str, form: ImageFormat | None = None) -> DatasetCard:
+def describe(name: str, image_format: ImageFormat | None = None) -> DatasetCard:
     """Return the card of a data set; the error for an unknown name lists the known ones.
 
     A card with ``look`` describes data that only sites have: it is made from the name, and no file is opened. A form
@@ -97,7 +97,7 @@ def describe(name: str, form: ImageFormat | None = None) -> DatasetCard:
     """
     prefix, _, word = name.partition(":")
     if described := _PICTURES.get(prefix):
-        return described(word, form or ImageFormat(skip_damaged=True))  # whoever reads the pictures has a form
+        return described(word, image_format or ImageFormat(skip_damaged=True))  # whoever reads the pictures has a form
     if makes := (_FAMILIES | _ANYBODYS).get(prefix):
         return makes(word)
     if word and ("." in prefix or importlib.util.find_spec(prefix)):
@@ -152,11 +152,11 @@ def has_public_constants(name: str) -> bool:
 def has_own_scales(name: str) -> bool:
     """Return whether a table, or that of a card ``package.module:CARD``, has a plan that does not say it is public."""
     if is_table(name):
-        plan = describe(name).columns
-        return plan is None or not plan.public
+        schema = describe(name).columns
+        return schema is None or not schema.public
     prefix, _, word = name.partition(":")
-    plan = _outside(name).columns if word and prefix not in PREFIXES else None
-    return plan is not None and not plan.public
+    schema = _outside(name).columns if word and prefix not in PREFIXES else None
+    return schema is not None and not schema.public
 
 
 def private_constants(name: str, normalise: str) -> str:

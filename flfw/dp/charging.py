@@ -19,7 +19,7 @@ from flfw.resolve import Resolved
 _SHOWN = 80  # characters of the run's name by the server, in the site's ledger
 
 
-def charge_message(context: Context, asked: Resolved, kind: str, config: dict[str, Any], at: ClientContext) -> None:
+def charge_message(context: Context, asked: Resolved, kind: str, config: dict[str, Any], ctx: ClientContext) -> None:
     """Append a message to the site's ledger before any work on it, or refuse it; without a budget nothing is entered.
 
     Args:
@@ -27,7 +27,7 @@ def charge_message(context: Context, asked: Resolved, kind: str, config: dict[st
         asked: the experiment, on no rung of an audit.
         kind: type of the message.
         config: the message's scalars.
-        at: the client's data.
+        ctx: the client's data.
 
     Raises:
         BudgetExceededError: the budget does not allow it, or the answer cannot be counted.
@@ -36,11 +36,11 @@ def charge_message(context: Context, asked: Resolved, kind: str, config: dict[st
     if (granted := budgeted(context.node_config)) is None:
         return
     budget, ledger = granted
-    split, me = at.task.split, at.partition
+    split, me = ctx.task.split, ctx.partition
     mine, others = split.train[me], (split.test[me], split.validation[me])
     entry = MessageEntry(
         run=str(config["experiment"])[:_SHOWN],
-        round=at.round,
+        round=ctx.round,
         kind=kind,
         method=asked.experiment.method,
         mechanism=message_cost.cost(asked, kind, config, len(mine)),
@@ -51,18 +51,18 @@ def charge_message(context: Context, asked: Resolved, kind: str, config: dict[st
         held=sum(map(len, (mine, *others))),
     )
     if entry.mechanism or entry.metrics:
-        _require_public(at.task.dataset.columns)
+        _require_public(ctx.task.dataset.columns)
         _require_all_of_a_patient(budget, split, me)
     charge(ledger, budget, entry)
 
 
-def _require_public(plan: TableSchema | None) -> None:
+def _require_public(schema: TableSchema | None) -> None:
     """Refuse a table whose scales and categories may be some rows' own; None: the data are no table with a plan.
 
     Raises:
         BudgetExceededError: the plan does not say that it was known beforehand.
     """
-    if plan is not None and not plan.public:
+    if schema is not None and not schema.public:
         raise BudgetExceededError(
             "the plan of the table's columns does not say that it was known beforehand (public = true), so that its "
             "scales and categories may be some rows' own"

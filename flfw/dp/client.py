@@ -47,8 +47,8 @@ class DPClient(PrivatelyReporting, ABC):
 
     batch_loss = False  # steps clip each example's gradient
 
-    def __init__(self, at: ClientContext) -> None:
-        super().__init__(at)
+    def __init__(self, ctx: ClientContext) -> None:
+        super().__init__(ctx)
         self._seen: list[tuple[float, float]] = []
 
     @property

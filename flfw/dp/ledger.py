@@ -137,12 +137,12 @@ def _counted(parts: Sequence[np.ndarray]) -> int:
 _most_drawn = lru_cache(4)(_counted)  # for parts on demand, which know each other by identity, not by content
 
 
-def mechanism_in(resolved: Resolved, course: RunSchedule) -> Mechanism | None:
+def mechanism_in(resolved: Resolved, schedule: RunSchedule) -> Mechanism | None:
     """Return the mechanism of an experiment in a course; void beside a defence or constants that undo it.
 
     None: the method claims nothing.
     """
-    mechanism = resolved.method.mechanism(resolved.settings, course)
+    mechanism = resolved.method.mechanism(resolved.settings, schedule)
     if mechanism is None:
         return None
     if resolved.experiment.federation is not None and not getattr(resolved.settings, "secure", True):

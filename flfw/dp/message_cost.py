@@ -48,8 +48,8 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
         check(resolved)  # by the server's own check: what is sent is what is clipped, such as no buffers
         if kind == EVALUATE:
             return None
-        course = _course_of_probe(resolved, config) if kind == PROBE else _course(resolved, examples)
-        mechanism = mechanism_in(resolved, course)
+        schedule = _course_of_probe(resolved, config) if kind == PROBE else _course(resolved, examples)
+        mechanism = mechanism_in(resolved, schedule)
     except InputError as error:
         raise BudgetExceededError(str(error)) from error
     return _counted(resolved, mechanism, probed=kind == PROBE)

@@ -173,27 +173,27 @@ class DPSGDSettings(DPSettings):
         """True: each example's gradient is clipped."""
         return True
 
-    def mechanism_of_steps(self, course: RunSchedule, chosen: Sequence[str]) -> Mechanism:
+    def mechanism_of_steps(self, schedule: RunSchedule, chosen: Sequence[str]) -> Mechanism:
         """Return the mechanism of a whole run for the examples of one client, as the server sees it.
 
         Args:
-            course: of the run.
+            schedule: of the run.
             chosen: patterns of the tensors that follow the noisy steps.
         """
         poisson = self.batches == "poisson"
         return Mechanism(
             noise_multiplier=self.noise_multiplier,
-            steps=course.max_participations * course.local_steps,
+            steps=schedule.max_participations * schedule.local_steps,
             clip=self.clip,
-            groups=self.groups(course.tensors, chosen),
+            groups=self.groups(schedule.tensors, chosen),
             noise_per=self.draws,
-            batch=min(course.batch_size, course.max_examples),
-            sampling_rate=course.example_rate if poisson else 1.0,
+            batch=min(schedule.batch_size, schedule.max_examples),
+            sampling_rate=schedule.example_rate if poisson else 1.0,
             poisson=poisson,
             secret_sampling=True,  # nobody sees which examples a client draws
-            max_participations=None if poisson else course.max_participations * course.epochs,
-            max_copies=course.max_copies,
-            bins=ceil(course.min_examples / course.batch_size) if self.batches == "balls" else 0,
+            max_participations=None if poisson else schedule.max_participations * schedule.epochs,
+            max_copies=schedule.max_copies,
+            bins=ceil(schedule.min_examples / schedule.batch_size) if self.batches == "balls" else 0,
         )
 
     def deviation(self, bound: float, batch: int) -> float:
@@ -228,11 +228,11 @@ class DPUnitSettings(DPSGDSettings, AdaptiveClippingSettings):
         """Reason why nothing can be claimed for examples; empty if something can."""
         return ""
 
-    def mechanism(self, course: RunSchedule, chosen: Sequence[str]) -> Mechanism:
+    def mechanism(self, schedule: RunSchedule, chosen: Sequence[str]) -> Mechanism:
         """Return the mechanism of the chosen unit."""
         if self.on_steps:
-            return replace(self.mechanism_of_steps(course, chosen), void=self.void)
-        return mechanism_of_updates(self, course, chosen, "server")
+            return replace(self.mechanism_of_steps(schedule, chosen), void=self.void)
+        return mechanism_of_updates(self, schedule, chosen, "server")
 
 
 @dataclass(frozen=True)
@@ -256,7 +256,7 @@ class PrivateHeadSettings(DPUnitSettings):
 
 def mechanism_of_updates(
     noise: DPSettings,
-    course: RunSchedule,
+    schedule: RunSchedule,
     chosen: Sequence[str],
     noised_by: Holder,
     shares: int = 1,
@@ -266,7 +266,7 @@ def mechanism_of_updates(
 
     Args:
         noise: settings of the clipping and the noise.
-        course: of the run.
+        schedule: of the run.
         chosen: patterns of the tensors that are sent.
         noised_by: party that adds the noise: each client to its own update, or the server to the sum.
         shares: n, where a client's own noise has deviation sigma C / sqrt(n).
@@ -274,19 +274,19 @@ def mechanism_of_updates(
     """
     return Mechanism(
         noise_multiplier=noise.noise_multiplier,
-        steps=course.rounds,
+        steps=schedule.rounds,
         clip=noise.clip,
         clipped="client",
-        groups=noise.groups(course.tensors, chosen),
+        groups=noise.groups(schedule.tensors, chosen),
         noised_by=noised_by,
-        sampling_rate=course.client_rate,
-        poisson=course.poisson,
+        sampling_rate=schedule.client_rate,
+        poisson=schedule.poisson,
         secret_sampling=True,  # from all but the server, for which `flfw.privacy.claims` changes it back
-        max_participations=course.max_participations,
-        max_copies=course.max_copies,
+        max_participations=schedule.max_participations,
+        max_copies=schedule.max_copies,
         noise_divisor=shares,
-        min_summed_updates=course.min_summed_updates if summed else 1,
-        colluding=course.colluding if summed else 0,
+        min_summed_updates=schedule.min_summed_updates if summed else 1,
+        colluding=schedule.colluding if summed else 0,
         moving=noise.follows_quantile,
     )
 

@@ -51,17 +51,17 @@ class EitherUnitStrategy(DPStrategy, ABC):
         return settings.on_update
 
     @classmethod
-    def mechanism(cls, settings: DPUnitSettings, course: RunSchedule) -> Mechanism:
+    def mechanism(cls, settings: DPUnitSettings, schedule: RunSchedule) -> Mechanism:
         """Return the mechanism of the chosen unit, for the uploaded tensors."""
-        return settings.mechanism(course, cls.uploads)
+        return settings.mechanism(schedule, cls.uploads)
 
     @classmethod
-    def published_accounting(cls, settings: DPUnitSettings, course: RunSchedule) -> Published | None:
+    def published_accounting(cls, settings: DPUnitSettings, schedule: RunSchedule) -> Published | None:
         """Count Poisson batches in all rounds by Renyi divergences, as such comparisons choose their noise."""
         if not settings.on_steps:
             return None
-        rate = course.example_rate
-        steps = round(course.rounds * course.epochs / rate)
+        rate = schedule.example_rate
+        steps = round(schedule.rounds * schedule.epochs / rate)
         counted = Mechanism(settings.noise_multiplier, steps, sampling_rate=rate, poisson=True, secret_sampling=True)
         remarks = ("The comparison's: Poisson batches, though passes are in shuffled order; everybody in every round.",)
         return Published({"example": counted}, "rdp", remarks)

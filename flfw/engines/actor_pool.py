@@ -74,8 +74,8 @@ class ActorPool:
 
     def close(self) -> None:
         """End the actors, so that others have their place at once; the replies under way are lost."""
-        for seat in self._seats:
-            ray.kill(seat.actor)
+        for slot in self._seats:
+            ray.kill(slot.actor)
         self._seats = []
 
     @property
@@ -99,17 +99,17 @@ class ActorPool:
         """Add a job for each actor, as far as there are enough, and return the others."""
         each, others = jobs[: len(self._seats)], jobs[len(self._seats) :]
         self._stored.note(each)
-        for seat, job in zip(self._seats, each, strict=False):
-            seat.pinned = job
+        for slot, job in zip(self._seats, each, strict=False):
+            slot.pinned = job
         self._hand_out()
         return others
 
     def ask_anyone(self) -> None:
         """Let any actor have the jobs of `ask_each` for which their own has not come yet."""
-        for seat in self._seats:
-            if seat.pinned:
-                self._waiting.append(seat.pinned)
-                seat.pinned = None
+        for slot in self._seats:
+            if slot.pinned:
+                self._waiting.append(slot.pinned)
+                slot.pinned = None
 
     def step(self, until: float) -> bool:
         """Wait for a chunk to be done, take its replies and hand out others.
@@ -124,7 +124,7 @@ class ActorPool:
             RunError: Ray is gone, or its actors cannot start.
         """
         self._hand_out()
-        first_of = {seat.hello or seat.chunks[0].reply: seat for seat in self._seats if seat.hello or seat.chunks}
+        first_of = {slot.hello or slot.chunks[0].reply: slot for slot in self._seats if slot.hello or slot.chunks}
         wait = min(max(0.0, until - time.monotonic()), _WAKE_S)
         if not first_of:
             time.sleep(min(wait, _NOTHING_S))
@@ -134,43 +134,43 @@ class ActorPool:
         except (RaySystemError, ConnectionError, ValueError, RuntimeError) as error:
             raise _gone(error) from error
         for reply in ready:
-            seat = first_of[reply]
-            self._greet(seat) if seat.hello else self._take(seat)
+            slot = first_of[reply]
+            self._greet(slot) if slot.hello else self._take(slot)
         self._end_overdue()
         self._say_if_none_came()
         self._hand_out()
         return bool(ready)
 
-    def _greet(self, seat: ActorSlot) -> None:
+    def _greet(self, slot: ActorSlot) -> None:
         """Let a seat have messages, as its actor has come, if its software is this process's."""
         try:
-            software, host, number = ray.get(seat.hello)
+            software, host, number = ray.get(slot.hello)
         except _LOST as error:
-            if seat.starts >= _STARTS:
+            if slot.starts >= _STARTS:
                 raise RunError(f"Ray's actors died {_STARTS} times at their start: {_last_line(error)}") from error
-            self._replace(seat, error)
+            self._replace(slot, error)
             return
         except RayError as error:
             raise _gone(error) from error
         check_software(software, host)
-        seat.hello, seat.starts, self._without, seat.process = None, 0, inf, f"{number} on {host}"
+        slot.hello, slot.starts, self._without, slot.process = None, 0, inf, f"{number} on {host}"
 
-    def _take(self, seat: ActorSlot) -> None:
+    def _take(self, slot: ActorSlot) -> None:
         """Take the replies of a seat's first chunk, or replace its dead actor."""
-        chunk = seat.chunks[0]
+        chunk = slot.chunks[0]
         try:
             seconds, replies, states = ray.get(chunk.reply)
         except _LOST as error:
-            self._replace(seat, error)
+            self._replace(slot, error)
             return
         except RayTaskError as error:
             raise RunError(f"An actor failed: {first_line(error.cause if error.cause else error)}") from error
         except RayError as error:
             raise _gone(error) from error
-        seat.chunks.popleft()
-        seat.ready = True
-        if seat.chunks:
-            seat.chunks[0].began = time.monotonic()
+        slot.chunks.popleft()
+        slot.ready = True
+        if slot.chunks:
+            slot.chunks[0].began = time.monotonic()
         size = sum(array_bytes(parts) for _, parts, _ in replies)
         self._pace.note(chunk.jobs[0].kind, len(chunk.jobs), seconds, size)
         for node, parts in states.items():
@@ -183,13 +183,13 @@ class ActorPool:
             job.over = until
             self._settle(job, unpack_message(parcel, {}))
 
-    def _replace(self, seat: ActorSlot, error: BaseException) -> None:
+    def _replace(self, slot: ActorSlot, error: BaseException) -> None:
         """Start an actor in place of a dead one; its messages go out again, those that it was at work on one by one."""
         if getattr(error, "actor_init_failed", False):
             raise RunError(f"Ray's actors did not start: {_last_line(error)}")
-        ray.kill(seat.actor)
-        lost, seat.chunks, seat.actor, seat.ready = list(seat.chunks), deque(), self._start(), False
-        seat.hello, seat.starts = seat.actor.equipment.remote(), seat.starts + 1
+        ray.kill(slot.actor)
+        lost, slot.chunks, slot.actor, slot.ready = list(slot.chunks), deque(), self._start(), False
+        slot.hello, slot.starts = slot.actor.equipment.remote(), slot.starts + 1
         for other in self._seats:  # where one died, as with its node, others that are idle may be dead as well
             if not (other.chunks or other.hello):
                 other.hello = other.actor.equipment.remote()
@@ -211,25 +211,25 @@ class ActorPool:
         Each message is then asked alone. One that is alone, or a cohort that nobody waits behind, has all of its time.
         """
         now = time.monotonic()
-        for seat in self._seats:
-            if not seat.chunks:
+        for slot in self._seats:
+            if not slot.chunks:
                 continue
-            first = seat.chunks[0]
+            first = slot.chunks[0]
             left, took = min(job.over for job in first.jobs) - time.time(), now - first.began
             overdue = self._pace.is_overdue(first.jobs[0].kind, len(first.jobs), took)
-            together = len(seat.chunks) == len(cohort_sizes(first.jobs)) == 1
+            together = len(slot.chunks) == len(cohort_sizes(first.jobs)) == 1
             if all(time.time() > job.over + _EXPIRED_S for job in first.jobs):
-                self._replace(seat, TimeoutError("expired"))
-            elif sum(len(chunk.jobs) for chunk in seat.chunks) > 1:
-                if seat.ready and (overdue or (0 < left < took and not together)):
-                    self._replace(seat, TimeoutError("overdue"))
+                self._replace(slot, TimeoutError("expired"))
+            elif sum(len(chunk.jobs) for chunk in slot.chunks) > 1:
+                if slot.ready and (overdue or (0 < left < took and not together)):
+                    self._replace(slot, TimeoutError("overdue"))
             elif overdue and not first.reported:
                 first.reported = True
-                print(_slow(first.jobs[0], took, self._pace.usual(first.jobs[0].kind), seat.process), file=sys.stderr)
+                print(_slow(first.jobs[0], took, self._pace.usual(first.jobs[0].kind), slot.process), file=sys.stderr)
 
     def _say_if_none_came(self) -> None:
         """Say once that no actor has a place: another program's may have it, or the cluster's nodes are gone."""
-        if all(seat.hello for seat in self._seats):
+        if all(slot.hello for slot in self._seats):
             self._without = min(self._without, time.monotonic())
             if not self._said and time.monotonic() > self._without + _PLACELESS_S:
                 self._said = True
@@ -238,14 +238,14 @@ class ActorPool:
     def _hand_out(self) -> None:
         """Give chunks to actors that have none, and then to those that will soon be done."""
         for depth in (0, 1):
-            for seat in self._seats:
-                if not seat.hello and len(seat.chunks) == depth and (jobs := self._next(seat)):
-                    self._send(seat, jobs)
+            for slot in self._seats:
+                if not slot.hello and len(slot.chunks) == depth and (jobs := self._next(slot)):
+                    self._send(slot, jobs)
 
-    def _next(self, seat: ActorSlot) -> list[PendingMessage]:
+    def _next(self, slot: ActorSlot) -> list[PendingMessage]:
         """Take the jobs of a seat's next chunk: of one kind, in whole cohorts; one cohort alone after a death at it."""
-        if seat.pinned and not seat.chunks:
-            pinned, seat.pinned = seat.pinned, None
+        if slot.pinned and not slot.chunks:
+            pinned, slot.pinned = slot.pinned, None
             return [pinned]
         if not self._waiting:
             return []
@@ -253,19 +253,19 @@ class ActorPool:
         while self._waiting and ((over := time.time() >= self._waiting[0].over) or self._waiting[0].node in busy):
             job = self._waiting.popleft()
             self._settle(job, None) if over else passed.append(job)
-        jobs = self._chunk(seat, busy) if self._waiting else []
+        jobs = self._chunk(slot, busy) if self._waiting else []
         self._waiting.extendleft(reversed(passed))
         return jobs
 
-    def _chunk(self, seat: ActorSlot, busy: set[int]) -> list[PendingMessage]:
+    def _chunk(self, slot: ActorSlot, busy: set[int]) -> list[PendingMessage]:
         """Take the first waiting jobs for a seat, as many as its pace allows."""
         first, number = self._waiting[0], len(self._waiting)
-        if seat.chunks:
-            ahead = seat.chunks[0].jobs
-            soon = seat.ready and self._pace.may_wait_behind(ahead[0].kind, len(ahead))
+        if slot.chunks:
+            ahead = slot.chunks[0].jobs
+            soon = slot.ready and self._pace.may_wait_behind(ahead[0].kind, len(ahead))
             if not soon or number < len(self._seats) or first.deaths or ahead[0].deaths:
                 return []
-        most = 1 if first.deaths or not seat.ready else self._length(seat, first)
+        most = 1 if first.deaths or not slot.ready else self._length(slot, first)
         jobs: list[PendingMessage] = []
         while self._waiting and (job := self._waiting[0]).kind == first.kind:
             inside = bool(jobs) and job.cohort is not None and job.cohort is jobs[-1].cohort
@@ -274,27 +274,27 @@ class ActorPool:
             jobs.append(self._waiting.popleft())
         return jobs
 
-    def _length(self, seat: ActorSlot, first: PendingMessage) -> int:
+    def _length(self, slot: ActorSlot, first: PendingMessage) -> int:
         """Return how many messages to hand to a seat, not to cut branches whose replies may be added up."""
         number, actors, summed = len(self._waiting), len(self._seats), first.branch is not None
         most = self._pace.length(first.kind, number, actors, summed)
         if not summed:
             return most
-        handed = [sum(len(chunk.jobs) for chunk in one.chunks) for one in (seat, *self._seats)]
+        handed = [sum(len(chunk.jobs) for chunk in one.chunks) for one in (slot, *self._seats)]
         share = ceil((number + sum(handed[1:])) / actors) - handed[0]
         return rounded([job.branch for job in islice(self._waiting, 2 * most)], most, share)
 
     def _busy(self) -> set[int]:
         """List the clients at work whose next message must wait, since it needs the state that they will leave."""
-        chunks = [chunk for seat in self._seats for chunk in seat.chunks] if self._stateful else []
+        chunks = [chunk for slot in self._seats for chunk in slot.chunks] if self._stateful else []
         return {job.node for chunk in chunks for job in chunk.jobs}
 
-    def _send(self, seat: ActorSlot, jobs: list[PendingMessage]) -> None:
+    def _send(self, slot: ActorSlot, jobs: list[PendingMessage]) -> None:
         parcels, places = self._stored.parcels(jobs)
         states = {job.node: self._states[job.node] for job in jobs if job.node in self._states}
         branches = whole([None if job.deaths else job.branch for job in jobs])
-        reply = seat.actor.answer.remote(parcels, states, places, cohort_sizes(jobs), branches)
-        seat.chunks.append(Chunk(jobs, branches, reply, time.monotonic()))
+        reply = slot.actor.answer.remote(parcels, states, places, cohort_sizes(jobs), branches)
+        slot.chunks.append(Chunk(jobs, branches, reply, time.monotonic()))
 
     def _settle(self, job: PendingMessage, reply: Message | None) -> None:
         """Pass a reply on, and forget arrays that no job needs any more."""

@@ -238,11 +238,11 @@ class Federation:
             self._steps.done(_line(row))
             self._steps.note(f"client {failure['client']} dropped: {failure['reason']}" for failure in row["failed"])
         if self._recorder and self._probed and done in self._audited(done):
-            for ticket in round_probe_sets(self._experiment, done):
-                sent = probe.send_probes(self._grid, self._strategy, self._experiment, ticket, arrays)
+            for probe_set in round_probe_sets(self._experiment, done):
+                sent = probe.send_probes(self._grid, self._strategy, self._experiment, probe_set, arrays)
                 self._note_probes(done, sent)
-                self._queue.announce(ticket)
-                for beside in tickets_beside(self._resolved, ticket):  # attacked on demand: not announced
+                self._queue.announce(probe_set)
+                for beside in tickets_beside(self._resolved, probe_set):  # attacked on demand: not announced
                     sent = probe.send_probes(self._grid, self._strategy, self._experiment, beside, arrays)
                     self._note_probes(done, sent)
         self._average.follow(done, arrays)
@@ -259,8 +259,8 @@ class Federation:
         if self._recorder and self._probed:
             self._queue.announce(EASY)
             for server_round in (r for r in self._audited(done) if r <= done):
-                for ticket in round_probe_sets(self._experiment, server_round):
-                    self._queue.announce(ticket)
+                for probe_set in round_probe_sets(self._experiment, server_round):
+                    self._queue.announce(probe_set)
 
     def _note_probes(self, done: int, failed: Iterable[Failure]) -> None:
         for failure in failed:

@@ -190,12 +190,17 @@ class Staged(Evaluation):
     """
 
     def __init__(
-        self, objective: Objective, automatic: DifferentiableDefence, guess: Guess, given: Given, compute: ComputeLimits
+        self,
+        objective: Objective,
+        defence_model: DifferentiableDefence,
+        guess: Guess,
+        given: Given,
+        compute: ComputeLimits,
     ) -> None:
         def pulled(at: Guess, fixed: Given, slope: Tensors) -> Tensor:
             return inner(objective.trial(at, fixed), slope)
 
-        self._objective, self._automatic = objective, automatic
+        self._objective, self._automatic = objective, defence_model
         self._trial = Graph(objective.trial, (guess, given), compute)
         self._pull = Graph(torch.func.grad(pulled), (guess, given, given["observed"]), compute)
         self._prior = vmap(grad_and_value(objective.weighed))

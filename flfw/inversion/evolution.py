@@ -48,17 +48,19 @@ class CandidateEvaluation(Evaluation):
     def __init__(
         self,
         objective: Objective,
-        automatic: DifferentiableDefence | None,
+        defence_model: DifferentiableDefence | None,
         guess: Guess,
         given: Given,
         compute: ComputeLimits,
         count: int,
     ) -> None:
-        self._objective, self._automatic, self._count = objective, automatic, count
-        self._graph = Graph(objective if automatic is None else objective.trial, (guess, given), compute)
+        self._objective, self._automatic, self._count = objective, defence_model, count
+        self._graph = Graph(objective if defence_model is None else objective.trial, (guess, given), compute)
         self._prior = vmap(objective.weighed)
         sent = sum(value.numel() * value.element_size() for value in given["observed"].values())
-        needed = self._graph.bytes * (count if self._graph.light else 1) + (0 if automatic is None else count * sent)
+        needed = self._graph.bytes * (count if self._graph.light else 1) + (
+            0 if defence_model is None else count * sent
+        )
         self.together = fitting(needed, len(guess["x"]), compute)
         self._nature: Nature | None = None
 
@@ -78,7 +80,7 @@ class CandidateEvaluation(Evaluation):
         return evaluate
 
     def _through(
-        self, automatic: DifferentiableDefence, trials: Tensors, observed: Tensors, rngs: Sequence[torch.Generator]
+        self, defence_model: DifferentiableDefence, trials: Tensors, observed: Tensors, rngs: Sequence[torch.Generator]
     ) -> Tensor:
         """Compute the distances (P * count,) behind the defence, which draws the same for all candidates of a call."""
         values = []
@@ -87,9 +89,9 @@ class CandidateEvaluation(Evaluation):
             for i in range(place * self._count, (place + 1) * self._count):
                 rng.set_state(state)
                 trial = {name: trials[name][i] for name in seen}
-                self._nature = self._nature or automatic.nature(trial, again(state))
-                sent = automatic.sent(trial, rng, faithful=False, nature=self._nature)
-                values.append(self._objective.distance(automatic.left(sent, seen), seen))
+                self._nature = self._nature or defence_model.nature(trial, again(state))
+                sent = defence_model.sent(trial, rng, faithful=False, nature=self._nature)
+                values.append(self._objective.distance(defence_model.left(sent, seen), seen))
         return torch.stack(values)
 
 

@@ -38,7 +38,7 @@ class Fit(NamedTuple):
 def fits(
     victim: VictimModel,
     target: SearchTarget,
-    recipe: SearchConfig,
+    config: SearchConfig,
     guesses: Sequence[tuple[Tensor, Tensor | None]],
     *,
     mechanism: Operator | DifferentiableDefence | None = None,
@@ -48,21 +48,21 @@ def fits(
     Args:
         victim: computes the gradient of a guess; it holds all tensors of the model.
         target: the observation.
-        recipe: settings of the search.
+        config: settings of the search.
         guesses: raw inputs (B, ...) and labels (B,); None: the target's.
         mechanism: a known mechanism between the gradient and the observation.
 
     Raises:
         InputError: the observation is of another network, or not finite.
     """
-    stage, automatic = recipe.stages[-1], mechanism if isinstance(mechanism, DifferentiableDefence) else None
+    stage, defence_model = config.stages[-1], mechanism if isinstance(mechanism, DifferentiableDefence) else None
     operator = mechanism.undoing if isinstance(mechanism, DifferentiableDefence) else mechanism
     objective = Objective(victim, stage.distance, stage.prior, operator, stage.through, stage.model_prior)
     problems = [_problem(victim, target, *guess) for guess in guesses]
     constants = objective.constants(problems[0], stage.strength)
     ready = [(problem.guess, {} if problem.labels is None else {"hard": problem.labels}) for problem in problems]
     given = lambda labels: {**constants, "labels": labels}  # noqa: E731
-    if automatic is None or not stage.through:
+    if defence_model is None or not stage.through:
         values = _evaluated(lambda guess, labels: objective(guess, given(labels)), ready, target.sent)
         return [Fit(float(total), float(distance)) for total, distance in values]
     trials = _evaluated(lambda guess, labels: objective.trial(guess, given(labels)), ready, target.sent)
@@ -70,9 +70,9 @@ def fits(
     result = []
     for (guess, labels), trial in zip(ready, trials, strict=True):
         known, drawing = given(labels), again(state)  # the same random numbers for all guesses
-        nature = nature or automatic.nature(trial, again(state))
-        sent = automatic.sent(trial, drawing, faithful=False, nature=nature)
-        distance = objective.distance(automatic.left(sent, known["observed"]), known["observed"])
+        nature = nature or defence_model.nature(trial, again(state))
+        sent = defence_model.sent(trial, drawing, faithful=False, nature=nature)
+        distance = objective.distance(defence_model.left(sent, known["observed"]), known["observed"])
         result.append(Fit(float(distance + objective.weighed(guess, known)), float(distance)))
     return result
 

@@ -69,12 +69,12 @@ class Objective:
         victim: VictimModel,
         distance: Distance,
         prior: Prior,
-        mechanism: Operator | None = None,
+        operator: Operator | None = None,
         through: bool = True,
         model_prior: ModelPrior | None = None,
     ) -> None:
         self.victim, self.distance, self.prior = victim, distance, prior
-        self.mechanism, self._through, self._model_prior = mechanism, through, model_prior
+        self.mechanism, self._through, self._model_prior = operator, through, model_prior
 
     def constants(self, problem: Problem, strength: float = 1.0) -> Given:
         """Return the constants of a search for one problem.

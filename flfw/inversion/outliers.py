@@ -38,14 +38,14 @@ class Errors(NamedTuple):
     replaced: Tensor
 
 
-def errors(automatic: DifferentiableDefence, example: Tensors) -> dict[str, Errors] | None:
+def errors(defence_model: DifferentiableDefence, example: Tensors) -> dict[str, Errors] | None:
     """Measure the errors of a defence with outliers in each tensor; None: it has none.
 
     The rule: in some tensor the errors' median magnitude is below a tenth of their root mean square, and the entries
     that are left respond one to one. So rounding most entries to 0 is not taken for outliers: it leaves no entry.
 
     Args:
-        automatic: the defence.
+        defence_model: the defence.
         example: a gradient of the client's network.
     """
     rng = torch_generator(0, "outliers")  # for the measurement only
@@ -53,7 +53,7 @@ def errors(automatic: DifferentiableDefence, example: Tensors) -> dict[str, Erro
     for size in _SIZES:
         change = changed(example, rng)
         inputs.append({n: size * (v + change[n]) for n, v in example.items()})
-    outputs = [automatic.defended(one, rng) for one in inputs]
+    outputs = [defence_model.defended(one, rng) for one in inputs]
     measured, left = {}, []
     for name in example:
         given, sent = (torch.stack([one[name] for one in many]) for many in (inputs, outputs))

@@ -164,9 +164,9 @@ class SearchResult:
 def invert(
     victim: VictimModel,
     targets: Sequence[SearchTarget],
-    recipe: SearchConfig,
+    config: SearchConfig,
     *,
-    mechanism: Operator | DifferentiableDefence | None = None,
+    operator: Operator | DifferentiableDefence | None = None,
     box: tuple[float, float] = (0.0, 1.0),
     compute: ComputeLimits | None = None,
 ) -> list[SearchResult]:
@@ -175,8 +175,8 @@ def invert(
     Args:
         victim: computes the gradient of a guess.
         targets: targets of equal batch size; all with labels, or all without.
-        recipe: settings of the search.
-        mechanism: a known mechanism between the gradient and the observation.
+        config: settings of the search.
+        operator: a known mechanism between the gradient and the observation.
         box: smallest and largest raw input.
         compute: limits of memory, compilation, and precision.
 
@@ -190,15 +190,15 @@ def invert(
     """
     compute = compute or ComputeLimits()
     with compute.reduced(victim) as victim:
-        if mechanism is None:  # a mechanism may change what is 0, or count entries
+        if operator is None:  # a mechanism may change what is 0, or count entries
             victim, kernels = cropped(victim, [target.sent for target in targets])
             targets = [replace(target, sent=sent) for target, sent in zip(targets, kernels, strict=True)]
-        run = _Run(victim, recipe, mechanism, box, compute)
+        run = _Run(victim, config, operator, box, compute)
         best: list[SearchResult | None] = [None] * len(targets)
         # Without a distance at which to stop, all starts are searched from at once.
-        waves = [recipe.restarts] if recipe.together or not recipe.solved else [1] * recipe.restarts
+        waves = [config.restarts] if config.together or not config.solved else [1] * config.restarts
         for starts in waves:
-            open_ = [i for i, result in enumerate(best) if result is None or not result.matching_loss <= recipe.solved]
+            open_ = [i for i, result in enumerate(best) if result is None or not result.matching_loss <= config.solved]
             if not open_:
                 break
             runs = run.searched([targets[i] for i in open_ for _ in range(starts)])
@@ -215,17 +215,17 @@ class _Run:
     def __init__(
         self,
         victim: VictimModel,
-        recipe: SearchConfig,
-        mechanism: Operator | DifferentiableDefence | None,
+        config: SearchConfig,
+        operator: Operator | DifferentiableDefence | None,
         box: tuple[float, float],
         compute: ComputeLimits,
     ) -> None:
-        self._victim, self._recipe, self._box, self._compute = victim, recipe, box, compute
-        self._mechanism = mechanism
+        self._victim, self._recipe, self._box, self._compute = victim, config, box, compute
+        self._mechanism = operator
         self._built: dict[tuple[Distance, Prior, bool, ModelPrior | None, int], tuple[Objective, Evaluation]] = {}
         inputs, device = victim.inputs, victim.inputs.mean.device
         low, high = (inputs.normalise(torch.full(inputs.shape, end, device=device)) for end in box)
-        self._bounds = (low, high) if recipe.boxed else None
+        self._bounds = (low, high) if config.boxed else None
 
     def searched(self, targets: Sequence[SearchTarget]) -> list[SearchResult]:
         """Search for each target, in chunks that fit into memory; starts that influence each other share a chunk."""
@@ -292,11 +292,11 @@ class _Run:
         like = stage.distance, stage.prior, stage.through, stage.model_prior, stage.descent.candidates
         if like not in self._built:
             known, through = self._mechanism, stage.through
-            automatic = known if isinstance(known, DifferentiableDefence) else None
+            defence_model = known if isinstance(known, DifferentiableDefence) else None
             operator = known.undoing if isinstance(known, DifferentiableDefence) else known
             objective = Objective(self._victim, stage.distance, stage.prior, operator, through, stage.model_prior)
             example = problem.guess, objective.constants(problem), self._compute
-            inside = automatic if through else None
+            inside = defence_model if through else None
             if stage.descent.candidates:
                 evaluation = CandidateEvaluation(objective, inside, *example, stage.descent.candidates)
             else:

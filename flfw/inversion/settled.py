@@ -25,7 +25,7 @@ _TINY = 1e-30
 
 
 def choose_operator(
-    automatic: DifferentiableDefence,
+    defence_model: DifferentiableDefence,
     victim: VictimModel,
     sent: Tensors,
     labels: Tensor | None,
@@ -44,7 +44,7 @@ def choose_operator(
     constant, differences from that are compared.
 
     Args:
-        automatic: the defence.
+        defence_model: the defence.
         victim: model of the client.
         sent: the tensors it sent, by name.
         labels: (batch,) its labels; None: class 0 is used.
@@ -56,24 +56,24 @@ def choose_operator(
     y = torch.zeros(batch, dtype=torch.int64, device=x.device) if labels is None else labels
     observed, constants = victim.observed(sent)
     example = {n: v.detach() for n, v in victim.gradient(x, y, victim.unknown, constants).items()}
-    factor = _selects(automatic, example, rng) if _kept_back(observed) else None
+    factor = _selects(defence_model, example, rng) if _kept_back(observed) else None
     if factor is not None:
         return AsSelection(factor)
-    offset = added(automatic, example)
+    offset = added(defence_model, example)
     if offset is not None:
         return AsOffset(offset)
-    noise = AsNoise(automatic, example)
+    noise = AsNoise(defence_model, example)
     at = noise.sized(observed, rng)
-    nature, faithful = automatic.nature(at, rng), automatic.is_faithful(at, rng)
-    constant = origin(automatic, example, 1 if nature == "fixed" else automatic.draws)
-    beside = automatic if constant is None else automatic.from_origin(constant)
+    nature, faithful = defence_model.nature(at, rng), defence_model.is_faithful(at, rng)
+    constant = origin(defence_model, example, 1 if nature == "fixed" else defence_model.draws)
+    beside = defence_model if constant is None else defence_model.from_origin(constant)
     if nature == "fixed" and faithful:
         return beside
-    measured = errors(automatic, example)
+    measured = errors(defence_model, example)
     if measured is not None:
         return AsOutliers(measured, example)
     low, high = _ONE_TO_ONE
-    one_to_one = all(low <= float(slope(automatic, at, rng)) <= high for slope in (_response, _growth))
+    one_to_one = all(low <= float(slope(defence_model, at, rng)) <= high for slope in (_response, _growth))
     if one_to_one and nature != "random" and constant is None:
         return noise
     return beside if nature == "fixed" else beside.counting(_deviations(beside, at, rng))
@@ -135,9 +135,9 @@ class AsNoise(Operator):
         example: a gradient of the client's network, at which its errors are measured.
     """
 
-    def __init__(self, automatic: DifferentiableDefence, example: Tensors) -> None:
+    def __init__(self, defence_model: DifferentiableDefence, example: Tensors) -> None:
         super().__init__({})
-        self._automatic, self._example = automatic, example
+        self._automatic, self._example = defence_model, example
 
     def sized(self, sent: Tensors, rng: torch.Generator) -> Tensors:
         """Scale each tensor of the example so that its defended size equals that of the observation."""
@@ -184,7 +184,7 @@ def _fitting(values: Tensors, sent: Tensors) -> Tensor:
     return inner(values, sent) / inner(values, values).clamp(min=_TINY)
 
 
-def _selects(automatic: DifferentiableDefence, example: Tensors, rng: torch.Generator) -> Factor | None:
+def _selects(defence_model: DifferentiableDefence, example: Tensors, rng: torch.Generator) -> Factor | None:
     """Return the factor of the entries that do not become 0; None: no entry becomes 0, or the factors differ.
 
     The test uses entries that are not 0, and then entries twice as large.
@@ -192,7 +192,7 @@ def _selects(automatic: DifferentiableDefence, example: Tensors, rng: torch.Gene
     at = {n: v + c for (n, v), c in zip(example.items(), changed(example, rng).values(), strict=True)}
     sizes = []
     for size in (1, 2):
-        defended = automatic.defended({n: size * v for n, v in at.items()}, rng)
+        defended = defence_model.defended({n: size * v for n, v in at.items()}, rng)
         if not _kept_back(defended):
             return None
         sizes.append([(defended[n] / (size * v))[(defended[n] != 0) & (v != 0)] for n, v in at.items()])
@@ -209,25 +209,25 @@ def _alike(factors: Tensor) -> bool:
     return not len(factors) or bool((factors - factors.mean()).abs().max() <= _ALIKE * factors.mean().abs())
 
 
-def _response(automatic: DifferentiableDefence, at: Tensors, rng: torch.Generator) -> Tensor:
+def _response(defence_model: DifferentiableDefence, at: Tensors, rng: torch.Generator) -> Tensor:
     """Compute the mean share of a small change that comes out, each tensor in units of its own change."""
     change, state = changed(at, rng), rng.get_state()
     ways = ({n: v + way * change[n] for n, v in at.items()} for way in (1, -1))
-    up, down = (automatic.defended(moved, again(state)) for moved in ways)
+    up, down = (defence_model.defended(moved, again(state)) for moved in ways)
     slopes = [((up[n] - down[n]) * c).sum() / (2 * c.square().mean()).clamp(min=_TINY) for n, c in change.items()]
     return torch.stack(slopes).sum() / sum(c.numel() for c in change.values())
 
 
-def _growth(automatic: DifferentiableDefence, at: Tensors, rng: torch.Generator) -> Tensor:
+def _growth(defence_model: DifferentiableDefence, at: Tensors, rng: torch.Generator) -> Tensor:
     """Compute the growth of the output for a doubled input: 1 for noise and rounding, less for a bound."""
     state = rng.get_state()
-    one, two = (automatic.defended({n: k * v for n, v in at.items()}, again(state)) for k in (1, 2))
+    one, two = (defence_model.defended({n: k * v for n, v in at.items()}, again(state)) for k in (1, 2))
     return inner({n: two[n] - one[n] for n in at}, at) / inner(at, at).clamp(min=_TINY)
 
 
-def _deviations(automatic: DifferentiableDefence, at: Tensors, rng: torch.Generator) -> Tensors:
+def _deviations(defence_model: DifferentiableDefence, at: Tensors, rng: torch.Generator) -> Tensors:
     """Compute the root mean square of the randomness in each tensor, with a floor."""
-    samples = [automatic.defended(at, rng) for _ in range(_MEASURED)]
-    samples = [automatic.undoing.undo(one) for one in samples] if automatic.undoing else samples
+    samples = [defence_model.defended(at, rng) for _ in range(_MEASURED)]
+    samples = [defence_model.undoing.undo(one) for one in samples] if defence_model.undoing else samples
     each = {n: torch.stack([one[n] for one in samples]) for n in at}
     return {n: torch.maximum(v.var(0).mean().sqrt(), _EXACT * rms(v)).clamp(min=_TINY) for n, v in each.items()}

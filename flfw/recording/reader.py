@@ -139,10 +139,10 @@ class Recordings:
         Raises:
             InputError: no exchange has that id, or it is refused.
         """
-        (seen,) = self.observations([exchange])
-        if seen is None:
+        (observation,) = self.observations([exchange])
+        if observation is None:
             raise InputError(f"Expected an intact recording in {self.folder}: {self.refused[-1]}")
-        return seen
+        return observation
 
     def observations(self, exchanges: Sequence[str]) -> list[Observation | None]:
         """Read several exchanges by their ids; equal received tensors are shared. None for refused exchanges."""
@@ -167,7 +167,7 @@ class Recordings:
     def _observations(self, lines: Sequence[Line]) -> list[Observation]:
         received: _Received = {}
         observed = [self._or_refused(line, line["id"], received) for line in lines]
-        return [seen for seen in observed if seen is not None]
+        return [observation for observation in observed if observation is not None]
 
     def _or_refused(self, line: Line | None, exchange: str, received: _Received) -> Observation | None:
         try:

@@ -49,10 +49,10 @@ def _as_asked_for(asked: Experiment) -> dict[str, Scalar]:
 
     config = asked.to_run_config()
     if data.is_table(asked.dataset):
-        plan = data.describe(data.absolute(asked.dataset)).columns
-        if plan is None or TableName.parse(asked.dataset).plan is None:
+        schema = data.describe(data.absolute(asked.dataset)).columns
+        if schema is None or TableName.parse(asked.dataset).plan is None:
             return config
-        return {**config, "dataset": name_of(plan), "split": at_site.SPLIT}
+        return {**config, "dataset": name_of(schema), "split": at_site.SPLIT}
     if not asked.dataset.startswith(("folder:", "hf:")):
         return config
     card = data.describe(data.absolute(asked.dataset), form_of(asked, None))

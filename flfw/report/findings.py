@@ -162,7 +162,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
     if (folder / "audit.csv").is_file():
         rows = read_rows(folder / "audit.csv")
     tensors: dict[str, np.ndarray | None] = {}
-    plan = plan_file.kept(folder) if pictures else None
+    schema = plan_file.kept(folder) if pictures else None
 
     def stored(row: Mapping[str, str], column: str) -> np.ndarray | None:
         path = row.get(column)
@@ -182,7 +182,7 @@ def read_settings(folder: Path, entries: Sequence[Mapping[str, Any]], pictures: 
             shown["defence"] = shown["hidden_by"]  # the page names it as known: here, the method itself
         setting = AuditEntry(shown, setting_name(entry, entries), f"s{index + 1}")
         for row in (row for row in rows if belongs(row, entry)):
-            sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name, plan)
+            sample = read_sample(row, stored(row, "truth"), stored(row, "reconstruction"), setting.name, schema)
             (setting.samples if _is_target(row) else setting.checks).append(sample)
         setting.samples.sort(key=lambda sample: sample.nearness, reverse=True)
         settings.append(setting)
@@ -236,7 +236,7 @@ def read_sample(
     truth: np.ndarray | None,
     guess: np.ndarray | None,
     attack: str,
-    plan: TableSchema | None = None,
+    schema: TableSchema | None = None,
 ) -> Sample:
     """Read a row with its pictures: PNGs for images, lines for text, for tabular data a strip of features or, where
     their plan is known, their values.
@@ -253,8 +253,8 @@ def read_sample(
     guess = None if failed else guess
     if truth is not None and sample.is_text:
         return replace(sample, strip=text_pair(truth, guess))
-    if truth is not None and truth.ndim == 1 and plan is not None and len(truth) == plan.width:
-        return replace(sample, strip=row_pair(plan, truth, guess))
+    if truth is not None and truth.ndim == 1 and schema is not None and len(truth) == schema.width:
+        return replace(sample, strip=row_pair(schema, truth, guess))
     if truth is not None and truth.ndim == 1:
         alt = f"Features of sample {row.get('victim')} of client {row.get('client')}, and what {attack} gave"
         return replace(sample, strip=feature_strip(truth, guess, alt))

@@ -63,20 +63,20 @@ def _shown(character: str) -> str:
     return _SIGNS.get(character, "\N{REPLACEMENT CHARACTER}")
 
 
-def row_pair(plan: TableSchema, truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
+def row_pair(schema: TableSchema, truth: np.ndarray, reconstruction: np.ndarray | None) -> Markup:
     """Write a table of a row's columns, with the true and the reconstructed value of each; wrong ones are marked.
 
     A number is right within a twentieth of its range, as the audit counts.
 
     Args:
-        plan: the table's columns.
+        schema: the table's columns.
         truth: features (d,) in [0, 1].
         reconstruction: the same of the attack's result; None: there is none.
     """
-    true, right = plan.row(truth), plan.right(truth, reconstruction)
-    made = ["nothing"] * len(true) if reconstruction is None else plan.row(reconstruction)
+    true, right = schema.row(truth), schema.right(truth, reconstruction)
+    made = ["nothing"] * len(true) if reconstruction is None else schema.row(reconstruction)
     lines = []
-    for column, value, guess, same in list(zip(plan.kept, true, made, right, strict=True))[:_MOST]:
+    for column, value, guess, same in list(zip(schema.kept, true, made, right, strict=True))[:_MOST]:
         shown = escape(guess) if same else Markup("<mark>{}</mark>").format(guess)
         lines.append(
             Markup(

@@ -112,14 +112,14 @@ def _sampled(
     resolved: Resolved,
     name: str,
     attack: Attack,
-    seen: list[Observation],
+    observation: list[Observation],
     granted: list[Knowledge],
     target: TimedTarget,
 ) -> AttackSeconds:
     """Measure one attack by a few steps of each of its loops."""
-    sample = _steps_of(resolved, attack, seen, granted)
+    sample = _steps_of(resolved, attack, observation, granted)
     needs = attack.preparation
-    searched = (sample.seconds - sample.learning) * target.images / len(seen)
+    searched = (sample.seconds - sample.learning) * target.images / len(observation)
     return AttackSeconds(searched, 0.0 if needs and needs.kept and not target.first else sample.learning)
 
 
@@ -127,7 +127,7 @@ def _extrapolated(
     resolved: Resolved,
     name: str,
     attack: Attack,
-    seen: list[Observation],
+    observation: list[Observation],
     granted: list[Knowledge],
     target: TimedTarget,
 ) -> AttackSeconds:
@@ -141,13 +141,13 @@ def _extrapolated(
         lowered |= {needs.setting: prepared} if needs else {}
         assigned = [f"{short_name(name)}.{setting}={value}" for setting, value in lowered.items()]
         trial = resolved.replaced(set=(*resolved.experiment.set, *assigned)).attacks[name]
-        return _steps_of(resolved, trial, seen[:images], granted[:images]).seconds
+        return _steps_of(resolved, trial, observation[:images], granted[:images]).seconds
 
     def searched(images: int) -> float:
         return at_length(lambda n: seconds(n, images), whole, first=_FIRST) if whole > 1 else seconds(whole, images)
 
     alone = searched(1)
-    measured = 1 if alone > _LONG_S else len(seen)
+    measured = 1 if alone > _LONG_S else len(observation)
     of_measured = alone if measured == 1 else searched(measured)
     # Attacks on public images, for a training, do not grow with the number of victims.
     each = (of_measured - alone) / (measured - 1) if needs and measured > 1 else of_measured / measured
@@ -162,9 +162,11 @@ def _extrapolated(
     return AttackSeconds(all_images, max(trained - shortest, 0.0))
 
 
-def _steps_of(resolved: Resolved, attack: Attack, seen: list[Observation], granted: list[Knowledge]) -> StepSample:
+def _steps_of(
+    resolved: Resolved, attack: Attack, observation: list[Observation], granted: list[Knowledge]
+) -> StepSample:
     """Run an attack for a few steps of those loops that are counted; the other loops run whole."""
-    rngs = [torch_generator(resolved.experiment.seed, "estimate", o.slot) for o in seen]
+    rngs = [torch_generator(resolved.experiment.seed, "estimate", o.slot) for o in observation]
     with StepSample(ENOUGH_S) as sample, suppress(NotApplicableError):
-        attack.run(seen, granted, rngs)
+        attack.run(observation, granted, rngs)
     return sample

@@ -99,24 +99,24 @@ def _probes_s(resolved: Resolved, attacked: TimedTarget, remaining: _Remaining) 
     """Measure the attacks on a round's probes: on the smallest and the largest, between which they follow a line."""
     tickets = sorted(round_probe_sets(resolved.experiment, 0), key=_examples)
 
-    def seconds(ticket: ProbeSet) -> float:
-        local = partial(unrolled, resolved, ticket, operator=None)
-        asked = replace(attacked, batch=ticket.batch, images=resolved.experiment.images, local=local)
+    def seconds(probe_set: ProbeSet) -> float:
+        local = partial(unrolled, resolved, probe_set, operator=None)
+        asked = replace(attacked, batch=probe_set.batch, images=resolved.experiment.images, local=local)
         return remaining.measured(asked).total
 
     if not tickets:
         return 0.0
-    least, most = (_examples(ticket) for ticket in (tickets[0], tickets[-1]))
+    least, most = (_examples(probe_set) for probe_set in (tickets[0], tickets[-1]))
     low = seconds(tickets[0])
     if most == least:
         return len(tickets) * low
     slope = (seconds(tickets[-1]) - low) / (most - least)
-    return sum(low + slope * (_examples(ticket) - least) for ticket in tickets)
+    return sum(low + slope * (_examples(probe_set) - least) for probe_set in tickets)
 
 
-def _examples(ticket: ProbeSet) -> int:
+def _examples(probe_set: ProbeSet) -> int:
     """Return the number of examples in all steps of a probe."""
-    return ticket.batch * ticket.steps
+    return probe_set.batch * probe_set.steps
 
 
 def _uploads_s(resolved: Resolved, attacked: TimedTarget, remaining: _Remaining) -> float:
@@ -126,8 +126,8 @@ def _uploads_s(resolved: Resolved, attacked: TimedTarget, remaining: _Remaining)
         return 0.0
     batches = LocalSteps(experiment.lr, -(-examples // experiment.batch_size), batch_size=experiment.batch_size)
     order = experiment.local_epochs * batches.batches(examples)
-    ticket = ProbeSet("target", 1, "", examples, len(order), UPLOAD)
-    local = partial(unrolled, resolved, ticket, operator=None, order=order)
+    probe_set = ProbeSet("target", 1, "", examples, len(order), UPLOAD)
+    local = partial(unrolled, resolved, probe_set, operator=None, order=order)
     one = remaining.measured(replace(attacked, batch=examples, local=local))
     return one.searched * min(experiment.images, experiment.per_round) + one.prepared
 
@@ -146,7 +146,7 @@ class _Remaining:
 
     def __init__(self, resolved: Resolved) -> None:
         self._resolved, self._done, self._spent_s = resolved, 0, 0.0
-        sizes = {_examples(ticket) for ticket in round_probe_sets(resolved.experiment, 0)}
+        sizes = {_examples(probe_set) for probe_set in round_probe_sets(resolved.experiment, 0)}
         self._all = 1 + min(2, len(sizes)) + bool(_in_an_upload(resolved.experiment))
 
     def measured(self, target: TimedTarget) -> AttackSeconds:

@@ -129,7 +129,7 @@ def _jobs(experiment: Experiment, copy: Path) -> list[AttackJob]:
     """List the jobs that the auditor would give, without those for which nothing is recorded."""
     resolved, task, _ = whole.check(dataclasses.replace(experiment, out=copy, lpips_weights=None), new=False)
     auditor = Auditor(resolved, task, copy, copy)
-    jobs = [job for ticket in auditor.tickets() for job in auditor.jobs(ticket) if job.exchanges or job.uploads]
+    jobs = [job for probe_set in auditor.tickets() for job in auditor.jobs(probe_set) if job.exchanges or job.uploads]
     jobs += [job for _, job in auditor.membership_jobs()]
     if not jobs:
         raise InputError(f"Expected recorded probes with their truth for {', '.join(experiment.attacks)}, got none.")
@@ -212,12 +212,12 @@ def _compared(attack: str, jobs: Sequence[AttackJob], one: Solutions, other: Sol
     return Capability(attack, compared, tuple(changed))
 
 
-def _answers(solution: JobResult) -> dict[str, list[str]]:
+def _answers(result: JobResult) -> dict[str, list[str]]:
     """Return classes and scores of each client, written out, as NaN is equal to itself in words."""
     answers: dict[str, list[str]] = {}
-    for client, answer in (*solution.present, *solution.shares):
+    for client, answer in (*result.present, *result.shares):
         answers.setdefault(f"the classes of client {client}", []).append(repr(answer))
-    for client, statistic, scores in solution.scores:
+    for client, statistic, scores in result.scores:
         answers.setdefault(f"{statistic} for client {client}", []).append(repr(scores))
     return answers
 

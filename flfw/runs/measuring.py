@@ -50,7 +50,7 @@ def measuring_s(resolved: Resolved, kinds: int, own_s: float) -> float:
     alone = kinds * own_s + _CALLS * OF_A_CLIENT_S
     if not experiment.audited:
         return alone
-    sizes = {ticket.batch * ticket.steps for ticket in round_probe_sets(experiment, 0)}
+    sizes = {probe_set.batch * probe_set.steps for probe_set in round_probe_sets(experiment, 0)}
     targets = 1 + min(2, len(sizes)) + (experiment.audit_source != "probe")
     searches = len(resolved.attacks) * targets * _CALLS * ENOUGH_S
     games = len(resolved.membership) * _OF_A_GAME * ENOUGH_S

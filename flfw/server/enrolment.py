@@ -64,7 +64,7 @@ class NodeAssignment:
     def __init__(
         self,
         grid: Grid,
-        roster: ClientDirectory,
+        directory: ClientDirectory,
         clients: int,
         wait: float,
         required: Requirements | None = None,
@@ -72,7 +72,7 @@ class NodeAssignment:
         alike: Sequence[int] = (),
     ) -> None:
         self._alike = alike
-        self._grid, self._roster, self._clients, self._wait, self._required = grid, roster, clients, wait, required
+        self._grid, self._roster, self._clients, self._wait, self._required = grid, directory, clients, wait, required
         self._registered = registered or {}
         self._node_of = {client: node for node, client in self._registered.items()}
         self._labels: tuple[int, str] | None = None  # class names that most clients have, and the first of these
@@ -93,15 +93,15 @@ class NodeAssignment:
         """
         if self._alike and (spoken := self._spoken_for_all()):
             return spoken
-        roster, ids = self._roster, self._wait_for_nodes()
+        directory, ids = self._roster, self._wait_for_nodes()
         answers, silent = self._introductions(ids, ENROLMENT_S)
         named = self._by_partition(answers)
         strange = any(p >= self._clients or len(nodes) > 1 for p, nodes in named.items())
-        if roster.tolerance.on_failure == "fail" and strange:
+        if directory.tolerance.on_failure == "fail" and strange:
             partitions = sorted(answer.partition for answer in answers.values())
             raise RunError(f"Expected partitions 0 to {self._clients - 1}, got {partitions} from {len(ids)} nodes.")
         placed_at = {p: nodes[0] for p, nodes in named.items() if p < self._clients and len(nodes) == 1}
-        roster.nodes = placed_at
+        directory.nodes = placed_at
         absent = f"did not join within {self._wait:g} s"
         reasons = [f"says that it is client {p} of {self._clients}" for p in named if p >= self._clients]
         reasons = [*silent.values(), *reasons] or [absent]
@@ -112,7 +112,7 @@ class NodeAssignment:
             reason = f"{claims} nodes say that they are it" if claims else "; ".join(dict.fromkeys(reasons))
             if partition in self._node_of:
                 reason = silent.get(self._node_of[partition], absent)
-            roster.exclude(partition, reason)
+            directory.exclude(partition, reason)
         placed = [answers[node] for _, node in sorted(placed_at.items()) if node in answers]
         self._labels = _usual_labels(placed)
         return [answer for answer in placed if self._fits(answer)]

@@ -46,20 +46,20 @@ def changes(recordings: Recordings, server_round: int) -> Iterator[Change]:
     """Read the changes of a round by client; one is in memory at a time, and damaged files are left out."""
     for line in first_lines(recordings, server_round):
         try:
-            seen = recordings.observation(line["id"])
+            observation = recordings.observation(line["id"])
         except InputError:  # the file is damaged, and the report names it
             continue
-        yield change_in(seen, line)
+        yield change_in(observation, line)
 
 
-def change_in(seen: Observation, line: Line) -> Change:
+def change_in(observation: Observation, line: Line) -> Change:
     """Return the change in an upload.
 
     Args:
-        seen: the upload.
+        observation: the upload.
         line: the manifest's line of it.
     """
-    names = [n for n, value in seen.sent.items() if n in seen.received and value.is_floating_point()]
-    moved = {name: seen.sent[name].double() - seen.received[name].double() for name in names}
+    names = [n for n, value in observation.sent.items() if n in observation.received and value.is_floating_point()]
+    moved = {name: observation.sent[name].double() - observation.received[name].double() for name in names}
     examples = line["metrics"].get("num-examples", 1)
-    return Change(seen.client, float(examples) if isinstance(examples, int | float) else 1.0, moved)
+    return Change(observation.client, float(examples) if isinstance(examples, int | float) else 1.0, moved)

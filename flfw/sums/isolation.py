@@ -27,13 +27,13 @@ def isolation(recordings: Recordings, tampering: ModelModification) -> list[str]
     for line in recordings.lines:
         if line["type"] != "train.probe" or line["config"].get("rung") != "target":
             continue
-        (seen,) = recordings.observations([line["id"]])
-        if seen is None:
+        (observation,) = recordings.observations([line["id"]])
+        if observation is None:
             continue
-        names = tampering.alone([*seen.sent])
-        left_out = [name for name in seen.sent if name not in names]
-        lengths, isolated = largest[seen.round, seen.point], seen.client == client
-        length = _length(seen, names, int(line["config"].get("steps", 1)) > 1)
+        names = tampering.alone([*observation.sent])
+        left_out = [name for name in observation.sent if name not in names]
+        lengths, isolated = largest[observation.round, observation.point], observation.client == client
+        length = _length(observation, names, int(line["config"].get("steps", 1)) > 1)
         lengths[isolated] = max(lengths.get(isolated, 0.0), length)
     shares = [at[False] / at[True] for at in largest.values() if False in at and at.get(True)]
     if not shares:
@@ -45,7 +45,7 @@ def isolation(recordings: Recordings, tampering: ModelModification) -> list[str]
     return [f"Clients beside client {client} sent up to {share} in all tensors{beside}: no sum is its update alone."]
 
 
-def _length(seen: Observation, names: Sequence[str], weights: bool) -> float:
+def _length(observation: Observation, names: Sequence[str], weights: bool) -> float:
     """Return the length of a gradient, or of the change of weights, in some tensors."""
-    sent = (seen.sent[name].double() - (seen.received[name].double() if weights else 0) for name in names)
+    sent = (observation.sent[name].double() - (observation.received[name].double() if weights else 0) for name in names)
     return sum(float(change.square().sum()) for change in sent) ** 0.5

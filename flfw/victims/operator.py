@@ -233,9 +233,9 @@ class Scaled(Operator):
         factor: scale of its input over the scale of the compared tensors; not 0.
     """
 
-    def __init__(self, mechanism: Operator, factor: float) -> None:
-        super().__init__(mechanism.settings)
-        self._mechanism, self._factor = mechanism, factor
+    def __init__(self, operator: Operator, factor: float) -> None:
+        super().__init__(operator.settings)
+        self._mechanism, self._factor = operator, factor
 
     def read(self, sent: Tensors) -> Tensors:
         """Read the mechanism's constants off the scaled observation."""

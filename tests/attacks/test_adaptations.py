@@ -38,9 +38,9 @@ def flat(many: Tensors) -> Tensor:
     return torch.cat([value.reshape(-1) for value in many.values()])
 
 
-def seen(mechanism: Operator, trial: Tensors, sent: Tensors) -> Tensors:
+def seen(operator: Operator, trial: Tensors, sent: Tensors) -> Tensors:
     """What a trial would have been sent as."""
-    return mechanism.apply(trial, sent, mechanism.read(sent))
+    return operator.apply(trial, sent, operator.read(sent))
 
 
 def rounds(bits: int, rounding: str = "nearest") -> LowPrecisionAdaptation:
@@ -152,12 +152,12 @@ def test_a_mostly_small_tensor_has_a_smaller_error_of_stochastic_rounding() -> N
 
 @pytest.mark.parametrize("made", [pruned(0.9), low(1), low(2)], ids=["prune", "1 bit", "2 bits"])
 def test_the_true_gradient_explains_all_that_was_sent(made: tuple[Defence, Operator]) -> None:
-    defence, mechanism = made
+    defence, operator = made
     true = a_gradient()
     sent = defence.update(true, seeded(1))
     assert float(squared_distance(true, sent)) > 1e-2
-    torch.testing.assert_close(flat(seen(mechanism, true, sent)), flat(sent), rtol=1e-5, atol=1e-8)
-    assert float(squared_distance(seen(mechanism, a_gradient(seed=1), sent), sent)) > 1
+    torch.testing.assert_close(flat(seen(operator, true, sent)), flat(sent), rtol=1e-5, atol=1e-8)
+    assert float(squared_distance(seen(operator, a_gradient(seed=1), sent), sent)) > 1
 
 
 LIKELY = [
@@ -173,14 +173,14 @@ LIKELY = [
 
 @pytest.mark.parametrize(("made", "tolerance"), LIKELY, ids=[str(made[0].settings) for made, _ in LIKELY])
 def test_the_true_gradient_is_as_likely_as_its_noise(made: tuple[Defence, Operator], tolerance: float) -> None:
-    defence, mechanism = made
+    defence, operator = made
     true = a_gradient(size=10.0)
-    assert mechanism.noise is not None
-    likelihood = gaussian_likelihood(mechanism.noise)
+    assert operator.noise is not None
+    likelihood = gaussian_likelihood(operator.noise)
     sent = defence.update(true, seeded(1))
     half = len(flat(true)) / 2  # nats: half of each entry's squared deviation, whose mean is 1
-    assert float(likelihood(seen(mechanism, true, sent), sent)) == pytest.approx(half, rel=tolerance)
-    assert float(likelihood(seen(mechanism, a_gradient(seed=1, size=10.0), sent), sent)) > 1.2 * half
+    assert float(likelihood(seen(operator, true, sent), sent)) == pytest.approx(half, rel=tolerance)
+    assert float(likelihood(seen(operator, a_gradient(seed=1, size=10.0), sent), sent)) > 1.2 * half
 
 
 @pytest.mark.parametrize("bits", [1, 2])
@@ -195,12 +195,12 @@ ALL += [rounds(1, "stochastic"), rounds(4, "stochastic")]
 
 
 @pytest.mark.parametrize("mechanism", ALL, ids=lambda m: f"{type(m).__name__} {m.settings}")
-def test_several_at_once_are_each_alone_and_have_a_derivative(mechanism: Operator) -> None:
+def test_several_at_once_are_each_alone_and_have_a_derivative(operator: Operator) -> None:
     trials = {"a": torch.randn(3, 2, 4, generator=seeded(1)), "b": torch.randn(3, 5, generator=seeded(2))}
     sent = {n: torch.randn(v.shape, generator=seeded(3)).clamp(min=0) for n, v in trials.items()}
 
     def objective(trial: Tensors, sent: Tensors) -> Tensor:
-        return squared_distance(seen(mechanism, trial, sent), sent)
+        return squared_distance(seen(operator, trial, sent), sent)
 
     together = vmap(grad(objective))(trials, sent)
     for i in range(3):
@@ -210,12 +210,12 @@ def test_several_at_once_are_each_alone_and_have_a_derivative(mechanism: Operato
 
 
 @pytest.mark.parametrize("mechanism", [noisy(0.1, 0.5), rounds(4), rounds(2, "stochastic")], ids=["dp", "4", "2"])
-def test_likelihoods_do_not_depend_on_the_units_that_are_compared(mechanism: Operator) -> None:
-    scaled = Scaled(mechanism, -0.05)  # the change of the weights over the gradient
+def test_likelihoods_do_not_depend_on_the_units_that_are_compared(operator: Operator) -> None:
+    scaled = Scaled(operator, -0.05)  # the change of the weights over the gradient
     trial, sent = a_gradient(), a_gradient(seed=1)
     chosen = {n: -0.05 * v for n, v in trial.items()}, {n: -0.05 * v for n, v in sent.items()}
-    assert mechanism.noise is not None and scaled.noise is not None
-    expected = gaussian_likelihood(mechanism.noise)(seen(mechanism, *chosen), chosen[1])
+    assert operator.noise is not None and scaled.noise is not None
+    expected = gaussian_likelihood(operator.noise)(seen(operator, *chosen), chosen[1])
     torch.testing.assert_close(gaussian_likelihood(scaled.noise)(seen(scaled, trial, sent), sent), expected)
 
 
@@ -247,15 +247,15 @@ def pictures() -> Tensor:
     return greys.expand(4, 1, 2, 3, 6).reshape(4, 1, 6, 6)
 
 
-def error(made: tuple[Defence, Operator], recipe: SearchConfig, informed: bool) -> float:
+def error(made: tuple[Defence, Operator], config: SearchConfig, informed: bool) -> float:
     """Root mean square deviation, on average over 4 images."""
-    defence, mechanism = made
+    defence, operator = made
     at, images, labels = victim(), pictures(), torch.arange(4)
     sent = [at.gradient(images[i : i + 1], labels[i : i + 1], {}, {}) for i in range(4)]
     targets = [
         SearchTarget(defence.update(s, seeded(i)), labels[i : i + 1], seeded(40 + i)) for i, s in enumerate(sent)
     ]
-    result = invert(at, targets, recipe, mechanism=mechanism if informed else None)
+    result = invert(at, targets, config, operator=operator if informed else None)
     return float((torch.cat([f.samples for f in result]) - images).square().mean((1, 2, 3)).sqrt().mean())
 
 

@@ -104,8 +104,8 @@ def test_colours_and_a_common_factor_do_not_matter() -> None:
     x, y = torch.rand((1, 3, 8, 12), generator=torch_generator(0, "x")), torch.tensor([1])
     net = fresh_net("vit_plain", inputs.shape)
     sent = {name: 1e-3 * value for name, value in gradient(net, inputs, x, y).items()}  # as clipping scales it
-    known = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), inputs), 1, None)
-    assert error(x, APRIL().run([seen(sent, nets.tensors(net))], [known], generators(1))[0]) < 1e-4
+    knowledge = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), inputs), 1, None)
+    assert error(x, APRIL().run([seen(sent, nets.tensors(net))], [knowledge], generators(1))[0]) < 1e-4
 
 
 @pytest.mark.nightly  # two searches
@@ -139,9 +139,9 @@ def test_the_closed_form_says_where_it_does_not_apply() -> None:
 def test_images_that_the_system_does_not_determine_are_refused(shape: tuple[int, ...], words: str) -> None:
     inputs, net = InputSpec.from_constants(shape, (0.0,) * shape[0], (1.0,) * shape[0]), fresh_net("vit_plain", shape)
     sent = gradient(net, inputs, torch.zeros(1, *shape), torch.tensor([0]))
-    known = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), inputs), 1, None)
+    knowledge = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), inputs), 1, None)
     with pytest.raises(NotApplicableError, match=rf"fewer patches than 128.*, {words}"):
-        APRIL().run([seen(sent, nets.tensors(net))], [known], generators(1))
+        APRIL().run([seen(sent, nets.tensors(net))], [knowledge], generators(1))
 
 
 def changed(observation: Observation, kind: str) -> Observation:
@@ -160,8 +160,8 @@ def test_a_message_that_is_not_one_image_s_gradient_gives_nothing(kind: str) -> 
     if kind == "twins":  # one image with two labels: the sum of both gradients is that of one image
         x = x[:1].repeat(2, 1, 1, 1)
     x, y = (x, y) if kind in ("two", "twins") else (x[:1], y[:1])
-    (observation,), (known,) = attackable("vit_plain", 8, (x, y))
-    lone = dataclasses.replace(known, batch=1, labels=None)
+    (observation,), (knowledge,) = attackable("vit_plain", 8, (x, y))
+    lone = dataclasses.replace(knowledge, batch=1, labels=None)
     (result,) = APRIL().run([changed(observation, kind)], [lone], generators(1))
     if kind == "twins":
         assert error(x[:1], result) < 1e-4
@@ -184,10 +184,10 @@ def test_the_positions_distance_by_hand() -> None:
 def test_the_objective_is_least_at_the_truth_both_ways() -> None:
     x, y = digits(5, side=8)
     for settings in ({}, SEARCH):
-        (observation,), (known,) = attackable("vit_plain", 8, (x, y))
+        (observation,), (knowledge,) = attackable("vit_plain", 8, (x, y))
         guesses = [Reconstruction(one, labels=y) for one in (x, digits(6, side=8)[0])]
         attack = APRIL(APRILSettings(**settings))
-        truth, other = attack.objective(observation, known, guesses, generators(1)[0]) or []
+        truth, other = attack.objective(observation, knowledge, guesses, generators(1)[0]) or []
         assert truth.distance < 1e-5 and other.distance > 0.1
 
 

@@ -261,14 +261,14 @@ def test_the_attack_finds_the_image_behind_an_undefended_and_a_defended_message(
     observations, knowledge = attackable("lenet", 16, digits(0, side=16))
     attack = DCS2Inversion(DCS2InversionSettings(search_iterations=300))
     (plain,) = attack.run(observations, knowledge, generators(1))
-    known, seen = knowledge[0], observations[0]
+    known, observation = knowledge[0], observations[0]
     x, y = digits(0, side=16)
     model = known.model.model
     model.load_state_dict(known.model.known)
     public = torch.rand(20, *x.shape[1:], generator=torch_generator(0, "p")), (torch.arange(20) % 10)
-    step = LocalStep(seen.sent, x, y, model, known.model.inputs, lambda: public)
+    step = LocalStep(observation.sent, x, y, model, known.model.inputs, lambda: public)
     sent = DCS2(DCS2Settings(steps=20, stop="never")).step(step, torch_generator(0, "s"))
-    assert any(not torch.equal(sent[name], value) for name, value in seen.sent.items())
+    assert any(not torch.equal(sent[name], value) for name, value in observation.sent.items())
     observations[0].sent.update(sent)
     (defended,) = attack.run(observations, knowledge, generators(1))
     grey = float((x - x.mean()).square().mean())
@@ -285,7 +285,7 @@ def on(
     """
     x, y = torch.rand(len(labels), 1, 8, 8, generator=torch_generator(0, "on")), torch.tensor(labels)
     observations, knowledge = attackable(net, 8, (x, y))
-    known, seen = knowledge[0], observations[0]
+    known, observation = knowledge[0], observations[0]
     head = {name: value[:classes] for name, value in known.model.known.items() if name.startswith("classifier.")}
     head["classifier.bias"] = head["classifier.bias"].clone()
     head["classifier.bias"][labels[0]] += fitted
@@ -301,7 +301,7 @@ def on(
     public = torch.rand(20, *x.shape[1:], generator=torch_generator(0, "p")), torch.arange(20) % classes
     step = LocalStep(sent, x, y, model, known.model.inputs, lambda: public, positions=torch.arange(10, 10 + len(y)))
     chosen = DCS2Settings(steps=20, stop="never", **settings)  # type: ignore[arg-type]
-    seen.sent.update(DCS2(chosen).step(step, torch_generator(0, "s")) if defended else sent)
+    observation.sent.update(DCS2(chosen).step(step, torch_generator(0, "s")) if defended else sent)
     attack = DCS2Inversion(DCS2InversionSettings(search_iterations=1, starts=50, separation_iterations=200, **settings))  # type: ignore[arg-type]
     return attack.run(observations, knowledge, generators(1))[0].samples
 

@@ -95,14 +95,14 @@ def seen_by(
     return Observation(Vantage.SERVER, "probe", "target", at, client, slot, sent, received)
 
 
-def known_of(seen: Observation, y: Tensor, **more: Any) -> Knowledge:
+def known_of(observation: Observation, y: Tensor, **more: Any) -> Knowledge:
     """Of a network whose other tensors are drawn by the attacker; more: what else is granted."""
-    victim = PlainVictim(small(77), seen.received, tuple(seen.sent), digits()[0])
+    victim = PlainVictim(small(77), observation.received, tuple(observation.sent), digits()[0])
     return Knowledge(victim, len(y), y, **more)
 
 
-def attacked(attack: Attack, seen: Observation, known: Knowledge) -> Tensor:
-    (result,) = attack.run([seen], [known], [torch_generator(3, "attack")])
+def attacked(attack: Attack, observation: Observation, knowledge: Knowledge) -> Tensor:
+    (result,) = attack.run([observation], [knowledge], [torch_generator(3, "attack")])
     return result.samples
 
 
@@ -151,9 +151,11 @@ def test_the_first_layer_is_read_only_where_nothing_stands_before_it(classifier:
 def test_features_of_small_batches_are_found_through_the_known_classifier(batch: int) -> None:
     inputs, x, y = digits()
     net = trained(small(), x[:300], y[:300], 2)
-    seen = seen_by(net, x[300 : 300 + batch], y[300 : 300 + batch], 1)
-    known = known_of(seen, y[300 : 300 + batch])
-    (result,) = FeatureSearch(FeatureSearchSettings(300)).features([seen], [known], [torch_generator(0, "x")])
+    observation = seen_by(net, x[300 : 300 + batch], y[300 : 300 + batch], 1)
+    knowledge = known_of(observation, y[300 : 300 + batch])
+    (result,) = FeatureSearch(FeatureSearchSettings(300)).features(
+        [observation], [knowledge], [torch_generator(0, "x")]
+    )
     features = net.extractor(inputs.normalise(x[300 : 300 + batch])).detach()
     order = torch.from_numpy(assign(features.numpy(), result.numpy()))
     spread = (features - features.mean(0)).norm()
@@ -170,11 +172,11 @@ def test_what_is_known_of_features() -> None:
 def test_a_feature_victim_has_the_client_s_gradient_at_the_client_s_features() -> None:
     inputs, x, y = digits()
     net = small()
-    seen = seen_by(net, x[:3], y[:3], 1)
-    victim = feature_victim(known_of(seen, y[:3]).model)
+    observation = seen_by(net, x[:3], y[:3], 1)
+    victim = feature_victim(known_of(observation, y[:3]).model)
     features = net.extractor(inputs.normalise(x[:3])).detach()
     for name, value in victim.gradient(features, y[:3], {}, {}).items():
-        torch.testing.assert_close(value, seen.sent[name], msg=name)
+        torch.testing.assert_close(value, observation.sent[name], msg=name)
 
 
 def test_an_extractor_victim_sends_features_in_distances_from_a_blank() -> None:
@@ -195,28 +197,31 @@ def test_an_extractor_victim_sends_features_in_distances_from_a_blank() -> None:
 def test_a_common_start_is_inverted_before_training() -> None:
     _, x, y = digits()
     net, chosen = small(), FedCGInversion(FedCGInversionSettings(search_iterations=400))
-    seen = seen_by(net, x[:1], y[:1], 0)
+    observation = seen_by(net, x[:1], y[:1], 0)
     start = {name: value for name, value in nets.tensors(net).items() if name.startswith("extractor.")}
-    assert mean_psnr(x[:1], attacked(chosen, seen, known_of(seen, y[:1], start=start))) > 25
+    assert mean_psnr(x[:1], attacked(chosen, observation, known_of(observation, y[:1], start=start))) > 25
     other = {name: value for name, value in nets.tensors(small(4)).items() if name.startswith("extractor.")}
-    assert mean_psnr(x[:1], attacked(chosen, seen, known_of(seen, y[:1], start=other))) < 20
+    assert mean_psnr(x[:1], attacked(chosen, observation, known_of(observation, y[:1], start=other))) < 20
 
 
 def test_a_start_is_of_no_use_once_training_has_begun() -> None:
     _, x, y = digits()
-    seen = seen_by(small(), x[:1], y[:1], 1)
-    known = known_of(seen, y[:1], start={n: v for n, v in nets.tensors(small()).items() if "extractor" in n})
+    observation = seen_by(small(), x[:1], y[:1], 1)
+    knowledge = known_of(observation, y[:1], start={n: v for n, v in nets.tensors(small()).items() if "extractor" in n})
     with pytest.raises(NotApplicableError, match="not as all clients' began"):
-        attacked(FedCGInversion(FedCGInversionSettings(variant="start")), seen, known)
+        attacked(FedCGInversion(FedCGInversionSettings(variant="start")), observation, knowledge)
 
 
 @pytest.mark.slow
 def test_a_shared_extractor_needs_no_start() -> None:
     _, x, y = digits()
-    seen = seen_by(small(), x[:1], y[:1], 1, shared="")
+    observation = seen_by(small(), x[:1], y[:1], 1, shared="")
     assert (
         mean_psnr(
-            x[:1], attacked(FedCGInversion(FedCGInversionSettings(search_iterations=400)), seen, known_of(seen, y[:1]))
+            x[:1],
+            attacked(
+                FedCGInversion(FedCGInversionSettings(search_iterations=400)), observation, known_of(observation, y[:1])
+            ),
         )
         > 25
     )
@@ -255,15 +260,23 @@ def test_a_decoder_of_stand_ins_beats_the_class_mean_and_the_paper_s_attack() ->
 def test_own_tunes_under_what_the_client_uploaded_and_changes_nothing_else() -> None:
     _, x, y = digits()
     net, public = after_training()
-    seen = seen_by(net, x[:1], y[:1], 1)
+    observation = seen_by(net, x[:1], y[:1], 1)
     brief = {**TEACHING, "surrogates": 1, "surrogate_epochs": 2, "decoder_epochs": 2, "tuning_epochs": 1}
-    plain = attacked(FedCGInversion(FedCGInversionSettings(**brief)), seen, known_of(seen, y[:1], public=public))
+    plain = attacked(
+        FedCGInversion(FedCGInversionSettings(**brief)), observation, known_of(observation, y[:1], public=public)
+    )
     given = {"public": public, "uploaded": {n: v for n, v in nets.tensors(net).items() if n.startswith("classifier.")}}
     assert torch.equal(
-        attacked(FedCGInversion(FedCGInversionSettings(**brief)), seen, known_of(seen, y[:1], **given)), plain
+        attacked(FedCGInversion(FedCGInversionSettings(**brief)), observation, known_of(observation, y[:1], **given)),
+        plain,
     )
     assert not torch.equal(
-        attacked(FedCGInversion(FedCGInversionSettings(**brief, own=True)), seen, known_of(seen, y[:1], **given)), plain
+        attacked(
+            FedCGInversion(FedCGInversionSettings(**brief, own=True)),
+            observation,
+            known_of(observation, y[:1], **given),
+        ),
+        plain,
     )
 
 
@@ -285,16 +298,18 @@ def test_learning_leaves_what_it_is_given_as_it_was() -> None:
 
 def test_refusals() -> None:
     _, x, y = digits()
-    seen = seen_by(small(), x[:1], y[:1], 1)
+    observation = seen_by(small(), x[:1], y[:1], 1)
     with pytest.raises(NotApplicableError, match="public data"):
-        attacked(FedCGInversion(), seen, known_of(seen, y[:1]))
+        attacked(FedCGInversion(), observation, known_of(observation, y[:1]))
     private_head = seen_by(small(), x[:1], y[:1], 1, shared="extractor.")
     with pytest.raises(NotApplicableError, match="classifier is shared"):
         attacked(FedCGInversion(), private_head, known_of(private_head, y[:1]))
     public = Examples(x[:9], y[:9])
     with pytest.raises(NotApplicableError, match="no generator"):
         attacked(
-            FedCGInversion(FedCGInversionSettings(variant="generator")), seen, known_of(seen, y[:1], public=public)
+            FedCGInversion(FedCGInversionSettings(variant="generator")),
+            observation,
+            known_of(observation, y[:1], public=public),
         )
 
 
@@ -373,7 +388,7 @@ def jobs(folder: Path) -> list[AttackJob]:
     resolved, task, _ = whole.check(stored, new=False)
     experiment = resolved.experiment
     auditor = Auditor(resolve(experiment), task, folder, folder / "again")
-    return [job for ticket in auditor.tickets() for job in auditor.jobs(ticket)]
+    return [job for probe_set in auditor.tickets() for job in auditor.jobs(probe_set)]
 
 
 @pytest.mark.slow
@@ -418,12 +433,12 @@ def test_the_granted_start_is_what_clients_start_with_if_they_start_alike(common
     experiment = Experiment(**{**RUN, "attack": ("fedcg",), "set": (f"fedsplit.start={chosen}",)})
     resolved, task, _ = whole.check(experiment)
     experiment = resolved.experiment
-    ticket = ProbeSet("target", 0, "", 1, 1, "target")
+    probe_set = ProbeSet("target", 0, "", 1, 1, "target")
     plan = Plan(
         resolve(experiment), task, Path("none"), {"fedcg": FedCGInversion()}, lambda _: None, lambda: ("file", 3)
     )
-    assert plan._beside("fedcg", dataclasses.replace(ticket, point="example"), set())["start"] is common
-    job = AttackJob("fedcg", ticket, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), start=common)
+    assert plan._beside("fedcg", dataclasses.replace(probe_set, point="example"), set())["start"] is common
+    job = AttackJob("fedcg", probe_set, (), Path("none"), {}, (1, 8, 8), 10, (0.5,), (0.5,), start=common)
     result = _start(job, resolve(experiment), torch.device("cpu"))
     method, settings = resolve(experiment).method, resolve(experiment).settings
     clients = [ClientContext(experiment, task, method, settings, p, 1, None, None).fresh_model() for p in (0, 1)]
@@ -438,8 +453,8 @@ def test_the_granted_start_is_what_clients_start_with_if_they_start_alike(common
 @pytest.mark.parametrize(("start", "server_round", "adaptive"), [(True, 0, True), (True, 2, False), (False, 0, False)])
 def test_only_a_start_before_training_leaves_nothing_hidden(start: bool, server_round: int, adaptive: bool) -> None:
     experiment = Experiment(method="fedsplit", net="lenet5", dataset="digits")
-    ticket = ProbeSet("target", server_round, "", 1, 1, "target")
-    job = AttackJob("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), start=start)
+    probe_set = ProbeSet("target", server_round, "", 1, 1, "target")
+    job = AttackJob("fedcg", probe_set, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), start=start)
     stands = standing(resolve(experiment), job, FedCGInversion(), False)
     assert stands.adaptive is adaptive
     assert standing(resolve(experiment), dataclasses.replace(job, start=False), IG(), False).adaptive is False
@@ -450,9 +465,9 @@ def test_it_is_static_where_it_leaves_something_unused(method: str, informed: bo
     experiment = Experiment(
         method=method, net="lenet5", dataset="digits", defence="dp_gaussian" if informed else "none"
     )
-    ticket = ProbeSet("target", 0, "", 1, 1, "target")
+    probe_set = ProbeSet("target", 0, "", 1, 1, "target")
     details: dict[str, Any] = {"start": method == "fedsplit", "adaptive": informed}
-    job = AttackJob("fedcg", ticket, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **details)
+    job = AttackJob("fedcg", probe_set, (), Path("none"), {}, (1, 32, 32), 10, (0.5,), (0.5,), **details)
     stands = standing(resolve(experiment), job, FedCGInversion(), informed)
     assert not stands.adaptive and any(words.startswith("not made use of: ") for words in stands.granted)
 

@@ -558,10 +558,10 @@ def test_an_extractor_that_is_shared_as_it_is_leaves_nothing_to_be_read_off() ->
 def test_what_has_no_extractor_to_attack_is_not_applicable() -> None:
     received = nets.tensors(nets.build("linear", (1, 8, 8), 10))
     sent = {name: torch.ones_like(value) for name, value in received.items()}
-    seen = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, sent, received)
+    observation = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, sent, received)
 
     def attack(victim: PlainVictim) -> None:
-        HyperFLInversion().run([seen], [Knowledge(victim, 1, None)], generators(1))
+        HyperFLInversion().run([observation], [Knowledge(victim, 1, None)], generators(1))
 
     inputs = inputs_of("mlp")
     with pytest.raises(NotApplicableError, match="an extractor with weights"):
@@ -596,7 +596,7 @@ def test_the_papers_attacks_are_granted_the_labels_and_get_closer(variant: Any) 
     assert few.matching_loss is not None and many.matching_loss is not None
     assert many.matching_loss < 0.9 * few.matching_loss
     assert many.labels is not None and many.labels.tolist() == federation.batches[0][1].tolist()
-    federation.known = [dataclasses.replace(known, labels=None) for known in federation.known]
+    federation.known = [dataclasses.replace(knowledge, labels=None) for knowledge in federation.known]
     with pytest.raises(NotApplicableError, match="need the labels"):
         federation.run(variant=variant)
 
@@ -741,8 +741,8 @@ STANDS: list[tuple[dict[str, Any], bool]] = [
 def test_only_who_reads_off_all_that_is_hidden_is_adaptive(case: dict[str, Any], adaptive: bool) -> None:
     details = {"method": "hyperfl", "net": "mlp", "dataset": "digits", "defence": "none"}
     experiment = Experiment(**{**details, **{key: value for key, value in case.items() if key in details}})
-    ticket = ProbeSet("target", 0, "", case.get("batch", 1), case.get("steps", 1), "target")
-    job = AttackJob("hyperfl", ticket, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
+    probe_set = ProbeSet("target", 0, "", case.get("batch", 1), case.get("steps", 1), "target")
+    job = AttackJob("hyperfl", probe_set, (), Path("none"), {}, case.get("shape", (1, 8, 8)), 10, (0.5,), (0.5,))
     attack = HyperFLInversion(HyperFLInversionSettings(variant=case.get("variant", "closed_form")))
     assert standing(resolve(experiment), job, attack, experiment.defence != "none").adaptive is adaptive
 

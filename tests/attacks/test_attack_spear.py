@@ -53,21 +53,21 @@ def rows(count: int) -> tuple[Tensor, Tensor]:
 
 def test_rows_of_a_table_are_read_off_and_clipping_of_each_example_does_not_help() -> None:
     x, y = rows(6)
-    sent, known, weights = of_rows(nn.ReLU(), x, y)
-    assert float(largest_errors(x, SPEAR().run([seen(sent, weights)], [known], generators(1))[0]).max()) < 1e-4
+    sent, knowledge, weights = of_rows(nn.ReLU(), x, y)
+    assert float(largest_errors(x, SPEAR().run([seen(sent, weights)], [knowledge], generators(1))[0]).max()) < 1e-4
     each = [of_rows(nn.ReLU(), x[k : k + 1], y[k : k + 1])[0] for k in range(6)]
     lengths = [torch.stack([value.norm() for value in one.values()]).norm() for one in each]
     clipped = {
         n: torch.stack([one[n] / length for one, length in zip(each, lengths, strict=True)]).mean(0) for n in sent
     }
-    result = SPEAR().run([seen(clipped, weights)], [known], generators(1))[0]
+    result = SPEAR().run([seen(clipped, weights)], [knowledge], generators(1))[0]
     assert float(largest_errors(x, result).max()) < 1e-4
 
 
 def test_an_example_that_is_there_twice_is_read_off_once_and_the_rest_is_grey() -> None:
     x, y = rows(4)
-    sent, known, weights = of_rows(nn.ReLU(), x[[0, 1, 1, 2]], y[[0, 1, 1, 2]])
-    result = SPEAR().run([seen(sent, weights)], [known], generators(1))[0]
+    sent, knowledge, weights = of_rows(nn.ReLU(), x[[0, 1, 1, 2]], y[[0, 1, 1, 2]])
+    result = SPEAR().run([seen(sent, weights)], [knowledge], generators(1))[0]
     assert float(largest_errors(x[:3], result).max()) < 1e-4
     assert bool((result.samples[3] == 0.5).all())
 
@@ -91,12 +91,14 @@ def test_noise_dropped_entries_and_more_examples_than_are_known_leave_all_grey()
 )
 def test_it_does_not_apply_behind_another_nonlinearity(act: nn.Module) -> None:
     x, y = rows(2)
-    sent, known, weights = of_rows(act, x, y)
+    sent, knowledge, weights = of_rows(act, x, y)
     if "extractor.1.0.running_mean" in weights:  # the ReLU's signs are no longer those of the layer's outputs
         weights = {**weights, "extractor.1.0.running_mean": torch.full((40,), 0.5)}
-        known = dataclasses.replace(known, model=PlainVictim(known.model.model, weights, ("*",), known.model.inputs))
+        knowledge = dataclasses.replace(
+            knowledge, model=PlainVictim(knowledge.model.model, weights, ("*",), knowledge.model.inputs)
+        )
     with pytest.raises(NotApplicableError, match=r"needs a ReLU right after extractor\.0 \(Linear\)"):
-        SPEAR().run([seen(sent, weights)], [known], generators(1))
+        SPEAR().run([seen(sent, weights)], [knowledge], generators(1))
 
 
 def test_it_needs_a_known_fully_connected_first_layer_and_a_known_network() -> None:

@@ -388,10 +388,10 @@ def test_the_attacks_there_are_include_the_two_this_file_knows() -> None:
 @pytest.mark.slow
 @every_attack
 def test_budget_is_stated(name: str) -> None:
-    budget = attacked(name).attack.cost
+    cost = attacked(name).attack.cost
     way = "return Budget(iterations >= 0, restarts >= 1, the rule that chooses a result, in words)"
-    stated = budget.iterations >= 0 and budget.restarts >= 1 and budget.selection
-    assert stated, breach(name, f"its `budget` is {budget}", way)
+    stated = cost.iterations >= 0 and cost.restarts >= 1 and cost.selection
+    assert stated, breach(name, f"its `budget` is {cost}", way)
 
 
 @pytest.mark.slow
@@ -400,8 +400,8 @@ def test_reconstructions_are_finite_raw_inputs_in_the_box(name: str) -> None:
     run = attacked(name)
     count = f"`run` returned {len(run.result)} results for 2 observations"
     assert len(run.result) == 2, breach(name, count, "return a Reconstruction for each, in their order")
-    for one, known in zip(run.result, run.situation[1], strict=True):
-        shape, got = (known.batch, *known.model.inputs.shape), tuple(one.samples.shape)
+    for one, knowledge in zip(run.result, run.situation[1], strict=True):
+        shape, got = (knowledge.batch, *knowledge.model.inputs.shape), tuple(one.samples.shape)
         way = "return `known.batch` raw inputs of `known.model.inputs.shape`"
         assert got == shape, breach(name, f"its samples have the shape {got} in place of {shape}", way)
         plain = one.samples.dtype == torch.float32 and not one.samples.requires_grad
@@ -409,8 +409,11 @@ def test_reconstructions_are_finite_raw_inputs_in_the_box(name: str) -> None:
         finite, way = bool(torch.isfinite(one.samples).all()), "replace such values, for example by nan_to_num(nan=0.5)"
         assert finite, breach(name, "its samples are not all finite", way)
         ends = float(one.samples.min()), float(one.samples.max())
-        outside, way = f"its samples span {ends}, outside of the box {known.box}", "undo the normalisation, then clamp"
-        assert known.box[0] <= ends[0] and ends[1] <= known.box[1], breach(name, outside, way)
+        outside, way = (
+            f"its samples span {ends}, outside of the box {knowledge.box}",
+            "undo the normalisation, then clamp",
+        )
+        assert knowledge.box[0] <= ends[0] and ends[1] <= knowledge.box[1], breach(name, outside, way)
 
 
 @pytest.mark.slow
@@ -503,15 +506,15 @@ def test_an_attack_sees_nothing_but_its_observation_and_its_knowledge(
 class _Cheat(ByGuess):
     """Opens the truth."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        return Truth.read(Path(os.environ["FLFW_TRUTH"]), seen.key).samples
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
+        return Truth.read(Path(os.environ["FLFW_TRUTH"]), observation.key).samples
 
 
 class _Bookkeeper(ByGuess):
     """Uses the client's number, which its threat model does not grant."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        return torch.full(known.model.inputs.shape, float(seen.client) / 10)
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
+        return torch.full(knowledge.model.inputs.shape, float(observation.client) / 10)
 
 
 @pytest.mark.parametrize("attack", [_Cheat(), _Bookkeeper()], ids=["truth", "bookkeeping"])

@@ -50,8 +50,8 @@ def dense(act: nn.Module, inputs: InputSpec = INPUTS, units: int = 128) -> nets.
 
 
 def recovered(net: nets.Net, observation: Observation, count: int, inputs: InputSpec = INPUTS) -> Reconstruction:
-    known = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), inputs), count, None)
-    return Cocktail().run([observation], [known], generators(1))[0]
+    knowledge = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), inputs), count, None)
+    return Cocktail().run([observation], [knowledge], generators(1))[0]
 
 
 def test_two_images_of_sparse_edges_come_out_of_three_mixtures_with_their_sign_and_length() -> None:

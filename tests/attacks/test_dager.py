@@ -62,8 +62,8 @@ def case(net: nets.Net, texts: Tensor, name: str = "gpt_tiny") -> tuple[Observat
     return seen(sent, nets.tensors(net)), Knowledge(victim, len(texts), None)
 
 
-def attacked(observed: Observation, known: Knowledge, **settings: object) -> Reconstruction:
-    return DAGER(DAGERSettings(**settings)).run([observed], [known], generators(1))[0]  # type: ignore[arg-type]
+def attacked(observed: Observation, knowledge: Knowledge, **settings: object) -> Reconstruction:
+    return DAGER(DAGERSettings(**settings)).run([observed], [knowledge], generators(1))[0]  # type: ignore[arg-type]
 
 
 def lines(texts: Tensor) -> list[list[int]]:
@@ -141,8 +141,8 @@ def test_texts_are_read_off_a_language_model_s_loss_of_every_place(batch: int) -
     loss = cross_entropy(net(x), torch.cat([texts[:, 1:], following[:, None]], 1))
     values = torch.autograd.grad(loss, list(net.parameters()))
     sent = dict(zip(dict(net.named_parameters()), values, strict=True))
-    known = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), INPUTS), batch, None)
-    assert lines(tokens(attacked(seen(sent, nets.tensors(net)), known).samples)) == lines(texts)
+    knowledge = Knowledge(PlainVictim(net, nets.tensors(net), ("*",), INPUTS), batch, None)
+    assert lines(tokens(attacked(seen(sent, nets.tensors(net)), knowledge).samples)) == lines(texts)
 
 
 # --- what gives nothing ---
@@ -153,8 +153,8 @@ def test_texts_are_read_off_a_language_model_s_loss_of_every_place(batch: int) -
 def test_the_gradient_of_other_weights_gives_nothing(steps: int) -> None:
     texts = sequences(3, 1)
     elsewhere, _ = case(network(seed=1), texts)
-    _, known = case(network(steps=steps), texts)
-    assert attacked(elsewhere, known).samples.isnan().all()
+    _, knowledge = case(network(steps=steps), texts)
+    assert attacked(elsewhere, knowledge).samples.isnan().all()
 
 
 def noisy(observed: Observation, share: float) -> Observation:
@@ -169,18 +169,18 @@ def noisy(observed: Observation, share: float) -> Observation:
 @pytest.mark.parametrize(("share", "least", "most"), [(1e-3, 1.0, 1.0), (10.0, 0.0, 0.5)])
 def test_the_beam_reads_through_faint_noise_alone(share: float, least: float, most: float) -> None:
     texts = sequences(3, 1)
-    observed, known = case(network(), texts)
+    observed, knowledge = case(network(), texts)
     drowned = noisy(observed, share)
-    assert attacked(drowned, known).samples.isnan().all()
-    result = attacked(drowned, known, decoder="beam", beams=4)
+    assert attacked(drowned, knowledge).samples.isnan().all()
+    result = attacked(drowned, knowledge, decoder="beam", beams=4)
     assert least <= float((tokens(result.samples) == texts).float().mean()) <= most
 
 
 def test_too_many_tokens_and_other_networks_are_refused() -> None:
     with pytest.raises(NotApplicableError, match="batch x length <= 108, the width less 20, got 4 x 32"):
         attacked(*case(network(), sequences(3, 4)))
-    observed, known = case(network(), sequences(3, 1))
-    hidden = {n: v for n, v in known.model.known.items() if "blocks.1" not in n}
+    observed, knowledge = case(network(), sequences(3, 1))
+    hidden = {n: v for n, v in knowledge.model.known.items() if "blocks.1" not in n}
     private = Knowledge(PlainVictim(network(seed=9), hidden, ("*",), INPUTS), 1, None)
     with pytest.raises(NotApplicableError, match="first two blocks shared"):
         attacked(observed, private)
@@ -188,9 +188,9 @@ def test_too_many_tokens_and_other_networks_are_refused() -> None:
 
 def test_the_objective_is_least_at_the_truth() -> None:
     texts = sequences(3, 1)
-    observed, known = case(network(), texts)
+    observed, knowledge = case(network(), texts)
     guesses = [Reconstruction(raw(text)) for text in (texts, sequences(8, 1))]
-    truth, other = DAGER().objective(observed, known, guesses, generators(1)[0]) or []
+    truth, other = DAGER().objective(observed, knowledge, guesses, generators(1)[0]) or []
     assert truth.distance < 1e-10 and other.distance > 0.01
 
 

@@ -52,10 +52,10 @@ def seen_by(net: nn.Module, shared: str, x: Tensor, y: Tensor) -> Observation:
     return Observation(Vantage.SERVER, "probe", "target", 1, 0, 0, sent, received)
 
 
-def attacked(seen: Observation, model: nn.Module, y: Tensor | None, more: Any = None, **settings: Any) -> Tensor:
-    victim = PlainVictim(model, seen.received, tuple(seen.sent), INPUTS)
+def attacked(observation: Observation, model: nn.Module, y: Tensor | None, more: Any = None, **settings: Any) -> Tensor:
+    victim = PlainVictim(model, observation.received, tuple(observation.sent), INPUTS)
     (result,) = DLGStatistics(DLGStatisticsSettings(**settings)).run(
-        [seen], [Knowledge(victim, 1, y, uploaded=more)], [torch_generator(1, "attack")]
+        [observation], [Knowledge(victim, 1, y, uploaded=more)], [torch_generator(1, "attack")]
     )
     return result.samples
 
@@ -70,16 +70,16 @@ def test_statistics_by_hand() -> None:
 
 def test_the_objective_is_the_paper_s() -> None:
     (x, y), alpha, private = images(2), 0.3, small(8)
-    seen = seen_by(small(0), "classifier.", x, y)
-    plain = PlainVictim(private, seen.received, ("classifier.*",), INPUTS)
+    observation = seen_by(small(0), "classifier.", x, y)
+    plain = PlainVictim(private, observation.received, ("classifier.*",), INPUTS)
     victim, wanted = StatisticsVictim(plain, alpha), {"statistics.mean": torch.tensor([0.1, 0.5, 0.9])}
     wanted["statistics.variance"] = torch.tensor([0.01, 0.02, 0.03])
     guess, _ = images(3)
     guess = guess[1:]
-    result = squared_distance(victim.gradient(guess, y, {}, {}), victim.observed({**seen.sent, **wanted})[0])
+    result = squared_distance(victim.gradient(guess, y, {}, {}), victim.observed({**observation.sent, **wanted})[0])
     joined = Net(private.extractor, small(0).classifier)
     expected = sum(
-        float(((g - seen.sent[n]) ** 2).sum()) for n, g in seen_by(joined, "classifier.", guess, y).sent.items()
+        float(((g - observation.sent[n]) ** 2).sum()) for n, g in seen_by(joined, "classifier.", guess, y).sent.items()
     )
     features = private.extractor(INPUTS.normalise(guess)).detach()
     for c in range(3):
@@ -92,25 +92,25 @@ def test_the_objective_is_the_paper_s() -> None:
 @pytest.mark.slow
 def test_without_a_generator_there_is_no_second_term() -> None:
     x, y = images()
-    seen = seen_by(small(0), "classifier.", x, y)
+    observation = seen_by(small(0), "classifier.", x, y)
     options = {"adam_iterations": 20, "lbfgs_iterations": 0}
-    with_, without = (attacked(seen, small(8), y, alpha=alpha, **options) for alpha in (10.0, 0.0))
+    with_, without = (attacked(observation, small(8), y, alpha=alpha, **options) for alpha in (10.0, 0.0))
     assert torch.equal(with_, without)
 
 
 @pytest.mark.slow
 def test_where_all_is_shared_it_is_dlg_and_finds_the_image() -> None:
     x, y = images()
-    seen = seen_by(small(0, hidden=40), "", x, y)
-    result = attacked(seen, small(8, hidden=40), y, adam_iterations=300, lbfgs_iterations=40)
+    observation = seen_by(small(0, hidden=40), "", x, y)
+    result = attacked(observation, small(8, hidden=40), y, adam_iterations=300, lbfgs_iterations=40)
     assert psnr(x[0].numpy(), result[0].numpy()) > 40
 
 
 @pytest.mark.slow
 def test_with_a_random_extractor_it_finds_little() -> None:
     x, y = images()
-    seen = seen_by(small(0, hidden=40), "classifier.", x, y)
-    result = attacked(seen, small(8, hidden=40), y, adam_iterations=300, lbfgs_iterations=0)
+    observation = seen_by(small(0, hidden=40), "classifier.", x, y)
+    result = attacked(observation, small(8, hidden=40), y, adam_iterations=300, lbfgs_iterations=0)
     assert psnr(x[0].numpy(), result[0].numpy()) < 15
 
 
@@ -124,12 +124,12 @@ def generating(seed: int) -> GeneratingNet:
 def test_the_uploaded_generator_counts_and_the_private_discriminator_does_not() -> None:
     """A model with counters among its private tensors, which nobody can search for."""
     x, y = images()
-    seen = seen_by(generating(0), "classifier.", x, y)
+    observation = seen_by(generating(0), "classifier.", x, y)
     options = {"alpha": 10.0, "adam_iterations": 20, "lbfgs_iterations": 0}
-    plain = attacked(seen, generating(8), y, **options)
-    other = {name: value + 0.5 for name, value in seen.received.items() if name.startswith("generator.layers")}
-    assert not torch.equal(attacked(seen, generating(8), y, more=other, **options), plain)
-    assert not torch.equal(attacked(seen, generating(8), y, **{**options, "alpha": 0.0}), plain)
+    plain = attacked(observation, generating(8), y, **options)
+    other = {name: value + 0.5 for name, value in observation.received.items() if name.startswith("generator.layers")}
+    assert not torch.equal(attacked(observation, generating(8), y, more=other, **options), plain)
+    assert not torch.equal(attacked(observation, generating(8), y, **{**options, "alpha": 0.0}), plain)
 
 
 def test_it_is_static_and_says_so() -> None:
@@ -145,9 +145,9 @@ def test_it_is_static_and_says_so() -> None:
 
 def test_refusals() -> None:
     x, y = images()
-    seen = seen_by(small(0), "classifier.", x, y)
+    observation = seen_by(small(0), "classifier.", x, y)
     with pytest.raises(NotApplicableError, match="labels"):
-        attacked(seen, small(8), None)
+        attacked(observation, small(8), None)
     with pytest.raises(InputError, match="0 <= alpha"):
         DLGStatisticsSettings(alpha=-1.0)
     with pytest.raises(InputError, match="at least one iteration"):

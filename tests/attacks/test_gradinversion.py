@@ -72,8 +72,8 @@ def test_it_finds_a_batch_in_training_mode_without_its_labels() -> None:
 @pytest.mark.nightly  # two searches
 def test_who_normalises_by_the_running_statistics_does_not_find_it() -> None:
     x, y = digits(4, 2, side=8)
-    (observation,), (known,) = probed((x, y), by_batch=False)
-    (result,) = GradInversion(FEW).run([observation], [known], generators(1))
+    (observation,), (knowledge,) = probed((x, y), by_batch=False)
+    (result,) = GradInversion(FEW).run([observation], [knowledge], generators(1))
     assert error(x, result.samples) > 0.1
     (together,) = GradInversion(dataclasses.replace(FEW, restarts=2)).run(*probed((x, y)), generators(1))
     assert error(x, together.samples) < 1e-2
@@ -83,12 +83,12 @@ def test_who_normalises_by_the_running_statistics_does_not_find_it() -> None:
 def test_statistics_of_the_clients_batch_lead_nearer_than_none_or_those_of_other_data() -> None:
     """By the truth; the gradient determines these data, so that a longer search would do without."""
     x, y = digits(4, 4, side=8)
-    observation, (known,) = _after_a_step(x, y), probed((x, y))[1]
-    known = dataclasses.replace(known, labels=y, weights=True, lr=0.1)
+    observation, (knowledge,) = _after_a_step(x, y), probed((x, y))[1]
+    knowledge = dataclasses.replace(knowledge, labels=y, weights=True, lr=0.1)
     errors = {}
     for name, settings in {"none": {"bn": 0.0}, "inferred": {}, "running": {"statistics": "running"}}.items():
         attack = GradInversion(dataclasses.replace(FEW, labels="given", **settings))
-        (result,) = attack.run([observation], [known], generators(1))
+        (result,) = attack.run([observation], [knowledge], generators(1))
         errors[name] = error(x, result.samples)
     assert errors["inferred"] < 1e-3 < min(errors["none"], errors["running"]), errors
 
@@ -115,22 +115,22 @@ def _in_evaluation(x: Tensor, y: Tensor) -> tuple[list[Observation], list[Knowle
 
 def test_the_starts_are_divided_only_where_the_statistics_may_be_those_of_other_data() -> None:
     x, y = digits(4, 2, side=8)
-    _, (known,) = probed((x, y))
+    _, (knowledge,) = probed((x, y))
 
-    def parts(known: Knowledge, mechanism: Operator | None = None, **settings: Any) -> list[tuple[int, bool]]:
-        recipes = GradInversion(GradInversionSettings(**settings)).recipes(known, mechanism)
+    def parts(knowledge: Knowledge, operator: Operator | None = None, **settings: Any) -> list[tuple[int, bool]]:
+        recipes = GradInversion(GradInversionSettings(**settings)).recipes(knowledge, operator)
         assert all(isinstance(one.together, GroupConsistency) for one in recipes)
         assert all(one.together.starts == one.restarts for one in recipes if isinstance(one.together, GroupConsistency))
         return [(one.restarts, one.model_prior is not None) for one in recipes]
 
-    assert parts(known) == [(2, True), (2, False)] and parts(known, restarts=5) == [(3, True), (2, False)]
-    assert parts(known, restarts=1) == [(1, True)] and parts(known, bn=0.0) == [(4, False)]
-    step = dataclasses.replace(known, weights=True, lr=0.1)
+    assert parts(knowledge) == [(2, True), (2, False)] and parts(knowledge, restarts=5) == [(3, True), (2, False)]
+    assert parts(knowledge, restarts=1) == [(1, True)] and parts(knowledge, bn=0.0) == [(4, False)]
+    step = dataclasses.replace(knowledge, weights=True, lr=0.1)
     assert parts(step) == [(4, True)] and parts(step, statistics="running") == [(2, True), (2, False)]
     assert parts(dataclasses.replace(step, steps=2)) == [(2, True), (2, False)]
-    assert parts(known, _Noisy({})) == [(4, True)]
-    private = {name: value for name, value in known.model.known.items() if "running" not in name}
-    hidden = dataclasses.replace(known, model=PlainVictim(normalised(9), private, ("*",), digit_inputs(8)))
+    assert parts(knowledge, _Noisy({})) == [(4, True)]
+    private = {name: value for name, value in knowledge.model.known.items() if "running" not in name}
+    hidden = dataclasses.replace(knowledge, model=PlainVictim(normalised(9), private, ("*",), digit_inputs(8)))
     assert parts(hidden) == [(4, True)]
 
 
@@ -154,9 +154,9 @@ def _after_a_step(x: Tensor, y: Tensor, lr: float = 0.1) -> Observation:
 
 def test_an_upload_of_one_step_reveals_the_batchs_statistics() -> None:
     x, y = digits(0, 4, side=8)
-    _, (known,) = probed((x, y))
+    _, (knowledge,) = probed((x, y))
     observation = _after_a_step(x, y)
-    weights = dataclasses.replace(known, weights=True, lr=0.1)
+    weights = dataclasses.replace(knowledge, weights=True, lr=0.1)
     with torch.no_grad():
         first = normalised().extractor.get_submodule("0")(digit_inputs(8).normalise(x))
     inferred = GradInversion().beside(observation, weights)
@@ -205,8 +205,8 @@ def test_labels_that_repeat_are_counted_and_refused_as_unique_ones() -> None:
 
 def test_its_objective_at_the_truth_holds_the_statistics_but_the_distance_does_not() -> None:
     x, y = digits(4, 4, side=8)
-    (observation,), (known,) = probed((x, y))
-    granted = dataclasses.replace(known, labels=y)
+    (observation,), (knowledge,) = probed((x, y))
+    granted = dataclasses.replace(knowledge, labels=y)
     attack = GradInversion(GradInversionSettings(labels="given"))
     fits = attack.objective(observation, granted, [Reconstruction(x), Reconstruction(1 - x)], generators(1)[0])
     assert fits is not None

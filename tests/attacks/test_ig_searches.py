@@ -39,9 +39,9 @@ BOTH = IGSettings(iterations=100, searches="both")
 KNOWN = attackable("linear", 8, digits(0, side=8))[1][0]
 
 
-def signs(recipe: SearchConfig) -> list[tuple[int, bool]]:
+def signs(config: SearchConfig) -> list[tuple[int, bool]]:
     """Iterations of each stage, and whether it follows the sign."""
-    descents = [stage.descent for stage in recipe.stages]
+    descents = [stage.descent for stage in config.stages]
     return [(one.iterations, one.signed) for one in descents if isinstance(one, AdamSearch)]
 
 
@@ -81,9 +81,9 @@ def test_with_known_noise_both_end_in_the_same_likelihood() -> None:
 def test_the_result_is_that_of_the_nearer_search() -> None:
     batch = digits(0, side=8)
 
-    def found(searches: str, mechanism: Operator | None) -> float:
+    def found(searches: str, operator: Operator | None) -> float:
         observations, knowledge = attackable("lenet", 8, batch)
-        asked = [replace(known, mechanism=mechanism) for known in knowledge]
+        asked = [replace(known, mechanism=operator) for known in knowledge]
         settings = IGSettings(iterations=40, searches=searches)  # type: ignore[arg-type]
         (result,) = IG(settings).run(observations, asked, generators(1))
         assert result.matching_loss is not None

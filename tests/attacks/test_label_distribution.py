@@ -102,9 +102,9 @@ def test_weight_decay_of_the_last_bias_is_taken_off() -> None:
         cross_entropy(net(samples[:20]), torch.zeros(20, dtype=torch.int64)).backward()
         optimiser.step()
     after = {name: value.detach().clone() for name, value in net.named_parameters()}
-    seen = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, after, before)
+    observation = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, after, before)
     local = LocalSteps(0.01, 10, weight_decay=0.3)
-    upload = Upload(seen, PlainVictim(net, before, ("*",), inputs), local, Examples(samples, labels))
+    upload = Upload(observation, PlainVictim(net, before, ("*",), inputs), local, Examples(samples, labels))
     (shares,) = LabelDistribution().shares([upload])
     assert shares[0] > 0.97
     (without,) = LabelDistribution().shares([replace(upload, local=replace(local, weight_decay=0.0))])

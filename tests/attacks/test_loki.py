@@ -296,8 +296,8 @@ class SeesOneSum(ByGuess):
 
     of_sums = True
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        return torch.full(known.model.inputs.shape, float(seen.sent["classifier.bias"].abs().sum()) % 1)
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
+        return torch.full(knowledge.model.inputs.shape, float(observation.sent["classifier.bias"].abs().sum()) % 1)
 
 
 class SeesMessages(SeesOneSum):

@@ -75,9 +75,9 @@ class Exchange:
     def client(self, slot: int = 0) -> DPClient:
         method, settings = resolve(self.experiment).method, resolve(self.experiment).settings
         task, asked_for = Task.load(self.experiment, None), (slot, self.ticket.batch, self.ticket.steps)
-        at = ClientContext(self.experiment, task, method, settings, 0, self.ticket.round, None, None, probe=asked_for)
+        ctx = ClientContext(self.experiment, task, method, settings, 0, self.ticket.round, None, None, probe=asked_for)
         with initialising(3, "client"):
-            result = resolve(self.experiment).client(at)
+            result = resolve(self.experiment).client(ctx)
         assert isinstance(result, DPClient)
         if FACTOR in result.model.state_dict():  # of a later round
             result.model.get_buffer(FACTOR).fill_(0.25)
@@ -286,7 +286,7 @@ def small() -> PlainVictim:
     return PlainVictim(net, tensors(net), ("*",), INPUTS)
 
 
-def search_error(informed: MethodOperator, noise: float, batch: int, recipe: SearchConfig, knowing: bool) -> float:
+def search_error(informed: MethodOperator, noise: float, batch: int, config: SearchConfig, knowing: bool) -> float:
     """Root mean square deviation, on average over three probes of images of two greys."""
     victim = informed.victim(small(), small().known, None)
     rng = torch_generator(0, "pictures")
@@ -295,7 +295,7 @@ def search_error(informed: MethodOperator, noise: float, batch: int, recipe: Sea
     sent = [victim.gradient(one, labels, {}, {}) for one in images]
     sent = [{n: v + noise * torch.randn(v.shape, generator=rng) for n, v in one.items()} for one in sent]
     targets = [SearchTarget(one, labels, torch_generator(0, "start", i)) for i, one in enumerate(sent)]
-    result = invert(victim if knowing else small(), targets, recipe, mechanism=informed if knowing else None)
+    result = invert(victim if knowing else small(), targets, config, operator=informed if knowing else None)
     return float((torch.stack([f.samples for f in result]) - images).square().mean((1, 2, 3, 4)).sqrt().mean())
 
 
@@ -341,7 +341,7 @@ class Shielded(FederatedStrategy):
         return weighted_mean(updates)
 
     @classmethod
-    def mechanism(cls, settings: Any, course: RunSchedule) -> Privacy | None:
+    def mechanism(cls, settings: Any, schedule: RunSchedule) -> Privacy | None:
         return None
 
 

@@ -81,12 +81,12 @@ def test_a_batch_is_one_search() -> None:
 @pytest.mark.slow
 def test_a_client_that_repeats_its_batch_is_unrolled() -> None:
     x, y = digits(0, side=8)
-    (observation,), (known,) = attackable("lenet", 8, (x, y))
+    (observation,), (knowledge,) = attackable("lenet", 8, (x, y))
     received = observation.received
-    stepped = SteppedVictim(known.model, received, LocalSteps(0.03, 5))
+    stepped = SteppedVictim(knowledge.model, received, LocalSteps(0.03, 5))
     change = stepped.gradient(x, y, {}, {})
     after = {name: received[name] - 0.03 * 5 * value for name, value in change.items()}
-    stepwise = dataclasses.replace(known, model=stepped, steps=5, weights=True, lr=0.03, unrolled=True)
+    stepwise = dataclasses.replace(knowledge, model=stepped, steps=5, weights=True, lr=0.03, unrolled=True)
     attack = ROG(ROGSettings(sf=2))
     (result,) = attack.run([seen(after, received)], [stepwise], generators(1))
     assert db(x, result) > ceilings(attack, [(x, y)])[0] - 3
@@ -151,7 +151,7 @@ LEARNING = ROGSettings(sf=2, post="unet", pairs=64, post_epochs=30)
 
 
 def with_public(case: Case, public: Examples) -> Case:
-    return case[0], [dataclasses.replace(known, public=public) for known in case[1]]
+    return case[0], [dataclasses.replace(knowledge, public=public) for knowledge in case[1]]
 
 
 @pytest.mark.nightly  # trained on 64 pairs, which are attacked first
@@ -266,10 +266,10 @@ def test_settings_out_of_range_are_refused() -> None:
 
 @pytest.mark.slow
 def test_the_objective_is_least_at_the_truth() -> None:
-    (x, y), ((observation,), (known,)) = digits(0, side=8), attackable("lenet", 8, digits(0, side=8))
-    assert isinstance(known.model, PlainVictim)
+    (x, y), ((observation,), (knowledge,)) = digits(0, side=8), attackable("lenet", 8, digits(0, side=8))
+    assert isinstance(knowledge.model, PlainVictim)
     attack, guesses = ROG(ROGSettings(sf=2)), [Reconstruction(x, labels=y), Reconstruction(torch.rand(x.shape))]
-    (result,) = attack.run([observation], [known], generators(1))
-    values = attack.objective(observation, known, [guesses[0], result, guesses[1]], generators(1)[0])
+    (result,) = attack.run([observation], [knowledge], generators(1))
+    values = attack.objective(observation, knowledge, [guesses[0], result, guesses[1]], generators(1)[0])
     assert values is not None and values[0].objective < 1e-10 < values[1].objective < values[2].objective
     assert values[1].objective == pytest.approx(result.matching_loss, rel=0.1)  # clamped

@@ -142,9 +142,11 @@ def test_one_digit_of_ten_clients_is_read_off_a_suppressed_sum_and_not_off_an_ho
             result.append(Observation(Vantage.AGGREGATE, "probe", "target", 0, client, client, sent, received))
         return result
 
-    def nearest(seen: Observation, batch: int) -> float:
-        known = Knowledge(PlainVictim(fresh_net("mlp", inputs.shape), seen.received, ("*",), inputs), batch, None)
-        (result,) = Analytic().run([seen], [known], generators(1))
+    def nearest(observation: Observation, batch: int) -> float:
+        knowledge = Knowledge(
+            PlainVictim(fresh_net("mlp", inputs.shape), observation.received, ("*",), inputs), batch, None
+        )
+        (result,) = Analytic().run([observation], [knowledge], generators(1))
         return max(db(x, type(result)(one[None])) for one in result.samples)
 
     assert nearest(read(members(True), 1), 1) > 100
@@ -311,9 +313,11 @@ def test_a_run_that_isolates_nobody_is_refused(tmp_path: Path, changes: dict[str
 def test_rounding_explains_more_of_an_isolated_sum_than_of_a_mean() -> None:
     """Each of 4 clients rounds 9 numbers of a gradient of length 3: by half a step at most, in the sum of all."""
     half = Quantiser().step / 2
-    seen = Observation(Vantage.SERVER, "gradient", "target", 0, 0, 0, {"w": torch.ones(9)}, {"w": torch.zeros(9)})
+    observation = Observation(
+        Vantage.SERVER, "gradient", "target", 0, 0, 0, {"w": torch.ones(9)}, {"w": torch.zeros(9)}
+    )
     usual = ProbeSet("target", 0, "", 1, 1, "target")
     asked: Any = SimpleNamespace(ticket=usual.in_sums(4, "", isolated=0))
-    assert of_the_sum(seen.sent, seen, False, asked) == pytest.approx(half * (9 * 4) ** 0.5 / 3)
+    assert of_the_sum(observation.sent, observation, False, asked) == pytest.approx(half * (9 * 4) ** 0.5 / 3)
     asked.ticket = usual.in_sums(4, "")
-    assert of_the_sum(seen.sent, seen, False, asked) == pytest.approx(half * (9 / 4) ** 0.5 / 3)
+    assert of_the_sum(observation.sent, observation, False, asked) == pytest.approx(half * (9 / 4) ** 0.5 / 3)

@@ -55,10 +55,10 @@ def test_the_join_takes_the_value_of_the_highest_median_and_none_has_a_median_of
 
 
 def test_the_gradient_of_relaxed_rows_is_that_of_the_rows() -> None:
-    (observation,), (known,), _ = attackable_rows(2)
+    (observation,), (knowledge,), _ = attackable_rows(2)
     x = torch.randn(2, 6)
-    relaxed = RelaxedRows(known.model, TABLE).gradient(x, known.labels, {}, {})  # type: ignore[arg-type]
-    plain = known.model.gradient(TABLE.relaxed(x), known.labels, {}, {})  # type: ignore[arg-type]
+    relaxed = RelaxedRows(knowledge.model, TABLE).gradient(x, knowledge.labels, {}, {})  # type: ignore[arg-type]
+    plain = knowledge.model.gradient(TABLE.relaxed(x), knowledge.labels, {}, {})  # type: ignore[arg-type]
     assert set(relaxed) == set(observation.sent)
     for name, value in plain.items():
         assert torch.equal(relaxed[name], value)
@@ -108,9 +108,9 @@ def found(truth: Tensor, result: Reconstruction) -> bool:
 @pytest.mark.slow
 @pytest.mark.parametrize("labels", ["given", "counts"])
 def test_it_finds_the_rows_of_an_undefended_client(labels: str) -> None:
-    (observation,), (known,), x = attackable_rows(3)
+    (observation,), (knowledge,), x = attackable_rows(3)
     attack = TabLeak(TabLeakSettings(iterations=200, restarts=3, labels=labels))  # type: ignore[arg-type]
-    granted = known if labels == "given" else dataclasses.replace(known, labels=None)
+    granted = knowledge if labels == "given" else dataclasses.replace(knowledge, labels=None)
     (one,) = attack.run([observation], [granted], generators(1))
     assert found(x, one), (x, one.samples)
     assert one.agreement is not None and one.agreement.shape == x.shape and one.agreement.mean() > 0.5
@@ -121,26 +121,26 @@ def test_it_finds_the_rows_of_an_undefended_client(labels: str) -> None:
 
 @pytest.mark.slow
 def test_a_single_search_has_no_agreement() -> None:
-    (observation,), (known,), _ = attackable_rows(1)
-    (one,) = TabLeak(TabLeakSettings(iterations=2, restarts=1)).run([observation], [known], generators(1))
+    (observation,), (knowledge,), _ = attackable_rows(1)
+    (one,) = TabLeak(TabLeakSettings(iterations=2, restarts=1)).run([observation], [knowledge], generators(1))
     assert one.agreement is None and one.samples.isfinite().all()
 
 
 @pytest.mark.slow
 def test_a_private_head_is_searched_for() -> None:
-    (observation,), (known,), _ = attackable_rows(1)
+    (observation,), (knowledge,), _ = attackable_rows(1)
     sent = {n: v for n, v in observation.sent.items() if n.startswith("extractor.")}
-    held = {n: v for n, v in known.model.known.items() if n.startswith("extractor.")}
-    hidden = PlainVictim(known.model.model, held, ("extractor.*",), known.model.inputs)
+    held = {n: v for n, v in knowledge.model.known.items() if n.startswith("extractor.")}
+    hidden = PlainVictim(knowledge.model.model, held, ("extractor.*",), knowledge.model.inputs)
     attack = TabLeak(TabLeakSettings(iterations=3, restarts=2))
-    (one,) = attack.run([seen(sent, held)], [dataclasses.replace(known, model=hidden)], generators(1))
+    (one,) = attack.run([seen(sent, held)], [dataclasses.replace(knowledge, model=hidden)], generators(1))
     assert one.samples.isfinite().all()
 
 
 def test_images_and_no_public_rows_are_refused() -> None:
-    (observation,), (known,), _ = attackable_rows(1)
+    (observation,), (knowledge,), _ = attackable_rows(1)
     with pytest.raises(NotApplicableError, match="needs public rows"):
-        TabLeak().run([observation], [dataclasses.replace(known, public=None)], generators(1))
+        TabLeak().run([observation], [dataclasses.replace(knowledge, public=None)], generators(1))
     assert TabLeak().uses == {"public"}
 
 
@@ -159,10 +159,10 @@ def test_settings_out_of_range_are_refused(wrong: dict[str, float], line: str) -
 
 
 def test_an_upload_of_nan_gives_nothing_and_does_not_crash() -> None:
-    (observation,), (known,), _ = attackable_rows(1)
+    (observation,), (knowledge,), _ = attackable_rows(1)
     broken = dataclasses.replace(observation, sent={n: v * torch.nan for n, v in observation.sent.items()})
     with pytest.raises(InputError, match="finite"):
-        TabLeak(TabLeakSettings(iterations=2)).run([broken], [known], generators(1))
+        TabLeak(TabLeakSettings(iterations=2)).run([broken], [knowledge], generators(1))
 
 
 FLAGS = f"--method fedavg --dataset {ROWS_NAME} --clients 2 --rounds 1 --local-epochs 1 --engine inproc --images 4"

@@ -239,8 +239,8 @@ def client_model(experiment: Experiment, task: Any) -> torch.nn.Module:
     from flfw.client.workplace import ClientContext
 
     method, settings = resolve(experiment).method, resolve(experiment).settings
-    at = ClientContext(experiment, task, method, settings, 0, 0, None, None)
-    return resolve(experiment).client(at).model
+    ctx = ClientContext(experiment, task, method, settings, 0, 0, None, None)
+    return resolve(experiment).client(ctx).model
 
 
 @pytest.mark.nightly

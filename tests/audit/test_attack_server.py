@@ -38,9 +38,9 @@ from tests.support.small_runs import ByGuess, tiny
 class _Misbehaving(ByGuess):
     """Does something before it guesses grey."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
         self.first()
-        return torch.full(known.model.inputs.shape, 0.5)
+        return torch.full(knowledge.model.inputs.shape, 0.5)
 
     def first(self) -> None:
         """What a subclass is about."""
@@ -167,8 +167,8 @@ def until(holds: Callable[[], Any], seconds: float = 60) -> Any:
     return results
 
 
-def guessed(solution: JobResult) -> bool:
-    return solution.stopped is None and all(results is not None for results in solution.reconstructions)
+def guessed(result: JobResult) -> bool:
+    return result.stopped is None and all(results is not None for results in result.reconstructions)
 
 
 # --- one server, and what it bears ---

@@ -141,20 +141,20 @@ class Half(Defence):
 def test_the_distance_at_a_guess_is_that_of_its_gradient(net: str, informed: bool) -> None:
     """Against a loop of plain autograd: of who is told, every second entry of each tensor is compared."""
     x, y = digits(100, 1, 8)
-    (seen,), (known,) = defended(net, Half(), [(x, y)], informed, 8)
+    (observation,), (knowledge,) = defended(net, Half(), [(x, y)], informed, 8)
     guesses = [x, *torch.rand(40, *x.shape, generator=torch_generator(0, "guesses"))]
     fits = IG(IGSettings(iterations=10)).objective(
-        seen, known, [Reconstruction(g, labels=y) for g in guesses], torch_generator(0, "objective")
+        observation, knowledge, [Reconstruction(g, labels=y) for g in guesses], torch_generator(0, "objective")
     )
     assert fits is not None and (fits[0].distance == pytest.approx(0, abs=1e-5)) is informed
-    model: nn.Module = known.model.model
-    model.load_state_dict(known.model.known)
+    model: nn.Module = knowledge.model.model
+    model.load_state_dict(knowledge.model.known)
     for guess, fit in zip(guesses, fits, strict=True):
         model.zero_grad()
-        cross_entropy(model(known.model.inputs.normalise(guess)), y).backward()
+        cross_entropy(model(knowledge.model.inputs.normalise(guess)), y).backward()
         gradient = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
         gradient = Half().update(gradient, torch_generator(0, "unused")) if informed else gradient
-        sent = torch.cat([seen.sent[name].flatten() for name in gradient])
+        sent = torch.cat([observation.sent[name].flatten() for name in gradient])
         mine = torch.cat([value.flatten() for value in gradient.values()])
         cosine = torch.cosine_similarity(sent, mine, dim=0)
         assert fit.distance == pytest.approx(1 - float(cosine), abs=2e-5)

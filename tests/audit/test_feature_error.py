@@ -57,9 +57,9 @@ def test_an_audit_measures_the_features_of_a_shared_extractor(tmp_path: Path) ->
     recorded = Recordings(tmp_path / "run" / "observations").probes("target", 0)
     experiment = resolve(Experiment(method="fedavg", net="mlp", clients=2)).experiment
     inputs = Task.load(experiment, None).inputs
-    for seen, row in zip(recorded, rows, strict=True):
+    for observation, row in zip(recorded, rows, strict=True):
         net = nets.build("mlp", inputs.shape, 10, "torch")
-        net.load_state_dict(seen.received)
+        net.load_state_dict(observation.received)
         net.requires_grad_(False)
         paths = (tmp_path / "run" / row[name] for name in ("truth", "reconstruction"))
         true, guess = (net.eval().extractor(inputs.normalise(load_file(path)["samples"])) for path in paths)

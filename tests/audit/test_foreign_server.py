@@ -55,7 +55,7 @@ class Watching(Attack):
         return [Reconstruction(torch.full((k.batch, 1, 6, 6), torch.nan)) for k in knowledge]
 
     def of(self, source: str) -> list[tuple[Observation, Knowledge]]:
-        return [(seen, known) for seen, known in self.given if seen.source == source]
+        return [(observation, knowledge) for observation, knowledge in self.given if observation.source == source]
 
 
 @final
@@ -103,16 +103,16 @@ def test_public_data_are_granted_to_attacks_that_use_them_and_none_of_a_client(l
     assert not any("public" in sentence for sentence in second["granted"])
     for source in ("probe", "update"):  # the easy rung as well
         assert len(using.of(source)) == 2 == len(other.of(source))
-        for _, known in using.of(source):
-            assert known.public is not None and known.public.labels.tolist() == [int(y[2])]
-            assert known.public.samples.dtype == torch.float32 and known.public.samples.shape == (1, 1, 6, 6)
-        assert all(known.public is None for _, known in other.of(source))
+        for _, knowledge in using.of(source):
+            assert knowledge.public is not None and knowledge.public.labels.tolist() == [int(y[2])]
+            assert knowledge.public.samples.dtype == torch.float32 and knowledge.public.samples.shape == (1, 1, 6, 6)
+        assert all(knowledge.public is None for _, knowledge in other.of(source))
 
 
 def test_knowledge_about_one_update_takes_public_data(leaking: Path) -> None:
-    seen, (x, y) = Recordings(leaking).updates(1)[0], examples(3, seed=9)
+    observation, (x, y) = Recordings(leaking).updates(1)[0], examples(3, seed=9)
     public = PublicData.from_arrays(x.numpy(), y.numpy())
-    known = knowledge(dense(), seen, inputs=SPACE, labels=None, batch=1, lr=LR, public=public)
+    known = knowledge(dense(), observation, inputs=SPACE, labels=None, batch=1, lr=LR, public=public)
     assert known.public is not None and torch.equal(known.public.samples, x) and torch.equal(known.public.labels, y)
     assert known.granted[-1] == "3 public examples with their labels"
 
@@ -154,8 +154,8 @@ def test_gradients_are_summed_as_they_are_and_there_is_no_sum_of_both(leaking: P
     assert torch.allclose(summed.sent["3.bias"], both[0].sent["3.bias"] + both[1].sent["3.bias"])
     assert torch.equal(summed.sent["3.bias"], other.sent["3.bias"])
 
-    def differing(seen: Observation) -> TrainingDescription:
-        return TrainingDescription(LR, sends="weights" if seen.client == 1 else "gradient")
+    def differing(observation: Observation) -> TrainingDescription:
+        return TrainingDescription(LR, sends="weights" if observation.client == 1 else "gradient")
 
     (result,) = ask(leaking, tmp_path / "mixed", attacks={"behind": Behind()}, training=differing)["audit"]
     assert result["stopped"] == "not applicable: there is no sum of gradient and weights"

@@ -82,7 +82,7 @@ def test_wrong_descriptions_are_seen_although_the_order_is_unknown(name: str) ->
         chosen.zero_grad()
         cross_entropy(net(prepared(truth.samples[places])), truth.labels[places]).backward()
         chosen.step()
-    seen = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, dict(net.state_dict()), received)
+    observation = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, dict(net.state_dict()), received)
     public = digits(COUNT, 50)
     space = input_space(((1, 8, 8), (0.5,), (0.5,)))
     case = ForeignCase(
@@ -94,7 +94,7 @@ def test_wrong_descriptions_are_seen_although_the_order_is_unknown(name: str) ->
         "none",
     )
     checks = Consistency(case, case.fresh("attacker"), {0: truth, 1: digits(COUNT, COUNT)}, 3600.0)
-    rung, (check,) = checks.checked([Victim({"client": 0}, 0, truth, truth)], [seen])
-    assert check.outcome == ("failed" if cause else "passed") and rung.passed == (not cause), check.words
+    control, (check,) = checks.checked([Victim({"client": 0}, 0, truth, truth)], [observation])
+    assert check.outcome == ("failed" if cause else "passed") and control.passed == (not cause), check.words
     assert check.cause.startswith(f"Another description explains it: {cause}" if cause else ""), check.cause
     assert check.numbers is not None and 0.75 <= check.numbers.least_cosine <= 0.95

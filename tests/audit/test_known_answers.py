@@ -94,29 +94,29 @@ class Doubled(Defence):
 
 
 class Exact(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return x
 
 
 class Noise(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return torch.rand(x.shape, generator=rng)
 
 
 class Grey(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return torch.full_like(x, 0.5)
 
 
 class Black(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return torch.zeros_like(x)
 
 
 class ClassMean(ByClosedForm):
     """Knows each example's class and what such examples look like on average."""
 
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         samples, labels = _public()
         nearest = (samples - x).square().flatten(1).sum(1).argmin()
         return samples[labels == labels[nearest]].mean(0, keepdim=True)
@@ -125,7 +125,7 @@ class ClassMean(ByClosedForm):
 class NearestPublic(ByClosedForm):
     """Knows which of all public images is nearest to the truth."""
 
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         samples, _ = _public()
         return samples[(samples - x).square().flatten(1).sum(1).argmin()][None]
 
@@ -165,46 +165,46 @@ class GrantedMean(ByClosedForm):
 
 
 class Negative(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return 1 - x
 
 
 class Mirrored(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return x.flip(-1, -2)
 
 
 class OfEightBits(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return 255 * x
 
 
 class Dim(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return x / 4
 
 
 class Blurred(ByClosedForm):
     """Off by 0.01 everywhere: 40 dB."""
 
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return x + torch.where(x > 0.5, -0.01, 0.01)
 
 
 class OffByAFifth(ByClosedForm):
     """Off by 0.2 everywhere: 14 dB."""
 
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return x + torch.where(x > 0.5, -0.2, 0.2)
 
 
 class NaN(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return x * torch.nan
 
 
 class OneInfinity(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         result = x.clone()
         result.view(-1)[0] = torch.inf
         return result
@@ -218,12 +218,12 @@ class LossIsNaN(ByClosedForm):
 
 
 class OtherShape(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return x[..., :-1]
 
 
 class TooMany(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return torch.cat([x, x])
 
 
@@ -240,12 +240,12 @@ class NoList(ByClosedForm):
 
 
 class Raises(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         raise ZeroDivisionError("of course")
 
 
 class Declines(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         raise NotApplicableError("nothing here for me")
 
 
@@ -257,35 +257,35 @@ class OneTensorForAll(ByClosedForm):
 
 
 class EasyOnly(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
-        return x if seen.rung == "easy" else torch.rand(x.shape, generator=rng)
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
+        return x if observation.rung == "easy" else torch.rand(x.shape, generator=rng)
 
 
 class EasyOnlyElseRaises(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
-        if seen.rung != "easy":
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
+        if observation.rung != "easy":
             raise ZeroDivisionError("of course")
         return x
 
 
 class EasyOnlyElseHalfNaN(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
-        return x if seen.rung == "easy" else x * (torch.nan if seen.slot else 0)
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
+        return x if observation.rung == "easy" else x * (torch.nan if observation.slot else 0)
 
 
 class TargetOnly(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
-        return x if seen.rung == "target" else torch.rand(x.shape, generator=rng)
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
+        return x if observation.rung == "target" else torch.rand(x.shape, generator=rng)
 
 
 class FirstOnly(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
-        return x if seen.slot == 0 else torch.rand(x.shape, generator=rng)
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
+        return x if observation.slot == 0 else torch.rand(x.shape, generator=rng)
 
 
 class FirstOnlyElseNaN(ByClosedForm):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
-        return x if seen.slot == 0 else x * torch.nan
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
+        return x if observation.slot == 0 else x * torch.nan
 
 
 def _zeros(answers: Answers, *slots: int) -> Answers:

@@ -95,7 +95,7 @@ class Steadfast(ByClosedForm):
     def models(self) -> Models:
         return frozenset({"defence"})
 
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return x
 
 
@@ -104,8 +104,8 @@ class OnRungs(Steadfast):
 
     rungs: ClassVar[tuple[str, ...]] = ()
 
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
-        return x if seen.rung in self.rungs else torch.rand(x.shape, generator=rng)
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
+        return x if observation.rung in self.rungs else torch.rand(x.shape, generator=rng)
 
 
 class EasyAlone(OnRungs):
@@ -145,7 +145,7 @@ class WithObjective(BelowTheTarget):
     values: ClassVar[tuple[float, ...]] = (0.0, 0.0, 1.0)
 
     def objective(
-        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+        self, observation: Observation, knowledge: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
     ) -> list[Fit] | None:
         values = [*self.values, *[1.0] * len(guesses)][: len(guesses)]
         return [Fit(value, 1.0) for value in values]
@@ -171,9 +171,9 @@ class PrefersTheDark(WithObjective):
     """Whatever the message, dark data explain it best."""
 
     def objective(
-        self, seen: Observation, known: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
+        self, observation: Observation, knowledge: Knowledge, guesses: Sequence[Reconstruction], rng: torch.Generator
     ) -> list[Fit] | None:
-        values = super().objective(seen, known, guesses, rng)
+        values = super().objective(observation, knowledge, guesses, rng)
         assert values is not None
         return [Fit(fit.objective, float(g.samples.mean())) for fit, g in zip(values, guesses, strict=True)]
 
@@ -181,13 +181,15 @@ class PrefersTheDark(WithObjective):
 class Lucky(Steadfast):
     """An image of one bright level, whatever the message."""
 
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         return torch.full(x.shape, float(torch.randint(240, 256, (), generator=rng)) / 255)
 
 
 class HalfNaN(BelowTheTarget):
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
-        return super().one(x, seen, rng) * (torch.nan if seen.rung == "target" and seen.slot % 2 else 1)
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
+        return super().one(x, observation, rng) * (
+            torch.nan if observation.rung == "target" and observation.slot % 2 else 1
+        )
 
 
 EIGHT: dict[str, Any] = {"images": 8}

@@ -89,9 +89,9 @@ def test_the_view_holds_each_round_s_mechanism_in_the_units_of_the_mean_gradient
     nothing = Examples(torch.zeros(0, 1), torch.zeros(0, dtype=torch.int64))
     view = MembershipView(0, (one,), nothing, nothing, lambda received: pytest.fail("not asked for"))
     granted = known.with_operators(view)
-    mechanism = granted.rounds[0].operator
-    assert granted.adaptive and isinstance(mechanism, Scaled)
-    passage = mechanism.residual({"w": torch.ones(3)})
+    operator = granted.rounds[0].operator
+    assert granted.adaptive and isinstance(operator, Scaled)
+    passage = operator.residual({"w": torch.ones(3)})
     assert passage is not None and passage.deviation == pytest.approx(0.02 / (0.1 * 4))
 
 

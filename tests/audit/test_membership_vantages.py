@@ -38,8 +38,8 @@ def protocol(server_round: int, first: int) -> Protocol:
     return Protocol(100 * server_round + first)
 
 
-def values(seen: list[Observation]) -> dict[tuple[int, int], list[float]]:
-    return {(one.round, one.client): one.sent["w"].tolist() for one in seen}
+def values(observation: list[Observation]) -> dict[tuple[int, int], list[float]]:
+    return {(one.round, one.client): one.sent["w"].tolist() for one in observation}
 
 
 def test_clients_of_a_group_seem_to_have_sent_its_weighted_mean() -> None:
@@ -191,11 +191,11 @@ def test_each_vantage_has_its_own_claim_and_the_gap_is_members_less_held_out_exa
         assert claim == min(float(row["epsilon"]) for row in result["privacy"] if row["adversary"] == vantage)
     task, right = Task.load(stored(folder), None), {"members": 0, "held_out": 0}
     recordings = Recordings(folder / "observations")
-    for seen in recordings.observations([line["id"] for line in recordings.update_lines(2)]):
-        assert seen is not None and task.pairs is not None
-        weight, bias = (seen.received[f"classifier.{name}"] for name in ("weight", "bias"))
+    for observation in recordings.observations([line["id"] for line in recordings.update_lines(2)]):
+        assert observation is not None and task.pairs is not None
+        weight, bias = (observation.received[f"classifier.{name}"] for name in ("weight", "bias"))
         for side in right:
-            x, y = task.examples("train", getattr(task.pairs[seen.client], side))
+            x, y = task.examples("train", getattr(task.pairs[observation.client], side))
             logits = task.inputs.normalise(x).flatten(1) @ weight.T + bias
             right[side] += int((logits.argmax(1) == y).sum())
     pairs = sum(len(game.members) for game in task.pairs or ())

@@ -25,8 +25,8 @@ TRUTH = Truth(
 )
 def test_key_names_round_rung_and_slot(server_round: int, rung: str, slot: int, name: str) -> None:
     assert key(server_round, rung, slot) == name
-    seen = Observation(Vantage.SERVER, "probe", rung, server_round, client=99, slot=slot, sent={}, received={})
-    assert seen.key == name
+    observation = Observation(Vantage.SERVER, "probe", rung, server_round, client=99, slot=slot, sent={}, received={})
+    assert observation.key == name
 
 
 def test_keys_sort_by_round_and_slot() -> None:
@@ -35,16 +35,18 @@ def test_keys_sort_by_round_and_slot() -> None:
 
 
 def test_a_point_of_a_curve_is_filed_under_its_own_name() -> None:
-    seen = Observation(Vantage.SERVER, "probe", "target", 3, client=1, slot=2, sent={}, received={}, point="batch-16")
-    assert seen.key == key(3, "batch-16", 2) == "r0003-batch-16-002"
+    observation = Observation(
+        Vantage.SERVER, "probe", "target", 3, client=1, slot=2, sent={}, received={}, point="batch-16"
+    )
+    assert observation.key == key(3, "batch-16", 2) == "r0003-batch-16-002"
 
 
 def test_an_observation_holds_no_truth_and_cannot_be_changed() -> None:
     fields = {field.name for field in dataclasses.fields(Observation)}
     assert fields == {"vantage", "source", "rung", "round", "client", "slot", "sent", "received", "point"}
-    seen = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, {}, {})
+    observation = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, {}, {})
     with pytest.raises(dataclasses.FrozenInstanceError):
-        seen.slot = 1  # type: ignore[misc]
+        observation.slot = 1  # type: ignore[misc]
 
 
 # --- truth ---

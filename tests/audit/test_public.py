@@ -247,8 +247,8 @@ def test_public_data_that_cannot_be_used_are_refused(samples: np.ndarray, labels
 
 
 def planned(samples: Sequence[Sequence[float]], *columns: Column) -> PublicData:
-    plan = TableSchema(columns, "y", "regression", number=NumberTarget("y", 0, 1))
-    return PublicData.from_arrays(np.array(samples), np.zeros(len(samples), np.int64), plan=plan)
+    schema = TableSchema(columns, "y", "regression", number=NumberTarget("y", 0, 1))
+    return PublicData.from_arrays(np.array(samples), np.zeros(len(samples), np.int64), schema=schema)
 
 
 WARD = Column("ward", "categorical", categories=("A", "B", "C"))
@@ -308,8 +308,8 @@ def test_among_many_categories_a_row_without_a_right_one_is_not_recovered() -> N
     floors = public.floors(truth, 0, numpy_generator(0, "floors"))
     assert public.plan is not None
     assert rmsd(truth, guess) < 0.1 and public.plan.deviation(truth, guess) == pytest.approx(np.sqrt(3 / 5))
-    assert not recovered(truth, guess, floors, public.binary, plan=public.plan)
-    assert recovered(truth, truth, floors, public.binary, plan=public.plan)
+    assert not recovered(truth, guess, floors, public.binary, schema=public.plan)
+    assert recovered(truth, truth, floors, public.binary, schema=public.plan)
 
 
 def test_rows_that_are_no_clients_keep_the_plan() -> None:

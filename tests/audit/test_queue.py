@@ -26,10 +26,10 @@ from flfw.storage.sealed import read_checked
 EXCHANGES = (Exchange("round-0000/client-000-001", 0, 0, (7,)), Exchange("round-0000/client-001-001", 1, 1, None))
 
 
-def job(attack: str = "ig", ticket: ProbeSet = EASY, retries: int = 1, **changes: Any) -> AttackJob:
+def job(attack: str = "ig", probe_set: ProbeSet = EASY, retries: int = 1, **changes: Any) -> AttackJob:
     details = {
         "attack": attack,
-        "ticket": ticket,
+        "ticket": probe_set,
         "exchanges": EXCHANGES,
         "recordings": Path("/nowhere/observations"),
         "run_config": Experiment(attack_retries=retries).to_run_config(),
@@ -64,8 +64,8 @@ def test_a_job_survives_json() -> None:
 
 def test_tickets_are_announced_once_each(queue: Queue) -> None:
     first, second = target_probe_set(Point("", 1, 1), 0), target_probe_set(Point("", 1, 1), 10)
-    for ticket in (second, EASY, first, second):
-        queue.announce(ticket)
+    for probe_set in (second, EASY, first, second):
+        queue.announce(probe_set)
     assert queue.tickets() == [EASY, first, second]
 
 

@@ -84,8 +84,8 @@ def test_results_and_provenance_name_the_attack(result: dict[str, Any]) -> None:
 def test_clients_build_train_and_send_the_changed_network_and_the_server_crafts_it_anew(folder: Path) -> None:
     recordings = Recordings(folder / "observations")
     before, after = (recordings.probes("target", at)[0] for at in (0, 1))
-    for seen in (before, after):
-        weight = seen.received[f"{MEASURE}.weight"]
+    for observation in (before, after):
+        weight = observation.received[f"{MEASURE}.weight"]
         assert torch.equal(weight, weight[:1].expand_as(weight)) and weight.shape == (64, 64)
         assert torch.equal(weight, before.received[f"{MEASURE}.weight"])
     last = Checkpoints(folder, stored_experiment(folder).experiment).last

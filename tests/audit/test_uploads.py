@@ -61,8 +61,8 @@ def test_the_truth_is_read_as_it_was_written(tmp_path: Path) -> None:
 
 def test_a_ticket_has_the_largest_numbers() -> None:
     truths = [truth_of_upload(noted((7, 3), (12,)), False), truth_of_upload(noted((1,), (2,), (3,), (4,)), False)]
-    ticket = ticket_of_uploads(3, truths)
-    assert (ticket.batch, ticket.steps, ticket.source, ticket.name) == (4, 4, "update", "r0003-update")
+    probe_set = ticket_of_uploads(3, truths)
+    assert (probe_set.batch, probe_set.steps, probe_set.source, probe_set.name) == (4, 4, "update", "r0003-update")
 
 
 def test_only_the_uploads_of_audited_rounds_are_attacked() -> None:
@@ -136,7 +136,7 @@ def test_a_search_for_too_many_examples_is_refused_with_the_reason(audited: tupl
     folder, experiment = audited
     asked = resolve(without_auto(experiment))
     auditor = Auditor(asked, Task.load(experiment, None), folder, folder)
-    (job,) = [one for ticket in auditor.tickets() for one in auditor.jobs(ticket) if _searches_uploads(one)]
+    (job,) = [one for probe_set in auditor.tickets() for one in auditor.jobs(probe_set) if _searches_uploads(one)]
     order = tuple((place,) for place in range(600))
     many = tuple(replace(exchange, order=order, labels=(0,) * 600) for exchange in job.exchanges)
     stopped = solve(replace(job, exchanges=many)).stopped

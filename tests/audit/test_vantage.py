@@ -66,10 +66,10 @@ class Counted(ByGuess):
 class ReadsOtherClients(ByGuess):
     """Lets another client's example into its guess."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        other = Path.cwd().parent / "examples" / f"client-{1 - seen.client:03d}"
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
+        other = Path.cwd().parent / "examples" / f"client-{1 - observation.client:03d}"
         file = next(other.glob("round-0001/*"))
-        return torch.full(known.model.inputs.shape, float(load_file(file)["classifier.bias"].abs().mean()))
+        return torch.full(knowledge.model.inputs.shape, float(load_file(file)["classifier.bias"].abs().mean()))
 
 
 class SilentGradients(Defence):
@@ -449,7 +449,7 @@ def test_poison_covers_other_clients_examples(watched: Watched, tmp_path: Path) 
 
     def usable(name: str, job: AttackJob) -> int:
         ids = [exchange.id for exchange in job.exchanges]
-        return sum(seen is not None for seen in Recordings(copy / name).observations(ids))
+        return sum(observation is not None for observation in Recordings(copy / name).observations(ids))
 
     first, second = on_clients
     at_server = next(job for job in jobs if job.vantage == SERVER)

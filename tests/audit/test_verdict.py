@@ -312,8 +312,8 @@ def tampered(leaking: tuple[Path, Experiment], folder: Path, change: Any) -> dic
     controls = [line for line in lines if line.get("config", {}).get("rung") == "control"]
     controls.sort(key=lambda line: line["config"]["slot"])
     probes = Recordings(folder / "observations").probes("control", 0)
-    for line, seen, answer in zip(controls, probes, change([seen.sent for seen in probes]), strict=True):
-        record_answer(folder / "observations", line, answer, seen.received)
+    for line, observation, answer in zip(controls, probes, change([seen.sent for seen in probes]), strict=True):
+        record_answer(folder / "observations", line, answer, observation.received)
     rewrite(folder / "observations", lines)
     return audited_again(folder, leaking[1])
 

@@ -132,11 +132,11 @@ def test_it_comes_much_nearer_to_an_image_whose_statistics_the_network_has() -> 
 
 def test_the_gradient_behind_a_module_gives_both_images_of_a_batch() -> None:
     attack = Imprint(ImprintSettings(64))
-    truth, seen, known = imprinted(attack, crafted(attack), seed=1, size=2)
-    (result,) = attack.run([seen], [known], [torch.Generator()])
+    truth, observation, knowledge = imprinted(attack, crafted(attack), seed=1, size=2)
+    (result,) = attack.run([observation], [knowledge], [torch.Generator()])
     assert min(matched_psnrs(truth, result.samples)) > 60
     net = victims("cnn2", 1, seed=1).net
-    assert torch.equal(seen.received["classifier.weight"], nets.tensors(net)["classifier.weight"])
+    assert torch.equal(observation.received["classifier.weight"], nets.tensors(net)["classifier.weight"])
 
 
 def test_lines_say_what_was_missed_and_where_nothing_was_recovered() -> None:

@@ -89,8 +89,8 @@ def knock(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> An
     """Hand client 1 arrays in one way or another."""
     if door in ("train", "train.probe", "evaluate"):
         return ask(experiment, door, arrays, folder)
-    at = dataclasses.replace(make_client(experiment, 1, folder).at, defence=resolve(experiment).new_defence())
-    client = resolve(experiment).client(at)
+    ctx = dataclasses.replace(make_client(experiment, 1, folder).at, defence=resolve(experiment).new_defence())
+    client = resolve(experiment).client(ctx)
     values = list(arrays.values())
     return client.fit(values, {"version": 0}) if door == "fit" else client.evaluate(values, {"version": 0})
 

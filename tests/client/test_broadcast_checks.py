@@ -169,8 +169,8 @@ def test_a_server_that_knows_the_checks_evades_them_with_noise_and_still_reads_i
     for first in range(0, 80, 8):
         x, y = digits(first, 8, 8)
         received = nets.tensors(net)
-        known = Knowledge(PlainVictim(net, received, ("*",), inputs), 8, None)
-        (result,) = attack.run([seen(gradient(net, inputs, x, y), received)], [known], generators(1))
+        knowledge = Knowledge(PlainVictim(net, received, ("*",), inputs), 8, None)
+        (result,) = attack.run([seen(gradient(net, inputs, x, y), received)], [knowledge], generators(1))
         distance = (result.samples[None] - x[:, None]).flatten(2).square().mean(2).min(1).values
         read += int((distance < 10**-2.5).sum())  # 25 dB
     assert read >= 20

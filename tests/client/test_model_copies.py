@@ -61,14 +61,14 @@ def memory_of(model: nn.Module) -> set[int]:
     return {value.untyped_storage().data_ptr() for _, value in tensors_of(model) if value.numel()}
 
 
-def at_run(at: ClientContext, run: str = "run") -> ClientContext:
-    return dataclasses.replace(at, run=run)
+def at_run(ctx: ClientContext, run: str = "run") -> ClientContext:
+    return dataclasses.replace(ctx, run=run)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_begins_with_the_model_that_it_builds(small: Experiment, tmp_path: Path, method: str) -> None:
-    at = make_client(by_method(dataclasses.replace(small, net="lenet"), method), 1, tmp_path).at
-    built, made = at.fresh_model(), [at_run(at).fresh_model() for _ in range(4)]
+    ctx = make_client(by_method(dataclasses.replace(small, net="lenet"), method), 1, tmp_path).at
+    built, made = ctx.fresh_model(), [at_run(ctx).fresh_model() for _ in range(4)]
     for model in made:
         assert_same(built, model)
     assert len(set[int]().union(*map(memory_of, made))) == 4 * len(memory_of(built))
@@ -84,11 +84,11 @@ def test_every_method_begins_with_the_model_that_it_builds(small: Experiment, tm
     [(net, "none") for net in ("cnn1", "lenet5", "resnet18", "vit_norm", "mlp")] + [("cnn1", d) for d in DEFENCES],
 )
 def test_every_network_begins_as_it_is_built(small: Experiment, tmp_path: Path, net: str, defence: str) -> None:
-    at = make_client(dataclasses.replace(small, net=net, defence=defence), 1, tmp_path).at
-    built, made = at.fresh_model(), [at_run(at).fresh_model() for _ in range(3)][-1]
+    ctx = make_client(dataclasses.replace(small, net=net, defence=defence), 1, tmp_path).at
+    built, made = ctx.fresh_model(), [at_run(ctx).fresh_model() for _ in range(3)][-1]
     assert_same(built, made)
     copied(built)
-    x = torch.rand(2, *at.task.dataset.shape)
+    x = torch.rand(2, *ctx.task.dataset.shape)
     generator = torch.get_rng_state()
     expected = built.eval()(x)
     torch.set_rng_state(generator)  # of precode's noise
@@ -118,7 +118,7 @@ def test_experiments_of_one_process_have_their_own_models(
     first = by_method(dataclasses.replace(small, net="lenet"), method)
     second = dataclasses.replace(first, **change)
     ats = [make_client(experiment, 0, tmp_path).at for experiment in (first, second)]
-    built = [at.fresh_model() for at in ats]
+    built = [ctx.fresh_model() for ctx in ats]
     for which in (0, 0, 0, 1, 0, 1, 1, 1, 0, 0):
         assert_same(at_run(ats[which]).fresh_model(), built[which])
 
@@ -129,25 +129,25 @@ def test_clients_that_begin_with_their_own_private_tensors_keep_them(
 ) -> None:
     experiment, begun = by_method(small, method, set=("start=independent",)), []
     for partition in (0, 1, 0, 1):
-        at = make_client(experiment, partition, tmp_path).at
-        begun.append(at_run(at).fresh_model())
-        assert_same(at.fresh_model(), begun[-1])
+        ctx = make_client(experiment, partition, tmp_path).at
+        begun.append(at_run(ctx).fresh_model())
+        assert_same(ctx.fresh_model(), begun[-1])
     weights = [model.state_dict()["extractor.0.weight"] for model in begun]
     assert torch.equal(weights[0], weights[2]) and torch.equal(weights[1], weights[3])
     assert not torch.equal(weights[0], weights[1])
 
 
 def test_another_default_type_has_another_model(small: Experiment, tmp_path: Path) -> None:
-    at = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at)
+    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at)
     for dtype in (torch.float32, torch.float64, torch.float32):
         torch.set_default_dtype(dtype)
         try:
-            assert [next(at.fresh_model().parameters()).dtype for _ in range(3)] == [dtype] * 3
+            assert [next(ctx.fresh_model().parameters()).dtype for _ in range(3)] == [dtype] * 3
         finally:
             torch.set_default_dtype(torch.float32)
     with torch.device("meta"):
-        assert all(next(at.fresh_model().parameters()).is_meta for _ in range(3))
-    assert_same(at.fresh_model(), dataclasses.replace(at, run="").fresh_model())
+        assert all(next(ctx.fresh_model().parameters()).is_meta for _ in range(3))
+    assert_same(ctx.fresh_model(), dataclasses.replace(ctx, run="").fresh_model())
 
 
 def test_settings_that_may_change_are_never_kept(small: Experiment, tmp_path: Path) -> None:
@@ -155,10 +155,10 @@ def test_settings_that_may_change_are_never_kept(small: Experiment, tmp_path: Pa
     class Listed(LocalTraining):
         lengths: list[int] = dataclasses.field(default_factory=list)
 
-    at = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at)
-    at = dataclasses.replace(at, settings=Listed())
+    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at)
+    ctx = dataclasses.replace(ctx, settings=Listed())
     for _ in range(3):
-        assert_same(at.fresh_model(), dataclasses.replace(at, run="").fresh_model())
+        assert_same(ctx.fresh_model(), dataclasses.replace(ctx, run="").fresh_model())
 
 
 # --- a client whose method changes its model ---
@@ -396,9 +396,9 @@ def test_a_model_that_cannot_be_built_is_asked_for_again() -> None:
 
 
 def test_threads_get_models_of_their_own(small: Experiment, tmp_path: Path) -> None:
-    at = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at, "threads")
-    expected, made = dataclasses.replace(at, run="").fresh_model(), []
-    threads = [threading.Thread(target=lambda: made.append(at.fresh_model())) for _ in range(8)]
+    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at, "threads")
+    expected, made = dataclasses.replace(ctx, run="").fresh_model(), []
+    threads = [threading.Thread(target=lambda: made.append(ctx.fresh_model())) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -412,17 +412,17 @@ def test_threads_get_models_of_their_own(small: Experiment, tmp_path: Path) -> N
 
 def test_a_built_model_draws_nothing_from_the_process(small: Experiment, tmp_path: Path) -> None:
     """The global generator stays as it is, whether a model is built or copied."""
-    at = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at, "generator")
+    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at, "generator")
     before = torch.get_rng_state()
     for _ in range(3):
-        at.fresh_model()
+        ctx.fresh_model()
         assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_the_task_decides_too(small: Experiment, tmp_path: Path) -> None:
     """Two sites of one process may have data of unlike shapes."""
-    at = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at, "shapes")
+    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at, "shapes")
     wide = dataclasses.replace(
-        at, task=dataclasses.replace(at.task, dataset=dataclasses.replace(at.task.dataset, classes=12))
+        ctx, task=dataclasses.replace(ctx.task, dataset=dataclasses.replace(ctx.task.dataset, classes=12))
     )
-    assert [m.classes for m in (at.fresh_model(), wide.fresh_model(), at.fresh_model())] == [10, 12, 10]
+    assert [m.classes for m in (ctx.fresh_model(), wide.fresh_model(), ctx.fresh_model())] == [10, 12, 10]

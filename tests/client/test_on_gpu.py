@@ -38,8 +38,8 @@ NOT_TRACED = {"dcs2"}
 
 def client(experiment: Experiment, folder: Path, server_round: int = 1, probe: tuple[int, ...] = ()) -> FederatedClient:
     """Build the first client, with the experiment's defence."""
-    at = dataclasses.replace(make_client(experiment, 0, folder, server_round).at, probe=probe)
-    return resolve(experiment).client(dataclasses.replace(at, defence=resolve(experiment).defence_of(0)))
+    ctx = dataclasses.replace(make_client(experiment, 0, folder, server_round).at, probe=probe)
+    return resolve(experiment).client(dataclasses.replace(ctx, defence=resolve(experiment).defence_of(0)))
 
 
 def two_rounds(experiment: Experiment, folder: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -33,9 +33,9 @@ def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLFW_DATA", str(tmp_path / "nowhere"))
 
 
-def site(folder: Path, plan: TableSchema, rows: str, name: str = "rows.csv") -> Path:
+def site(folder: Path, schema: TableSchema, rows: str, name: str = "rows.csv") -> Path:
     folder.mkdir(exist_ok=True)
-    (folder / "columns.toml").write_text(plan_file.text(plan))
+    (folder / "columns.toml").write_text(plan_file.text(schema))
     (folder / name).write_text(rows)
     return folder
 
@@ -78,26 +78,26 @@ def test_a_site_whose_table_differs_is_refused_in_a_line_that_names_the_columns(
 
 
 @pytest.mark.parametrize(("plan", "key"), [(SICK, "acc_local"), (COST, "mae_local")])
-def test_a_run_needs_rows_at_the_sites_alone(tmp_path: Path, plan: TableSchema, key: str) -> None:
-    (tmp_path / "plan.toml").write_text(plan_file.text(plan))
-    target = plan.target
-    roots = [site(tmp_path / f"s{n}", plan, rows(target, 12 + n, ward)) for n, ward in enumerate(("ABC", "BD"))]
+def test_a_run_needs_rows_at_the_sites_alone(tmp_path: Path, schema: TableSchema, key: str) -> None:
+    (tmp_path / "plan.toml").write_text(plan_file.text(schema))
+    target = schema.target
+    roots = [site(tmp_path / f"s{n}", schema, rows(target, 12 + n, ward)) for n, ward in enumerate(("ABC", "BD"))]
     experiment = Experiment(
         method="fedavg", dataset=f"site:{tmp_path / 'plan.toml'}", net="linear", clients=2, rounds=1, local_epochs=1,
         attack=("none",), federation=tmp_path / "federation", out=tmp_path / "run",
     )  # fmt: skip
     checked = trained(experiment, roots)
-    assert checked.dataset == name_of(plan) and checked.out is not None
+    assert checked.dataset == name_of(schema) and checked.out is not None
     final = json.loads((checked.out / "training.json").read_text())["final"]
     assert [row["client"] for row in final] == [0, 1] and all(row[key] is not None for row in final)
     assert all(("acc_local" in row) is (key == "acc_local") for row in final)
 
 
-def with_budget(folder: Path, plan: TableSchema, text: str, budget: EpsilonBudget) -> list[str]:
+def with_budget(folder: Path, schema: TableSchema, text: str, budget: EpsilonBudget) -> list[str]:
     """The lines of the ledger of one site with a table, after a round of DP-FedAvg."""
     folder.mkdir()
-    (folder / "plan.toml").write_text(plan_file.text(plan))
-    root, ledger = site(folder / "s", plan, text), folder / "lines.jsonl"
+    (folder / "plan.toml").write_text(plan_file.text(schema))
+    root, ledger = site(folder / "s", schema, text), folder / "lines.jsonl"
     experiment = Experiment(
         method="dp_fedavg", dataset=f"site:{folder / 'plan.toml'}", net="linear", clients=1, rounds=1, local_epochs=1,
         attack=("none",), metrics="none", set=("noise_source=secure",), federation=folder, out=folder / "run",
@@ -111,26 +111,26 @@ def with_budget(folder: Path, plan: TableSchema, text: str, budget: EpsilonBudge
 
 @pytest.mark.parametrize(("plan", "target"), [(SICK, "sick"), (COST, "cost")])
 def test_a_budget_counts_nothing_by_a_plan_that_may_be_of_these_very_rows(
-    tmp_path: Path, plan: TableSchema, target: str
+    tmp_path: Path, schema: TableSchema, target: str
 ) -> None:
     """Of a csv: table with such a plan nothing is claimed; a site with a budget answered all the same."""
     budget = EpsilonBudget(100.0)
-    assert len(with_budget(tmp_path / "public", plan, rows(target), budget)) == 1
+    assert len(with_budget(tmp_path / "public", schema, rows(target), budget)) == 1
     with pytest.raises(RunError, match="this site's budget: the plan of the table's columns does not say that it was"):
-        with_budget(tmp_path / "private", replace(plan, public=False), rows(target), budget)
+        with_budget(tmp_path / "private", replace(schema, public=False), rows(target), budget)
     assert not (tmp_path / "private" / "lines.jsonl").exists()
 
 
 def test_a_budget_for_a_patient_covers_as_many_examples_as_one_has_at_the_site(tmp_path: Path) -> None:
-    plan = replace(SICK, patient="who")
+    schema = replace(SICK, patient="who")
     lines = [f"{line},{'who' if not n else (n - 1) // 3}" for n, line in enumerate(rows("sick", 24).splitlines())]
     text, three = (
         "\n".join(lines),
         EpsilonBudget(100.0, unit="patient", patient_examples=3),
     )  # of each of eight patients
-    assert len(with_budget(tmp_path / "three", plan, text, three)) == 1
+    assert len(with_budget(tmp_path / "three", schema, text, three)) == 1
     with pytest.raises(RunError, match=r"patient_examples >= 3 in this site's policy, as many as one patient has here"):
-        with_budget(tmp_path / "two", plan, text, replace(three, patient_examples=2))
+        with_budget(tmp_path / "two", schema, text, replace(three, patient_examples=2))
     assert not (tmp_path / "two" / "lines.jsonl").exists()
 
 
@@ -147,9 +147,9 @@ def test_a_site_rehearses_with_its_own_table(tmp_path: Path) -> None:
 def test_a_plan_for_sites_has_room_for_values_that_these_rows_lack(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(rows("sick", ward="AB"))
     assert columns([f"csv:{tmp_path / 't.csv'}@sick", "--write", str(tmp_path / "p.toml"), "--for-sites"]) == 0
-    plan = plan_file.read_plan(tmp_path / "p.toml")
-    assert plan is not None and [(c.other, c.missing) for c in plan.columns] == [(False, True), (True, True)]
+    schema = plan_file.read_plan(tmp_path / "p.toml")
+    assert schema is not None and [(c.other, c.missing) for c in schema.columns] == [(False, True), (True, True)]
     name = data.configured(f"site:{tmp_path / 'p.toml'}", ())
-    assert name == name_of(plan)
+    assert name == name_of(schema)
     resolved = resolve(Experiment(dataset=name, method="fedavg", attack=(), federation=tmp_path))
     assert resolved.input_space == ((6,), 2)

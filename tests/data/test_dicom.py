@@ -144,7 +144,7 @@ def test_scans_and_photos_of_any_size_are_one_set(tmp_path):
     scan(tmp_path / "a" / "IM1", LEVELS[:, :2])
     save(tmp_path / "b" / "0.png", noise(9, 9))
     save(tmp_path / "b" / "1.png", noise(9, 9))
-    chosen = load(f"folder:{tmp_path}", form=ImageFormat(size=(2, 2)))
+    chosen = load(f"folder:{tmp_path}", image_format=ImageFormat(size=(2, 2)))
     assert chosen.shape == (1, 2, 2) and chosen.train_x[0].tolist() == [[[26, 51], [128, 153]]]
 
 

@@ -96,14 +96,14 @@ def test_photos_are_decoded_at_a_fraction_that_is_twice_the_size_or_more(tmp_pat
 def test_folders_of_mixed_sizes_become_one(tmp_path):
     for number, size in enumerate([(3, 8, 9), (3, 20, 10), (12, 12), (3, 9, 9)]):
         save(tmp_path / "ab"[number // 2] / f"{number}.png", noise(*size))
-    form = ImageFormat(size=(6, 5))
-    chosen, card = load(f"folder:{tmp_path}", form=form), describe(f"folder:{tmp_path}", form)
+    image_format = ImageFormat(size=(6, 5))
+    chosen, card = load(f"folder:{tmp_path}", image_format=image_format), describe(f"folder:{tmp_path}", image_format)
     assert chosen.shape == card.shape == (3, 6, 5) and card.net == "lenet"
     assert chosen.notes == (
         "Images of 8x9 to 20x10 pixels were brought to 6x5 (scaled and cut in the middle); these are what the network "
         "sees, and what the audit calls originals.",
     )
-    grey = load(f"folder:{tmp_path}", form=ImageFormat(size=(28, 28), fit="letterbox", colour="grey"))
+    grey = load(f"folder:{tmp_path}", image_format=ImageFormat(size=(28, 28), fit="letterbox", colour="grey"))
     assert grey.shape == (1, 28, 28) and "with black bars" in grey.notes[0]
     assert describe(f"folder:{tmp_path}", ImageFormat(size=(28, 28), colour="grey")).net == "cnn1"
 
@@ -155,8 +155,8 @@ def test_the_orientation_of_a_photo_is_followed(tmp_path, suffix, orientation):
     path = saved(tmp_path / f"photo.{suffix}", halves(80, 160), exif=exif)
     turned = orientation in (6, 8)
     assert look(path)[1:3] == ((160, 80) if turned else (80, 160))
-    for form in (ImageFormat(), ImageFormat(size=(16, 8) if turned else (8, 16))):
-        (shown,) = pixels(path, form, 1)
+    for image_format in (ImageFormat(), ImageFormat(size=(16, 8) if turned else (8, 16))):
+        (shown,) = pixels(path, image_format, 1)
         first, last = (shown[0], shown[-1]) if turned else (shown[:, 0], shown[:, -1])
         assert bool(first.mean() > 200) is (orientation in (3, 8))
         assert bool(last.mean() > 200) is (orientation in (1, 6))
@@ -168,12 +168,12 @@ def test_grey_and_colour_may_be_mixed(tmp_path):
     save(tmp_path / "b" / "0.png", noise(5, 5))
     save(tmp_path / "b" / "1.png", noise(5, 5))
     assert load(f"folder:{tmp_path}").shape == (1, 5, 5)
-    assert load(f"folder:{tmp_path}", form=ImageFormat(colour="rgb")).shape == (3, 5, 5)
+    assert load(f"folder:{tmp_path}", image_format=ImageFormat(colour="rgb")).shape == (3, 5, 5)
     save(tmp_path / "b" / "1.png", noise(3, 5, 5))
     mixed = load(f"folder:{tmp_path}")
     assert mixed.shape == (3, 5, 5)
     np.testing.assert_array_equal(mixed.train_x[0], np.stack([noise(5, 5)] * 3))
-    assert load(f"folder:{tmp_path}", form=ImageFormat(colour="grey")).shape == (1, 5, 5)
+    assert load(f"folder:{tmp_path}", image_format=ImageFormat(colour="grey")).shape == (1, 5, 5)
 
 
 # --- what is no picture, and what is damaged ----------------------------------------------------------------------
@@ -221,9 +221,9 @@ def test_all_damaged_files_are_named_at_once(tmp_path):
 
 
 def test_damaged_files_are_left_out_where_that_is_asked_for(tmp_path):
-    name, form = f"folder:{damaged_folder(tmp_path)}", ImageFormat(skip_damaged=True)
-    load(name, form=form)
-    for chosen in (load(name, form=form), load(name, form=form)):  # from the cache
+    name, image_format = f"folder:{damaged_folder(tmp_path)}", ImageFormat(skip_damaged=True)
+    load(name, image_format=image_format)
+    for chosen in (load(name, image_format=image_format), load(name, image_format=image_format)):  # from the cache
         assert (len(chosen.train_y), len(chosen.test_y)) == (5 + 10, 1 + 2)
         assert chosen.notes == ("Images that cannot be read were left out: 12 of 30 (9 of a, 3 of b).",)
         np.testing.assert_array_equal(chosen.train_x[0], noise(3, 40, 40))
@@ -234,7 +234,7 @@ def test_a_class_without_a_readable_image_is_refused(tmp_path):
     for path in (tmp_path / "b").iterdir():
         truncate(path)
     with pytest.raises(InputError, match=r"Expected a readable training image of each class in .*, got none of b"):
-        load(f"folder:{tmp_path}", form=ImageFormat(skip_damaged=True))
+        load(f"folder:{tmp_path}", image_format=ImageFormat(skip_damaged=True))
 
 
 @pytest.mark.parametrize("name", ["a.tif", "a.webp", "a.png"])

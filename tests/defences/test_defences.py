@@ -299,8 +299,8 @@ def test_defaults() -> None:
 def worker(experiment: Experiment, *assignments: str, defence: str = "none") -> FederatedClient:
     experiment = replace(experiment, defence=defence, set=assignments)
     task, method, chosen = Task.load(experiment, None), resolve(experiment).method, resolve(experiment).settings
-    at = ClientContext(experiment, task, method, chosen, 1, 1, resolve(experiment).new_defence(), None)
-    return resolve(experiment).client(at)
+    ctx = ClientContext(experiment, task, method, chosen, 1, 1, resolve(experiment).new_defence(), None)
+    return resolve(experiment).client(ctx)
 
 
 def probed(client: FederatedClient) -> Tensors:

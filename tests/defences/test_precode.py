@@ -45,8 +45,8 @@ def asked(**changes: object) -> Experiment:
 
 
 def client_of(experiment: Experiment, folder: Path, partition: int = 0) -> FederatedClient:
-    at = replace(make_client(experiment, partition, folder).at, defence=resolve(experiment).defence_of(partition))
-    return resolve(experiment).client(at)
+    ctx = replace(make_client(experiment, partition, folder).at, defence=resolve(experiment).defence_of(partition))
+    return resolve(experiment).client(ctx)
 
 
 # --- clients ---
@@ -202,7 +202,7 @@ def error(scale: float, knows: bool) -> float:
     targets = [SearchTarget(s, labels[i : i + 1], torch_generator(i, "start")) for i, s in enumerate(sent)]
     recipe = SearchConfig(cosine_distance, AdamSearch(300, 0.1, schedule="cosine"), weighted((1e-3, total_variation)))
     victim = operator.victim(plain, tensors(net), None) if knows else plain
-    result = invert(victim, targets, recipe, mechanism=operator if knows else None)
+    result = invert(victim, targets, recipe, operator=operator if knows else None)
     return float((torch.cat([f.samples for f in result]) - images).square().mean((1, 2, 3)).sqrt().mean())
 
 
@@ -223,8 +223,8 @@ def test_noise_beyond_all_digits_defeats_it() -> None:
 
 
 def words_of(experiment: Experiment, batch: int, steps: int, defended: bool = True) -> list[str]:
-    ticket = ProbeSet("target", 0, "", batch, steps, "target")
-    return list(hiding(resolve(experiment), ticket, "server", defended).words(True))
+    probe_set = ProbeSet("target", 0, "", batch, steps, "target")
+    return list(hiding(resolve(experiment), probe_set, "server", defended).words(True))
 
 
 def test_of_several_examples_or_steps_the_noise_is_named_as_not_made_use_of() -> None:

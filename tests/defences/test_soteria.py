@@ -138,7 +138,7 @@ def reconstructed(net: nn.Module, ratio: float, knows: bool) -> float:
     victim, target = PlainVictim(net, tensors(net), ("*",), INPUTS), SearchTarget(sent, y, torch_generator(0, "start"))
     operator = SoteriaAdaptation(asdict(chosen)) if knows else None
     recipe = SearchConfig(cosine_distance, AdamSearch(300, 0.1, schedule="cosine"), weighted((1e-3, total_variation)))
-    (result,) = invert(victim, [target], recipe, mechanism=operator)
+    (result,) = invert(victim, [target], recipe, operator=operator)
     return float((result.samples - x).square().mean().sqrt())
 
 

@@ -180,11 +180,11 @@ def test_clients_of_one_site_look_through_its_data_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("liar", [0, 1, 2])
 def test_a_client_with_made_up_class_names_leaves_no_other_out(liar: int) -> None:
     """Not even as the first one: most clients say which names are usual."""
-    roster = ClientDirectory(federation.FailurePolicy("drop"))
+    directory = ClientDirectory(federation.FailurePolicy("drop"))
     grid = InProcessGrid(introduces(liar), 3, {})
-    NodeAssignment(grid, roster, 3, wait=10, required=Requirements("code", (1, 8, 8), 10)).begin()
+    NodeAssignment(grid, directory, 3, wait=10, required=Requirements("code", (1, 8, 8), 10)).begin()
     other = 1 if liar == 0 else 0
-    assert list(roster.unfit) == [liar] and f"otherwise than client {other}" in roster.unfit[liar]
+    assert list(directory.unfit) == [liar] and f"otherwise than client {other}" in directory.unfit[liar]
 
 
 def introduces(liar: int) -> ClientApp:

@@ -37,9 +37,9 @@ def answers(metrics: Any, method: str, fewer: int) -> tuple[Mapping[str, Any], M
     cut = tuple(indices[: len(indices) - fewer] for indices in task.split.train)
     test = tuple(indices[: len(indices) - fewer] for indices in task.split.test)
     task = replace(task, split=replace(task.split, train=cut, test=test))
-    at = ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None)
-    trained, evaluated = resolved.client(at), resolved.client(at)
-    received = {n: v.numpy().copy() for n, v in at.fresh_model().state_dict().items()}
+    ctx = ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, 1, None, None)
+    trained, evaluated = resolved.client(ctx), resolved.client(ctx)
+    received = {n: v.numpy().copy() for n, v in ctx.fresh_model().state_dict().items()}
     sent, reported = trained.fit_named(received, 0)
     return reported, evaluated.evaluate_named(received, 0), set(sent)
 
@@ -99,12 +99,12 @@ def test_the_central_accuracy_is_that_of_the_mean_model(tmp_path: Path) -> None:
     for server_round in (1, 2):
         sums = []
         for partition in (0, 1):
-            at = ClientContext(
+            ctx = ClientContext(
                 resolved.experiment, task, resolved.method, resolved.settings, partition, server_round, None, None
             )
-            model = model or at.fresh_model()
+            model = model or ctx.fresh_model()
             received = {n: v.numpy().copy() for n, v in model.state_dict().items()}
-            sums.append(resolved.client(at).fit_named(received, 0)[0])
+            sums.append(resolved.client(ctx).fit_named(received, 0)[0])
         model.load_state_dict({n: (sums[0][n].double() + sums[1][n].double()) / 2 for n in sums[0]})  # alike
     x, y = task.examples("test", torch.arange(len(task.dataset.test_y)).numpy())
     with torch.no_grad():

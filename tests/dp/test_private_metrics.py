@@ -169,8 +169,8 @@ def client_of(resolved: Resolved, fewer: Mapping[str, int] | None = None, server
     for part, count in (fewer or {}).items():
         mine = getattr(task.split, part)
         task = replace(task, split=replace(task.split, **{part: (mine[0][: len(mine[0]) - count], *mine[1:])}))
-    at = ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, server_round, None, None)
-    client = resolved.client(at)
+    ctx = ClientContext(resolved.experiment, task, resolved.method, resolved.settings, 0, server_round, None, None)
+    client = resolved.client(ctx)
     assert isinstance(client, PrivatelyReporting)
     return client
 

@@ -49,7 +49,7 @@ def same_on_ray(small: Experiment, tmp_path: Path, method: str, engine: str = "r
     rungs = Counter(rung for rung, *_ in recorded(tmp_path / "ray"))
     target = target_probe_set(experiment.points[0], 0)
     beside = {
-        ticket.rung: 4 for ticket in tickets_beside(resolve(experiment), target)
+        probe_set.rung: 4 for probe_set in tickets_beside(resolve(experiment), target)
     }  # where something hides the data
     assert rungs == {"control": 2, "easy": 2, "target": 4, **beside}  # two probes each, the target's in two rounds
 

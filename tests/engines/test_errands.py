@@ -23,42 +23,42 @@ def errand() -> PendingMessage:
     )
 
 
-def sent(records: SharedRecords, errand: PendingMessage) -> Message:
-    (parcel,), places = records.parcels([errand])
+def sent(records: SharedRecords, pending: PendingMessage) -> Message:
+    (parcel,), places = records.parcels([pending])
     assert not places, "nobody else has it"
     name, kind, parts = parcel[1][0]  # type: ignore[index]
     return unpack_message((parcel[0], [(name, kind, held(parts)), *parcel[1][1:]], None), {})  # type: ignore[index]
 
 
-def test_a_message_is_sent_with_the_values_that_it_had_when_it_was_noted(errand: PendingMessage) -> None:
+def test_a_message_is_sent_with_the_values_that_it_had_when_it_was_noted(pending: PendingMessage) -> None:
     records = SharedRecords()
-    records.note([errand])
-    content = errand.message.content
+    records.note([pending])
+    content = pending.message.content
     content.array_records["arrays"]["w"] = Array(np.array([7.0, 7.0]))
     content.config_records["config"]["each"].append(3)  # type: ignore[union-attr]
-    arrived = sent(records, errand).content
+    arrived = sent(records, pending).content
     assert np.array_equal(arrived.array_records["arrays"]["w"].numpy(), [1.0, 2.0])
     assert arrived.config_records["config"]["each"] == [1, 2]
 
 
-def test_a_record_that_was_changed_between_two_messages_is_two(errand: PendingMessage) -> None:
-    records, message = SharedRecords(), errand.message
+def test_a_record_that_was_changed_between_two_messages_is_two(pending: PendingMessage) -> None:
+    records, message = SharedRecords(), pending.message
     same, later = PendingMessage(message, 0.0), PendingMessage(message, 0.0)
-    records.note([errand])
+    records.note([pending])
     records.note([same])
-    assert same.records == errand.records and errand.records[0].jobs == 2
+    assert same.records == pending.records and pending.records[0].jobs == 2
     message.content.array_records["arrays"]["w"] = Array(np.array([7.0, 7.0]))
     records.note([later])
     assert [one.number for one in later.records] == [2]
     assert np.array_equal(sent(records, later).content.array_records["arrays"]["w"].numpy(), [7.0, 7.0])
 
 
-def test_nothing_is_kept_of_settled_messages(errand: PendingMessage) -> None:
-    records, later = SharedRecords(), PendingMessage(errand.message, 0.0)
-    records.note([errand])
-    errand.message.content.array_records["arrays"]["w"] = Array(np.array([7.0, 7.0]))
+def test_nothing_is_kept_of_settled_messages(pending: PendingMessage) -> None:
+    records, later = SharedRecords(), PendingMessage(pending.message, 0.0)
+    records.note([pending])
+    pending.message.content.array_records["arrays"]["w"] = Array(np.array([7.0, 7.0]))
     records.note([later])
-    records.forget(errand)
+    records.forget(pending)
     assert len(records) == 1, "the later one waits"
     records.forget(later)
     assert len(records) == 0

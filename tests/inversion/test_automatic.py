@@ -129,8 +129,8 @@ def test_a_faithful_one_is_differentiated() -> None:
 
 
 def test_what_a_random_defence_sends_is_averaged_before_it_is_compared() -> None:
-    automatic = DifferentiableDefence(DPGaussian(DPGaussianSettings(1.0, clip=1.0)), draws=400)
-    sent = automatic.sent({"a": torch.full((4,), 10.0)}, rng(), faithful=True, nature="random")
+    defence_model = DifferentiableDefence(DPGaussian(DPGaussianSettings(1.0, clip=1.0)), draws=400)
+    sent = defence_model.sent({"a": torch.full((4,), 10.0)}, rng(), faithful=True, nature="random")
     assert sent["a"].tolist() == pytest.approx([0.5] * 4, abs=0.2)  # the bound, without the noise
     assert float(sent["a"].std()) > 0
 
@@ -248,9 +248,9 @@ class Remembers(Defence):
 
 
 def test_a_defence_that_remembers_is_each_time_as_the_client_began() -> None:
-    automatic, ones = DifferentiableDefence(Remembers()), {"w": torch.ones(2)}
+    defence_model, ones = DifferentiableDefence(Remembers()), {"w": torch.ones(2)}
     for _ in range(3):
-        assert torch.equal(automatic.defended(ones, rng())["w"], torch.full((2,), 0.5))
+        assert torch.equal(defence_model.defended(ones, rng())["w"], torch.full((2,), 0.5))
 
 
 def larger_half(update: Tensors) -> Tensors:
@@ -312,8 +312,8 @@ def test_what_was_sent_by_another_network_is_refused() -> None:
 @pytest.mark.parametrize(("std", "right"), [(0.02, True), (0.02 * 2 / 3, False), (0.02 * 3 / 2, False)])
 def test_the_size_of_noise_is_measured(std: float, right: bool) -> None:
     model, gradient = victim()
-    automatic = DifferentiableDefence(DPGaussian(DPGaussianSettings(0.02)))
-    informed = choose_operator(automatic, model, gradient, torch.tensor([3]), 1, rng())
+    defence_model = DifferentiableDefence(DPGaussian(DPGaussianSettings(0.02)))
+    informed = choose_operator(defence_model, model, gradient, torch.tensor([3]), 1, rng())
     assert isinstance(informed, AsNoise)
     name = "extractor.2.weight"
     measured = 1 / float(informed.read(gradient)[f"precision.{name}"])

@@ -140,8 +140,8 @@ def spaces() -> list[Space]:
 
 @pytest.mark.parametrize("space", spaces(), ids=["latent", "maps", "weights"])
 def test_the_gradient_and_the_prior_of_coordinates_are_those_of_their_images(space: Space) -> None:
-    _, (known,) = attackable("mlp", 8, digits(0, 2, side=8))
-    client, y = known.model, torch.tensor([3, 4])
+    _, (knowledge,) = attackable("mlp", 8, digits(0, 2, side=8))
+    client, y = knowledge.model, torch.tensor([3, 4])
     victim, x = GeneratedImages(client, space), 0.3 * randn(2, *space.shape, seed=5)
     images = space.images(x, y)
     for name, value in client.gradient(images, y, {}, {}).items():
@@ -193,15 +193,15 @@ def test_it_keeps_to_the_box_and_survives_values_that_are_not_finite() -> None:
 @pytest.mark.parametrize("through", [False, True])
 def test_candidates_have_the_objective_that_a_fit_has(through: bool) -> None:
     """Through ``invert``: the distance at its result is that of `fits`, which evaluates one guess at a time."""
-    observations, (known, _) = attackable("mlp", 8, digits(0, side=8), digits(1, side=8))
-    mechanism = DifferentiableDefence(LowPrecision(LowPrecisionSettings(2))) if through else None
-    victim, recipe = GeneratedImages(known.model, Latent(generator())), SearchConfig(squared_distance, CMAES(3, 6))
+    observations, (knowledge, _) = attackable("mlp", 8, digits(0, side=8), digits(1, side=8))
+    operator = DifferentiableDefence(LowPrecision(LowPrecisionSettings(2))) if through else None
+    victim, recipe = GeneratedImages(knowledge.model, Latent(generator())), SearchConfig(squared_distance, CMAES(3, 6))
     targets = [
         SearchTarget(o.sent, torch.tensor([i]), torch_generator(0, "start", i)) for i, o in enumerate(observations)
     ]
-    results = invert(victim, targets, recipe, mechanism=mechanism, box=(-3, 3), compute=ComputeLimits())
+    results = invert(victim, targets, recipe, operator=operator, box=(-3, 3), compute=ComputeLimits())
     for target, result in zip(targets, results, strict=True):
-        (expected,) = fits(victim, target, recipe, [(result.samples, target.labels)], mechanism=mechanism)
+        (expected,) = fits(victim, target, recipe, [(result.samples, target.labels)], mechanism=operator)
         assert result.matching_loss == pytest.approx(expected.distance, rel=1e-4)
 
 

@@ -118,12 +118,12 @@ def test_an_offset_is_subtracted_from_the_observation_alone() -> None:
 
 
 def test_an_offset_is_subtracted_before_searches_that_leave_the_mechanism_out() -> None:
-    (observation,), (known,) = attackable("linear", 8, digits(100, 1, 8))
+    (observation,), (knowledge,) = attackable("linear", 8, digits(100, 1, 8))
     sent = {n: v + 5 for n, v in observation.sent.items()}
     operator = AsOffset({n: torch.full_like(v, 5.0) for n, v in sent.items()})
-    problem = Problem(sent, known.labels, torch.zeros(1, 1, 8, 8), {})
+    problem = Problem(sent, knowledge.labels, torch.zeros(1, 1, 8, 8), {})
     for through in (True, False):
-        given = Objective(known.model, squared_distance, none, operator, through).constants(problem)
+        given = Objective(knowledge.model, squared_distance, none, operator, through).constants(problem)
         for name, value in observation.sent.items():
             torch.testing.assert_close(given["observed"][name], value, rtol=0, atol=1e-6)
 
@@ -262,9 +262,9 @@ def test_what_only_looks_like_replaced_entries_is_not_taken_for_them(name: str, 
     ],
 )
 def test_which_equivalent_is_chosen(defence: Defence, kind: type, noise: float | None, origin: bool) -> None:
-    (observation,), (known,) = attackable("mlp", 8, digits(100, 1, 8))
+    (observation,), (knowledge,) = attackable("mlp", 8, digits(100, 1, 8))
     sent = defence.update(observation.sent, rng())
-    chosen = choose_operator(DifferentiableDefence(defence), known.model, sent, known.labels, 1, rng())
+    chosen = choose_operator(DifferentiableDefence(defence), knowledge.model, sent, knowledge.labels, 1, rng())
     assert (type(chosen), chosen.noise) == (kind, noise)
     assert (isinstance(chosen, DifferentiableDefence) and chosen.origin is not None) is origin
 
@@ -313,8 +313,8 @@ def defended(
     observations, known = attackable(net, side, *batches)
     sent = [defence.update(o.sent, rng(i)) for i, o in enumerate(observations)]
     observations = [seen(s, o.received, i) for i, (s, o) in enumerate(zip(sent, observations, strict=True))]
-    mechanism = DifferentiableDefence(defence) if informed else None
-    return observations, [replace(k, mechanism=mechanism) for k in known]
+    operator = DifferentiableDefence(defence) if informed else None
+    return observations, [replace(k, mechanism=operator) for k in known]
 
 
 @pytest.mark.slow
@@ -370,7 +370,7 @@ def test_least_squares_gain_too(defence: Defence, least: float) -> None:
 @pytest.mark.parametrize("defence", [plus(5.0), replaces(0.005)], ids=["plus", "garbage"])
 def test_the_truth_has_the_lowest_objective(defence: Defence) -> None:
     x, y = digits(100, 1, 8)
-    (observation,), (known,) = defended("mlp", defence, [(x, y)], True, 8)
+    (observation,), (knowledge,) = defended("mlp", defence, [(x, y)], True, 8)
     guesses = [Reconstruction(x, labels=y), Reconstruction(torch.rand(x.shape, generator=rng(9)), labels=y)]
-    values = IG().objective(observation, known, guesses, rng())
+    values = IG().objective(observation, knowledge, guesses, rng())
     assert values is not None and values[0].objective < 0.2 * values[1].objective

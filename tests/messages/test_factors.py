@@ -422,8 +422,8 @@ def hyperfl(small: Experiment, *settings: str) -> Experiment:
 def client_of(experiment: Experiment, folder: Path, defence: Defence | None = None) -> FederatedClient:
     method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", 0)
-    at = ClientContext(experiment, Task.load(experiment, None), method, settings, 0, 1, defence, store)
-    return resolve(experiment).client(at)
+    ctx = ClientContext(experiment, Task.load(experiment, None), method, settings, 0, 1, defence, store)
+    return resolve(experiment).client(ctx)
 
 
 def received_by(client: FederatedClient) -> dict[str, np.ndarray]:
@@ -535,9 +535,9 @@ def test_the_tap_records_what_was_sent(tmp_path: Path) -> None:
     recorded = load_file(tmp_path / "recordings" / "round-0001" / "client-000-000.safetensors")
     assert recorded.keys() == sent.keys()
     assert all(torch.equal(recorded[name], value) for name, value in sent.items())
-    (seen,) = Recordings(tmp_path / "recordings").updates(1)
-    assert seen.sent.keys() == seen.received.keys() == before.keys()
-    assert all(torch.equal(seen.sent[name], value) for name, value in expand(sent, before).items())
+    (observation,) = Recordings(tmp_path / "recordings").updates(1)
+    assert observation.sent.keys() == observation.received.keys() == before.keys()
+    assert all(torch.equal(observation.sent[name], value) for name, value in expand(sent, before).items())
 
 
 def test_recorded_factors_that_do_not_fit_are_left_out_by_name(tmp_path: Path) -> None:
@@ -572,8 +572,8 @@ def test_on_real_images_factors_are_a_tenth_at_most(tmp_path: Path) -> None:
     experiment = dataclasses.replace(without_auto(asked), set=("upload=factors",))
     method, settings = resolve(experiment).method, resolve(experiment).settings
     task = Task.load(experiment, REAL)
-    at = ClientContext(experiment, task, method, settings, 0, 1, None, ClientStore(tmp_path, "test", 0))
-    client = resolve(experiment).client(at)
+    ctx = ClientContext(experiment, task, method, settings, 0, 1, None, ClientStore(tmp_path, "test", 0))
+    client = resolve(experiment).client(ctx)
     received = received_by(client)
     sent, _ = client.fit_named(received, 0)
     after = {n: v for n, v in client.model.state_dict().items() if n in received}

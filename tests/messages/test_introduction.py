@@ -133,34 +133,36 @@ def lying(change: dict[str, Any], experiment: Experiment) -> Lying:
 def test_a_liar_is_left_out_and_the_others_enrol(
     change: dict[str, Any], unfit: dict[int, str], small: Experiment
 ) -> None:
-    roster = ClientDirectory(FailurePolicy("drop"))
-    answers = NodeAssignment(lying(change, small), roster, 3, WAIT).begin()
-    assert roster.unfit == unfit
+    directory = ClientDirectory(FailurePolicy("drop"))
+    answers = NodeAssignment(lying(change, small), directory, 3, WAIT).begin()
+    assert directory.unfit == unfit
     assert [answer.partition for answer in answers] == sorted({0, 1, 2} - unfit.keys())
-    assert sorted(roster.nodes) == [0, 1, 2] and len(set(roster.nodes.values())) == 3
+    assert sorted(directory.nodes) == [0, 1, 2] and len(set(directory.nodes.values())) == 3
 
 
 @pytest.mark.parametrize("claimed", [0, 7])
 def test_where_keys_are_known_a_liar_harms_itself_alone(claimed: int, small: Experiment) -> None:
-    roster = ClientDirectory(FailurePolicy("drop"))
-    answers = NodeAssignment(lying({"partition": claimed}, small), roster, 3, WAIT, None, {1: 0, 2: 1, 3: 2}).begin()
-    assert roster.unfit == {1: f"says that it is client {claimed}, and holds another key"}
-    assert [answer.partition for answer in answers] == [0, 2] and (roster.nodes[0], roster.nodes[2]) == (1, 3)
+    directory = ClientDirectory(FailurePolicy("drop"))
+    answers = NodeAssignment(lying({"partition": claimed}, small), directory, 3, WAIT, None, {1: 0, 2: 1, 3: 2}).begin()
+    assert directory.unfit == {1: f"says that it is client {claimed}, and holds another key"}
+    assert [answer.partition for answer in answers] == [0, 2] and (directory.nodes[0], directory.nodes[2]) == (1, 3)
 
 
 @pytest.mark.parametrize("known", [{1: 0}, {2: 1}, {1: 0, 3: 2}, {}])
 def test_a_registration_that_is_not_known_here_leaves_nobody_out(known: dict[int, int], small: Experiment) -> None:
-    roster = ClientDirectory(FailurePolicy())
-    answers = NodeAssignment(InProcessGrid(apps.client, 3, small.to_run_config()), roster, 3, WAIT, None, known).begin()
-    assert [answer.partition for answer in answers] == [0, 1, 2] and not roster.unfit
+    directory = ClientDirectory(FailurePolicy())
+    answers = NodeAssignment(
+        InProcessGrid(apps.client, 3, small.to_run_config()), directory, 3, WAIT, None, known
+    ).begin()
+    assert [answer.partition for answer in answers] == [0, 1, 2] and not directory.unfit
 
 
 def test_a_node_whose_key_nobody_registered_is_no_client(small: Experiment) -> None:
-    roster = ClientDirectory(FailurePolicy("drop"))
+    directory = ClientDirectory(FailurePolicy("drop"))
     answers = NodeAssignment(
-        InProcessGrid(apps.client, 3, small.to_run_config()), roster, 3, WAIT, None, {1: 0, 9: 1, 3: 2}
+        InProcessGrid(apps.client, 3, small.to_run_config()), directory, 3, WAIT, None, {1: 0, 9: 1, 3: 2}
     ).begin()
-    assert [answer.partition for answer in answers] == [0, 2] and list(roster.unfit) == [1]
+    assert [answer.partition for answer in answers] == [0, 2] and list(directory.unfit) == [1]
 
 
 @pytest.mark.parametrize(
@@ -179,9 +181,9 @@ def test_without_tolerance_a_lie_ends_the_run_in_one_line(change: dict[str, Any]
 
 @pytest.mark.slow
 def test_who_stays_away_is_left_out_where_failures_are_tolerated(small: Experiment) -> None:
-    roster, began = ClientDirectory(FailurePolicy("drop")), time.monotonic()
-    answers = NodeAssignment(InProcessGrid(apps.client, 2, small.to_run_config()), roster, 3, WAIT).begin()
-    assert [answer.partition for answer in answers] == [0, 1] and roster.unfit == {2: "did not join within 0.2 s"}
+    directory, began = ClientDirectory(FailurePolicy("drop")), time.monotonic()
+    answers = NodeAssignment(InProcessGrid(apps.client, 2, small.to_run_config()), directory, 3, WAIT).begin()
+    assert [answer.partition for answer in answers] == [0, 1] and directory.unfit == {2: "did not join within 0.2 s"}
     assert 0.2 < time.monotonic() - began < 60
     with pytest.raises(RunError, match="Expected 3 clients, got 2"):
         NodeAssignment(
@@ -221,40 +223,40 @@ class Coming(InProcessGrid):
 def coming(
     grid: Coming, code: str = CODE, known: Mapping[int, int] | None = None
 ) -> tuple[ClientDirectory, NodeAssignment]:
-    roster, space = ClientDirectory(FailurePolicy("drop")), input_space(grid.experiment)
-    return roster, NodeAssignment(grid, roster, 3, WAIT, Requirements(code, *space), known)
+    directory, space = ClientDirectory(FailurePolicy("drop")), input_space(grid.experiment)
+    return directory, NodeAssignment(grid, directory, 3, WAIT, Requirements(code, *space), known)
 
 
 def test_who_comes_late_takes_part_from_then_on(small: Experiment) -> None:
     grid = Coming(small, 1, 3)
-    roster, enrolment = coming(grid)
+    directory, enrolment = coming(grid)
     assert [answer.partition for answer in enrolment.begin()] == [0, 2]
-    assert roster.unfit == {1: "did not join within 0.2 s"} and enrolment.late() == []
+    assert directory.unfit == {1: "did not join within 0.2 s"} and enrolment.late() == []
     assert grid.asked == [1, 3]  # nobody is asked twice
     grid.there = [1, 2]  # another one went away, and keeps its place
     assert [answer.partition for answer in enrolment.late()] == [1]
-    assert roster.unfit == {} and roster.nodes == {0: 1, 1: 2, 2: 3}
+    assert directory.unfit == {} and directory.nodes == {0: 1, 1: 2, 2: 3}
     assert enrolment.late() == [] and grid.asked == [1, 3, 2]
 
 
 def test_who_comes_late_must_fit_too(small: Experiment) -> None:
     grid = Coming(small, 1, 2)
-    roster, enrolment = coming(grid)
+    directory, enrolment = coming(grid)
     enrolment.begin()
-    assert [*roster.unfit] == [2]
+    assert [*directory.unfit] == [2]
     grid._contexts[3].node_config["quiet"] = "true"
     grid._contexts[3].run_config["dataset"] = "folder:/nowhere"
     grid.there = [1, 2, 3]
-    assert enrolment.late() == [] and roster.nodes[2] == 3
-    assert roster.unfit[2] == "cannot use its data; this site's log has the reason"
+    assert enrolment.late() == [] and directory.nodes[2] == 3
+    assert directory.unfit[2] == "cannot use its data; this site's log has the reason"
     assert enrolment.late() == [] and grid.asked == [1, 2, 3]
 
 
 def test_no_client_fits_another_code(small: Experiment) -> None:
-    roster, enrolment = coming(Coming(small, 1, 2, 3), code="0123")
-    assert enrolment.begin() == [] and roster.nodes == {0: 1, 1: 2, 2: 3}
+    directory, enrolment = coming(Coming(small, 1, 2, 3), code="0123")
+    assert enrolment.begin() == [] and directory.nodes == {0: 1, 1: 2, 2: 3}
     reason = f"runs other code ({CODE}) than the server (0123); install the same on both"
-    assert roster.unfit == dict.fromkeys(range(3), reason)
+    assert directory.unfit == dict.fromkeys(range(3), reason)
 
 
 @pytest.mark.parametrize("known", [None, {1: 0, 2: 1}])
@@ -267,11 +269,11 @@ def test_a_late_liar_takes_no_place_of_another(known: dict[int, int] | None, sma
             return answer
 
     grid = LateLiar(small, 1, 2)
-    roster, enrolment = coming(grid, known=known)
+    directory, enrolment = coming(grid, known=known)
     enrolment.begin()
     grid.there = [1, 2, 3]
-    assert enrolment.late() == [] and roster.nodes == {0: 1, 1: 2, 2: -3}
-    assert roster.unfit == {2: "did not join within 0.2 s"}
+    assert enrolment.late() == [] and directory.nodes == {0: 1, 1: 2, 2: -3}
+    assert directory.unfit == {2: "did not join within 0.2 s"}
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -284,13 +286,13 @@ def test_a_liar_does_not_inherit_the_place_of_the_site_that_it_drove_out(late: b
             return answer
 
     grid = Doubling(small, *((3,) if late else (1, 2, 3)))
-    roster, enrolment = coming(grid)
+    directory, enrolment = coming(grid)
     enrolment.begin()
     grid.there = [1, 2, 3]
     assert enrolment.late() == []
     grid.there = [2, 3]  # the honest one goes away for a moment
-    assert enrolment.late() == [] and roster.nodes == {0: -1, 1: -2, 2: 3}
-    assert sorted(roster.unfit) == [0, 1]
+    assert enrolment.late() == [] and directory.nodes == {0: -1, 1: -2, 2: 3}
+    assert sorted(directory.unfit) == [0, 1]
 
 
 def test_a_site_that_does_not_answer_is_asked_again_when_it_was_away(
@@ -298,15 +300,15 @@ def test_a_site_that_does_not_answer_is_asked_again_when_it_was_away(
 ) -> None:
     grid = Coming(small, 1, 2, 3)
     grid.mute = {2}
-    roster, enrolment = coming(grid)
+    directory, enrolment = coming(grid)
     enrolment.begin()
-    assert roster.unfit == {1: "did not answer within 300 s"}
+    assert directory.unfit == {1: "did not answer within 300 s"}
     grid.mute = {0}
     assert enrolment.late() == []  # a hung site would hold up every round
     grid.there = [1, 3]
     assert enrolment.late() == []
     grid.there = [1, 2, 3]
-    assert [answer.partition for answer in enrolment.late()] == [1] and roster.unfit == {}
+    assert [answer.partition for answer in enrolment.late()] == [1] and directory.unfit == {}
 
 
 def test_a_site_that_refused_the_run_may_change_its_mind(small: Experiment) -> None:
@@ -319,8 +321,8 @@ def test_a_site_that_refused_the_run_may_change_its_mind(small: Experiment) -> N
             return super()._answer(message)
 
     grid = Refusing(small, 1, 2, 3)
-    roster, enrolment = coming(grid)
+    directory, enrolment = coming(grid)
     enrolment.begin()
-    assert roster.unfit == {1: "this site's policy does not accept app 0"} and enrolment.late() == []
+    assert directory.unfit == {1: "this site's policy does not accept app 0"} and enrolment.late() == []
     grid.refuses = False
-    assert [answer.partition for answer in enrolment.late()] == [1] and roster.unfit == {}
+    assert [answer.partition for answer in enrolment.late()] == [1] and directory.unfit == {}

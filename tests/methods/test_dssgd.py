@@ -155,8 +155,8 @@ def test_rounds_equal_a_loop(small: Experiment, tmp_path: Path, settings: DSSGDS
 def client(experiment: Experiment, folder: Path, partition: int = 0, server_round: int = 1) -> Any:
     method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(folder, "test", partition)
-    at = ClientContext(experiment, Task.load(experiment, None), method, settings, partition, server_round, None, store)
-    return resolve(experiment).client(at)
+    ctx = ClientContext(experiment, Task.load(experiment, None), method, settings, partition, server_round, None, store)
+    return resolve(experiment).client(ctx)
 
 
 def received(given: Any) -> dict[str, Any]:

@@ -230,9 +230,9 @@ def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None
 
     method, settings = resolve(experiment).method, resolve(experiment).settings
     store = ClientStore(tmp_path, "test", 3)
-    at = ClientContext(experiment, Task.load(experiment, None), method, settings, 2, 1, None, store)
+    ctx = ClientContext(experiment, Task.load(experiment, None), method, settings, 2, 1, None, store)
     with pytest.raises(SharingViolationError) as refusal:
-        Careless(at).fit(list(initial_tensors(experiment).values()), {"version": 0})
+        Careless(ctx).fit(list(initial_tensors(experiment).values()), {"version": 0})
     assert str(refusal.value) == "client 2 would send classifier.weight, but hyperfl uploads only hypernet.*"
 
 

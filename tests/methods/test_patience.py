@@ -231,8 +231,8 @@ class AsksForUploads(ByGuess):
     def uses(self) -> Uses:
         return frozenset({"uploads"})
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        return torch.zeros(known.model.inputs.shape)
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
+        return torch.zeros(knowledge.model.inputs.shape)
 
 
 @pytest.mark.slow

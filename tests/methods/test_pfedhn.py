@@ -345,10 +345,10 @@ def test_an_audit_sees_what_each_client_was_sent(asked: Experiment, tmp_path: Pa
         assert len({line["sent_to_client"]["sha256"] for line in lines}) == different
     strategy = server(experiment)
     for line in recordings.probe_lines("target", 0, point=experiment.points[0].name):
-        (seen,) = recordings.observations([line["id"]])
-        assert seen is not None
+        (observation,) = recordings.observations([line["id"]])
+        assert observation is not None
         sent = unpack(strategy.arrays_for(line["client"], pack(first(experiment))))
-        assert all(torch.equal(value, seen.received[name]) for name, value in sent.items())
+        assert all(torch.equal(value, observation.received[name]) for name, value in sent.items())
 
 
 def test_an_attacker_of_pfedhn_computes_the_gradient_that_a_client_sends(asked: Experiment, tmp_path: Path) -> None:

@@ -86,12 +86,12 @@ def test_probes_are_loaded_by_rung_and_round_in_the_order_of_their_slots(tmp_pat
     asked += [probe(0, 100.0, server_round=0), probe(0, 200.0, rung="easy")]
     recordings = Recordings(record(tmp_path, *asked, compression=compression))
     probes = recordings.probes("target", 1)
-    assert [seen.slot for seen in probes] == [0, 1, 2, 10]
-    assert [seen.client for seen in probes] == [0, 1, 2, 1]
+    assert [observation.slot for observation in probes] == [0, 1, 2, 10]
+    assert [observation.client for observation in probes] == [0, 1, 2, 1]
     assert sent(probes) == [0.0, 1.0, 2.0, 10.0]
-    assert {(seen.vantage, seen.source, seen.rung, seen.round) for seen in probes} == {
-        (Vantage.SERVER, "probe", "target", 1)
-    }
+    assert {
+        (observation.vantage, observation.source, observation.rung, observation.round) for observation in probes
+    } == {(Vantage.SERVER, "probe", "target", 1)}
     assert sent(recordings.probes("easy", 1)) == [200.0]
     assert recordings.probes("control", 0) == [] and recordings.refused == []
 
@@ -102,8 +102,8 @@ def test_tensors_are_read_in_the_order_of_their_names(tmp_path: Path, compressio
     names = [f"layer{number}.weight" for number in range(9)]
     asked = probe(0, 1.0)
     asked.content["arrays"] = pack({name: torch.ones(2) for name in reversed(names)})
-    (seen,) = Recordings(record(tmp_path, asked, compression=compression)).probes("target", 1)
-    assert list(seen.received) == names
+    (observation,) = Recordings(record(tmp_path, asked, compression=compression)).probes("target", 1)
+    assert list(observation.received) == names
 
 
 def test_clients_that_received_the_same_share_it_and_others_do_not(tmp_path: Path) -> None:
@@ -113,7 +113,7 @@ def test_clients_that_received_the_same_share_it_and_others_do_not(tmp_path: Pat
     for a, b, c in (recordings.probes("target", 1), recordings.observations(ids)):
         assert a is not None and b is not None and c is not None
         assert a.received is c.received and a.received is not b.received
-        assert [seen.received["w"].tolist() for seen in (a, b, c)] == [[1.0, 7.0], [2.0, 7.0], [1.0, 7.0]]
+        assert [observation.received["w"].tolist() for observation in (a, b, c)] == [[1.0, 7.0], [2.0, 7.0], [1.0, 7.0]]
 
 
 def test_points_of_curves_are_told_apart(tmp_path: Path) -> None:
@@ -127,17 +127,25 @@ def test_points_of_curves_are_told_apart(tmp_path: Path) -> None:
     assert sent(recordings.probes("target", 1)) == [1.0, 2.0, 3.0, 4.0]
     assert sent(recordings.probes("target", 1, batch=1)) == [1.0, 2.0, 4.0]
     assert sent(recordings.probes("target", 1, batch=1, steps=1)) == [1.0, 2.0]  # one step, if nothing is said
-    (seen,) = recordings.probes("target", 1, point="batch-1")
-    assert (seen.sent["w"][0].item(), seen.point, seen.key) == (2.0, "batch-1", "r0001-batch-1-000")
+    (observation,) = recordings.probes("target", 1, point="batch-1")
+    assert (observation.sent["w"][0].item(), observation.point, observation.key) == (
+        2.0,
+        "batch-1",
+        "r0001-batch-1-000",
+    )
 
 
 def test_updates_are_what_training_sent_in_a_round_by_client(tmp_path: Path) -> None:
     asked = [message(10, 2, 3.0), message(0, 2, 1.0), message(4, 2, 2.0), message(0, 1, 9.0), probe(0, 8.0)]
     recordings = Recordings(record(tmp_path, *asked))
     updates = recordings.updates(2)
-    assert [(seen.client, seen.slot) for seen in updates] == [(0, 0), (4, 1), (10, 2)] and sent(updates) == [1, 2, 3]
-    assert {(seen.source, seen.rung, seen.round) for seen in updates} == {("update", "target", 2)}
-    assert updates[0].key not in {seen.key for seen in recordings.probes("target", 1)}
+    assert [(observation.client, observation.slot) for observation in updates] == [(0, 0), (4, 1), (10, 2)] and sent(
+        updates
+    ) == [1, 2, 3]
+    assert {(observation.source, observation.rung, observation.round) for observation in updates} == {
+        ("update", "target", 2)
+    }
+    assert updates[0].key not in {observation.key for observation in recordings.probes("target", 1)}
 
 
 def test_one_exchange_is_found_by_its_id(tmp_path: Path) -> None:
@@ -213,7 +221,7 @@ def test_a_damaged_answer_is_refused_and_the_rest_returned(
     recordings = Recordings(tmp_path)
     for _ in range(2):  # said once, however often it is read
         probes = recordings.probes("target", 1)
-        assert sent(probes) == [0.0, 2.0] and [seen.slot for seen in probes] == [0, 2]
+        assert sent(probes) == [0.0, 2.0] and [observation.slot for observation in probes] == [0, 2]
         (sentence,) = recordings.refused
         assert sentence.startswith(f"round-0001/client-001-000 was left out: {file}{text}") and sentence.endswith(".")
     with pytest.raises(InputError, match=r"Expected an intact recording in .* was left out"):
@@ -268,8 +276,8 @@ def test_files_of_no_use_are_refused_even_if_the_manifest_vouches_for_them(
 def test_tensors_of_whole_numbers_and_empty_ones_are_loaded_too(tmp_path: Path) -> None:
     record(tmp_path, probe(0, 1.0))
     replace(tmp_path, save({"n": torch.tensor([3]), "none": torch.zeros(0, 4)}, {"format": "1"}))
-    (seen,) = Recordings(tmp_path).probes("target", 1)
-    assert seen.sent["n"].item() == 3 and seen.sent["none"].shape == (0, 4)
+    (observation,) = Recordings(tmp_path).probes("target", 1)
+    assert observation.sent["n"].item() == 3 and observation.sent["none"].shape == (0, 4)
 
 
 def test_a_file_that_would_unfold_to_more_than_was_written_is_refused_before_it_does(tmp_path: Path) -> None:

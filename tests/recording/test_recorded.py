@@ -60,9 +60,9 @@ def test_an_app_with_a_server_fn_is_recorded_in_one_line(tmp_path: Path) -> None
     kept = Recordings(tmp_path / "recordings")
     assert sorted((line["round"], line["client"]) for line in kept.lines) == [(r, c) for r in (1, 2) for c in range(3)]
     for number in (1, 2):
-        for seen in kept.updates(number):
-            assert set(seen.sent) == set(seen.received) == {"0", "1"}
-            assert (seen.sent["0"] - seen.received["0"]).unique().tolist() == [seen.client + 1]
+        for observation in kept.updates(number):
+            assert set(observation.sent) == set(observation.received) == {"0", "1"}
+            assert (observation.sent["0"] - observation.received["0"]).unique().tolist() == [observation.client + 1]
     assert kept.refused == [] and kept.lines[0]["metrics"]["num_examples"] == 4
 
 
@@ -154,10 +154,10 @@ def main_app(message_type: str = "train.local") -> ServerApp:
 
 def test_an_app_with_own_names_is_recorded_as_the_map_says(tmp_path: Path) -> None:
     recorded(main_app(), tmp_path / "r", NAMES)(InProcessGrid(client(), 2, {}), context())
-    (seen,) = Recordings(tmp_path / "r").updates(3)
-    assert seen.client == 1  # the partition of node 2
-    assert set(seen.received) == set(seen.sent) == {"layer.bias", "layer.weight"}
-    assert (seen.sent["layer.weight"] - seen.received["layer.weight"]).unique().tolist() == [1.0]
+    (observation,) = Recordings(tmp_path / "r").updates(3)
+    assert observation.client == 1  # the partition of node 2
+    assert set(observation.received) == set(observation.sent) == {"layer.bias", "layer.weight"}
+    assert (observation.sent["layer.weight"] - observation.received["layer.weight"]).unique().tolist() == [1.0]
 
 
 def test_without_a_map_all_records_are_kept_and_other_actions_are_no_updates(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ class OneOnly(Attack):
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        if any(seen.point == OneOnly.interrupted for seen in observations):
+        if any(observation.point == OneOnly.interrupted for observation in observations):
             raise KeyboardInterrupt
         known = knowledge[0]
         if (known.batch, known.steps) == (1, 1):

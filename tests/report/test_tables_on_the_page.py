@@ -59,13 +59,13 @@ def test_sentences_that_describe_a_table_are_no_caveats(tmp_path: Path) -> None:
 )
 def test_the_listing_counts_columns(dropped: int, words: str) -> None:
     left_out = tuple(Column(name=f"d{k}", kind="dropped") for k in range(dropped))
-    plan = TableSchema(
+    schema = TableSchema(
         target="y",
         columns=(Column("age", "boolean", categories=("no", "yes")), *left_out),
         task="classification",
         classes=("no", "yes"),
     )
-    assert sentences(plan)[0] == f"Table: 1 column becomes 1 feature in [0, 1]; {words}."
+    assert sentences(schema)[0] == f"Table: 1 column becomes 1 feature in [0, 1]; {words}."
 
 
 def test_a_regression_has_errors_and_no_accuracy(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ def test_rows_are_records_and_their_cells_are_counted(tmp_path: Path) -> None:
 def with_columns(folder: Path, **changes: Any) -> Page:
     """Read the page of a run whose folder holds the plan of its columns: a boolean and eleven numbers."""
     numbers = tuple(Column(f"n{k}", "numeric", high=10.0) for k in range(11))
-    plan = TableSchema(
+    schema = TableSchema(
         (Column("smoker", "boolean", categories=("no", "yes")), *numbers), "died", "classification", ("n", "y")
     )
     folder.mkdir()
-    (folder / plan_file.KEPT).write_text(plan_file.text(plan))
+    (folder / plan_file.KEPT).write_text(plan_file.text(schema))
     return a_regression(folder, **changes)
 
 

@@ -89,7 +89,9 @@ def test_attacks_are_granted_what_they_use_and_the_statistics_of_the_batch(small
     task = Task.load(resolved.experiment, resolved.experiment.data_root)
     assert asking.public is not None and torch.equal(asking.public.labels, task.public()[1])
     assert other.public is None and asking.labels is None is other.labels
-    by_running = [any(isinstance(m, _BatchNorm) for m in known.model.model.modules()) for known in (asking, other)]
+    by_running = [
+        any(isinstance(m, _BatchNorm) for m in knowledge.model.model.modules()) for knowledge in (asking, other)
+    ]
     assert by_running == [False, True]
 
 
@@ -121,11 +123,11 @@ def test_a_training_on_public_data_counts(
     task, attacked = Task.load(resolved.experiment, None), target(resolved)
     x, y = task.examples("train", torch.tensor([0]).numpy())
     victim = attacked.build()
-    seen = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, attacked.answer(x, y), victim.known)
+    observation = Observation(Vantage.SERVER, "probe", "target", 0, 0, 0, attacked.answer(x, y), victim.known)
     samples, labels = task.public()
     fresh = Examples(samples.flip(0), labels.flip(0))  # in another order, so that no network that was kept is used
     began = time.process_time()
-    resolved.attacks[name].run([seen], [Knowledge(victim, 1, y, public=fresh)], [torch_generator(0, "attack")])
+    resolved.attacks[name].run([observation], [Knowledge(victim, 1, y, public=fresh)], [torch_generator(0, "attack")])
     took = time.process_time() - began
     assert estimated.prepared > 0.2 * estimated.total
     assert took / 3 < estimated.total < took * 3, (took, estimated)

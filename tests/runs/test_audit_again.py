@@ -85,14 +85,14 @@ def test_two_examples_are_assigned_and_the_rule_has_its_null(recorded: Path) -> 
 
 
 def test_a_probe_of_several_steps_sends_what_so_many_steps_by_hand_give(recorded: Path) -> None:
-    (seen, *_) = Recordings(recorded / "observations").probes("target", 0, point="steps-3")
-    truth = load_file(recorded / "truth" / f"{seen.key}.safetensors")
+    (observation, *_) = Recordings(recorded / "observations").probes("target", 0, point="steps-3")
+    truth = load_file(recorded / "truth" / f"{observation.key}.safetensors")
     from flfw import data
 
     digits = data.load("digits", None, None)
     inputs = InputSpec.from_constants(digits.shape, digits.mean, digits.std)
     net = fresh_net("linear", inputs.shape)
-    net.load_state_dict(seen.received)
+    net.load_state_dict(observation.received)
     for _ in range(3):
         loss = torch.nn.functional.cross_entropy(net(inputs.normalise(truth["samples"])), truth["labels"])
         for parameter, gradient in zip(
@@ -100,19 +100,19 @@ def test_a_probe_of_several_steps_sends_what_so_many_steps_by_hand_give(recorded
         ):
             parameter.data -= 0.1 * gradient
     for name, value in net.state_dict().items():
-        torch.testing.assert_close(seen.sent[name], value)
+        torch.testing.assert_close(observation.sent[name], value)
 
 
 def test_the_mean_gradient_by_hand() -> None:
     inputs = InputSpec.from_constants((4,), (0.0,) * 4, (1.0,) * 4)
     victim = PlainVictim(fresh_net("linear", (4,)), {}, ("*",), inputs)
     before, after = {"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([0.4, 2.6]), "n": torch.tensor([3])}
-    seen = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, sent=after, received=before)
-    known = Knowledge(victim, 1, None, steps=3, weights=True, lr=0.1)
-    torch.testing.assert_close(mean_gradient(seen, known), {"w": torch.tensor([2.0, -2.0])})
+    observation = Observation(Vantage.SERVER, "update", "target", 1, 0, 0, sent=after, received=before)
+    knowledge = Knowledge(victim, 1, None, steps=3, weights=True, lr=0.1)
+    torch.testing.assert_close(mean_gradient(observation, knowledge), {"w": torch.tensor([2.0, -2.0])})
     unscaled = Knowledge(victim, 1, None, steps=3, weights=True)
-    torch.testing.assert_close(mean_gradient(seen, unscaled), {"w": torch.tensor([0.2, -0.2])})
-    assert mean_gradient(seen, Knowledge(victim, 1, None)) is after
+    torch.testing.assert_close(mean_gradient(observation, unscaled), {"w": torch.tensor([0.2, -0.2])})
+    assert mean_gradient(observation, Knowledge(victim, 1, None)) is after
 
 
 # --- again --------------------------------------------------------------------------------------------------------
@@ -314,8 +314,8 @@ def test_defended_and_undefended_clients_are_told_apart(tmp_path: Path) -> None:
 
 
 def test_what_is_granted_in_words_is_what_is_handed_over(recorded: Path) -> None:
-    (seen, *_) = Recordings(recorded / "observations").probes("target", 0, point="target")
-    numbers = sum(value.numel() for value in seen.received.values())
+    (observation, *_) = Recordings(recorded / "observations").probes("target", 0, point="target")
+    numbers = sum(value.numel() for value in observation.received.values())
     assert f"the tensors broadcast in the round ({numbers:,} numbers)" in entries(recorded)[0]["granted"]
 
 

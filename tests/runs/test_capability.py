@@ -34,10 +34,12 @@ from tests.support.small_runs import ByGuess, tiny
 class Honest(ByGuess):
     """Reads the observation, its knowledge and its generator, all of which are granted."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        inputs, labels = known.model.inputs, known.labels
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
+        inputs, labels = knowledge.model.inputs, knowledge.labels
         assert labels is not None
-        raw = linear_inputs(seen.sent["classifier.weight"], seen.sent["classifier.bias"], 1).view(inputs.shape)
+        raw = linear_inputs(observation.sent["classifier.weight"], observation.sent["classifier.bias"], 1).view(
+            inputs.shape
+        )
         noise = torch.rand(inputs.shape, generator=rng)
         return (raw * inputs.std + inputs.mean).clamp(0, 1) + 1e-3 * noise + 1e-6 * labels[0]
 
@@ -50,52 +52,52 @@ def above() -> Path:
 class OpensTruthAbove(ByGuess):
     """Walks up from where it works, and finds what the clients wrote down."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        return load_file(above() / "truth" / f"{seen.key}.safetensors")["samples"]
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
+        return load_file(above() / "truth" / f"{observation.key}.safetensors")["samples"]
 
 
 class OpensTruthOfArguments(ByGuess):
     """Takes the queue's folder from the command line, and the recordings' from a job there."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
         job = next(path for path in Path(sys.argv[1]).glob("*.json") if ".solved" not in path.name)
         folder = Path(json.loads(read_checked(job))["recordings"]).parent / "truth"
-        return load_file(folder / f"{seen.key}.safetensors")["samples"]
+        return load_file(folder / f"{observation.key}.safetensors")["samples"]
 
 
 class ReadsMetrics(ByGuess):
     """Lets what a client says of itself into its guess."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
         rows = (above() / "observations" / "manifest.jsonl").read_text().splitlines()[1:]
         lines = [json.loads(row) for row in rows]
-        message = next(line["metrics"] for line in lines if line["client"] == seen.client)
-        return torch.full(known.model.inputs.shape, len(json.dumps(message)) / 1000)
+        message = next(line["metrics"] for line in lines if line["client"] == observation.client)
+        return torch.full(knowledge.model.inputs.shape, len(json.dumps(message)) / 1000)
 
 
 class ReadsResults(ByGuess):
     """Lets how an earlier audit went into its guess."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
         result = json.loads((above() / "result.json").read_text())
-        return torch.full(known.model.inputs.shape, result["audit"][0]["share_recovered"] / 2)
+        return torch.full(knowledge.model.inputs.shape, result["audit"][0]["share_recovered"] / 2)
 
 
 class ReadsCheckpoints(ByGuess):
     """Lets what the server holds at the end into its guess, whatever the round."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
         (file,) = (above() / "checkpoint").glob("round-*.safetensors")
-        return torch.full(known.model.inputs.shape, float(load_file(file)["model/classifier.bias"].abs().mean()))
+        return torch.full(knowledge.model.inputs.shape, float(load_file(file)["model/classifier.bias"].abs().mean()))
 
 
 class ReadsTheControl(ByGuess):
     """Inverts the audit's own control, which is undefended softmax regression on the same examples."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
         rows = (above() / "observations" / "manifest.jsonl").read_text().splitlines()[1:]
         lines = [json.loads(row) for row in rows]
-        control = next(i for i in lines if i["client"] == seen.client and i["sent_by_client"]["bytes"])
+        control = next(i for i in lines if i["client"] == observation.client and i["sent_by_client"]["bytes"])
         sent = load_file(above() / "observations" / control["sent_by_client"]["file"])
         return linear_inputs(sent["classifier.weight"], sent["classifier.bias"], 1)
 
@@ -103,11 +105,11 @@ class ReadsTheControl(ByGuess):
 class ReadsOtherResults(ByGuess):
     """Takes what it found on the easy rung for the target, too."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        if seen.rung == "easy":
-            return torch.full(known.model.inputs.shape, 0.25)
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
+        if observation.rung == "easy":
+            return torch.full(knowledge.model.inputs.shape, 0.25)
         results = sorted(Path.cwd().glob("*ReadsOtherResults-r0000-easy.safetensors"))
-        return load_file(results[0])["0"] if results else torch.zeros(known.model.inputs.shape)
+        return load_file(results[0])["0"] if results else torch.zeros(knowledge.model.inputs.shape)
 
 
 _remembered: dict[str, Tensor] = {}
@@ -116,23 +118,23 @@ _remembered: dict[str, Tensor] = {}
 class Remembers(ByGuess):
     """Keeps in memory what the easy rung gave away."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        if seen.rung == "easy":
-            _remembered["easy"] = torch.full(known.model.inputs.shape, 0.25)
-        return _remembered.get("easy", torch.zeros(known.model.inputs.shape))
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
+        if observation.rung == "easy":
+            _remembered["easy"] = torch.full(knowledge.model.inputs.shape, 0.25)
+        return _remembered.get("easy", torch.zeros(knowledge.model.inputs.shape))
 
 
 class Fickle(ByGuess):
     """Reads nothing, and never gives the same twice."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
-        return torch.rand(known.model.inputs.shape, generator=torch.Generator().manual_seed(torch.seed() % 2**31))
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
+        return torch.rand(knowledge.model.inputs.shape, generator=torch.Generator().manual_seed(torch.seed() % 2**31))
 
 
 class GivesNothing(ByGuess):
     """Always fails."""
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
         raise ValueError("no idea")
 
 
@@ -145,7 +147,7 @@ class InfersFromTruth(ByGuess):
     def uses(self) -> Uses:
         return frozenset({"uploads"})
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
         raise NotApplicableError("it only infers")
 
     def shares(self, uploads: Sequence[Upload]) -> list[Tensor]:

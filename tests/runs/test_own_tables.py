@@ -81,19 +81,19 @@ def test_the_loss_of_numbers_is_their_squared_error_and_that_of_classes_and_prob
 
 def test_cells_are_right_as_wholes() -> None:
     """A ward of three features and an age: features 1 and 2 of 4 wrong make one cell of two wrong."""
-    plan = TableSchema(
+    schema = TableSchema(
         (Column("ward", "categorical", categories=("A", "B", "C")), Column("age", "numeric", 0, 100)),
         "y",
         "regression",
         number=NumberTarget("y", 0, 1),
     )
     truth = np.array([[1, 0, 0, 0.5]])
-    assert plan.cells(np.array([[False, False, True, True]])).tolist() == [[False, True]]
-    assert plan.right(truth[0], np.array([0, 1, 0, 0.54])) == [False, True]
-    assert plan.right(truth[0], np.array([0.9, 0.1, 0, 0.56])) == [True, False]
-    shown = row_pair(plan, truth[0], np.array([0, 1, 0, 0.54]))
+    assert schema.cells(np.array([[False, False, True, True]])).tolist() == [[False, True]]
+    assert schema.right(truth[0], np.array([0, 1, 0, 0.54])) == [False, True]
+    assert schema.right(truth[0], np.array([0.9, 0.1, 0, 0.56])) == [True, False]
+    shown = row_pair(schema, truth[0], np.array([0, 1, 0, 0.54]))
     assert "<mark>B</mark>" in shown and "54</td>" in shown and "<mark>54" not in shown
-    public = PublicData.from_arrays(np.array([[1, 0, 0, 0.1], [0, 1, 0, 0.9]]), np.zeros(2, np.int64), plan=plan)
+    public = PublicData.from_arrays(np.array([[1, 0, 0, 0.1], [0, 1, 0, 0.9]]), np.zeros(2, np.int64), schema=schema)
     assert public.cells(np.array([[True, True, True, False]])).tolist() == [[True, False]]
     rates = column_rates(public.cells(np.ones((1, 4), bool)), public.cells(np.zeros((1, 4), bool)))
     assert [rate.share for rate in rates] == [1.0, 1.0]
@@ -237,5 +237,5 @@ def test_a_class_without_a_test_row_is_a_caveat(table: Path) -> None:
 
 
 def test_one_column_of_one_feature_is_not_called_several() -> None:
-    plan = TableSchema((Column("age", "numeric", 0, 100),), "y", "regression", number=NumberTarget("y", 0, 1))
-    assert sentences(plan)[0] == "Table: 1 column becomes 1 feature in [0, 1]; none is left out."
+    schema = TableSchema((Column("age", "numeric", 0, 100),), "y", "regression", number=NumberTarget("y", 0, 1))
+    assert sentences(schema)[0] == "Table: 1 column becomes 1 feature in [0, 1]; none is left out."

@@ -315,13 +315,13 @@ def test_of_several_that_refuse_it_is_not_known_who_said_what(small: Experiment)
             node = message.metadata.dst_node_id
             return Message(Error(0, f"no {node}"), reply_to=message) if node > 1 else super()._answer(message)
 
-    roster = ClientDirectory(FailurePolicy("drop"))
+    directory = ClientDirectory(FailurePolicy("drop"))
     assert [
         answer.partition
-        for answer in NodeAssignment(Two(apps.client, 3, small.to_run_config()), roster, 3, wait=10).begin()
+        for answer in NodeAssignment(Two(apps.client, 3, small.to_run_config()), directory, 3, wait=10).begin()
     ] == [0]
-    assert roster.unfit == {1: "no 2; no 3", 2: "no 2; no 3"}
-    assert sorted(roster.nodes) == [0, 1, 2]  # a cohort is drawn from all
+    assert directory.unfit == {1: "no 2; no 3", 2: "no 2; no 3"}
+    assert sorted(directory.nodes) == [0, 1, 2]  # a cohort is drawn from all
 
 
 def test_where_the_dead_are_not_replaced_a_death_ends_the_run(question: Message) -> None:

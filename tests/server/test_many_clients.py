@@ -50,20 +50,20 @@ def asked_clients(odd: int = -1) -> tuple[ClientApp, list[int]]:
 
 def test_one_client_of_a_process_speaks_for_all() -> None:
     app, asked = asked_clients()
-    grid, roster = InProcessGrid(app, MILLION, {}, introduced=True), ClientDirectory(FailurePolicy())
-    (answer,) = NodeAssignment(grid, roster, MILLION, 1.0, alike=representatives(grid)).begin()
+    grid, directory = InProcessGrid(app, MILLION, {}, introduced=True), ClientDirectory(FailurePolicy())
+    (answer,) = NodeAssignment(grid, directory, MILLION, 1.0, alike=representatives(grid)).begin()
     assert asked == [0] and answer.partition == 0
-    assert len(roster.nodes) == MILLION and roster.nodes[MILLION - 1] == MILLION
-    assert roster.everyone == range(MILLION) and not roster.unfit
+    assert len(directory.nodes) == MILLION and directory.nodes[MILLION - 1] == MILLION
+    assert directory.everyone == range(MILLION) and not directory.unfit
 
 
 def test_each_client_is_asked_where_those_that_speak_for_all_differ() -> None:
     app, asked = asked_clients(odd=1)
-    grid, roster = InProcessGrid(app, 4, {}, introduced=True), ClientDirectory(FailurePolicy())
-    answers = NodeAssignment(grid, roster, 4, 1.0, alike=(1, 2)).begin()
+    grid, directory = InProcessGrid(app, 4, {}, introduced=True), ClientDirectory(FailurePolicy())
+    answers = NodeAssignment(grid, directory, 4, 1.0, alike=(1, 2)).begin()
     assert asked == [0, 1, 0, 1, 2, 3]
     assert [answer.code for answer in answers] == ["same", "other", "same", "same"]
-    assert roster.nodes == {0: 1, 1: 2, 2: 3, 3: 4}
+    assert directory.nodes == {0: 1, 1: 2, 2: 3, 3: 4}
 
 
 def test_a_grid_of_sites_is_asked_node_by_node() -> None:
@@ -153,12 +153,12 @@ def test_a_poisson_cohort_of_a_billion_needs_no_memory_for_each(draw) -> None:
 def test_missing_answers_are_noted_in_the_order_of_the_questions() -> None:
     """Node 2 is asked twice and answers once: its second answer is the one that is missing."""
     grid = InProcessGrid(ClientApp(), 1, {})
-    roster, failed = ClientDirectory(FailurePolicy("drop")), list[Failure]()
-    roster.nodes = NumberedNodes(MILLION)
-    asked = [roster.address(partition, RecordDict(), "train", "1") for partition in (1, 0, 1, MILLION - 1)]
+    directory, failed = ClientDirectory(FailurePolicy("drop")), list[Failure]()
+    directory.nodes = NumberedNodes(MILLION)
+    asked = [directory.address(partition, RecordDict(), "train", "1") for partition in (1, 0, 1, MILLION - 1)]
     grid.push_messages(asked)  # sending gives a message its id
     replies = [Message(RecordDict(), reply_to=asked[0]), Message(RecordDict(), reply_to=asked[3])]
-    assert [partition for partition, _ in roster.receive(asked, replies, "round 1", lambda reply: 0, failed)] == [
+    assert [partition for partition, _ in directory.receive(asked, replies, "round 1", lambda reply: 0, failed)] == [
         1,
         MILLION - 1,
     ]

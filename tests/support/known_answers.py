@@ -55,7 +55,7 @@ class ByClosedForm(Attack):
     def run(
         self, observations: Sequence[Observation], knowledge: Sequence[Knowledge], rngs: Sequence[torch.Generator]
     ) -> list[Reconstruction]:
-        exact = [_closed_form(seen, known) for seen, known in zip(observations, knowledge, strict=True)]
+        exact = [_closed_form(observation, known) for observation, known in zip(observations, knowledge, strict=True)]
         return self.made_of(exact, observations, rngs)
 
     def made_of(
@@ -63,14 +63,14 @@ class ByClosedForm(Attack):
     ) -> list[Reconstruction]:
         return [Reconstruction(self.one(x, o, rng)) for x, o, rng in zip(exact, observations, rngs, strict=True)]
 
-    def one(self, x: Tensor, seen: Observation, rng: torch.Generator) -> Tensor:
+    def one(self, x: Tensor, observation: Observation, rng: torch.Generator) -> Tensor:
         raise NotImplementedError
 
 
-def _closed_form(seen: Observation, known: Knowledge) -> Tensor:
-    weight, bias = (seen.sent[name] for name, _ in list(known.model.model.named_parameters())[:2])
+def _closed_form(observation: Observation, knowledge: Knowledge) -> Tensor:
+    weight, bias = (observation.sent[name] for name, _ in list(knowledge.model.model.named_parameters())[:2])
     unit = int(bias.abs().argmax())
-    inputs = known.model.inputs
+    inputs = knowledge.model.inputs
     raw = (weight[unit] / bias[unit]).view(1, *inputs.shape) * inputs.std + inputs.mean
     return raw.nan_to_num(nan=0.5).clamp(0, 1)
 

@@ -66,8 +66,8 @@ def make_client(experiment: Experiment, partition: int, folder: Path, server_rou
     method, settings = resolve(experiment).method, resolve(experiment).settings
     task = Task.load(experiment, None)
     store = ClientStore(folder, "test", partition)
-    at = ClientContext(experiment, task, method, settings, partition, server_round, None, store)
-    return resolve(experiment).client(at)
+    ctx = ClientContext(experiment, task, method, settings, partition, server_round, None, store)
+    return resolve(experiment).client(ctx)
 
 
 def initial_tensors(experiment: Experiment) -> dict[str, np.ndarray]:

@@ -47,7 +47,7 @@ class ByGuess(Attack):
         each = zip(observations, knowledge, rngs, strict=True)
         return [Reconstruction(self.guess(o, k, rng).clone().view(1, *k.model.inputs.shape)) for o, k, rng in each]
 
-    def guess(self, seen: Observation, known: Knowledge, rng: torch.Generator) -> Tensor:
+    def guess(self, observation: Observation, knowledge: Knowledge, rng: torch.Generator) -> Tensor:
         """Give one example, in any shape of its size."""
         raise NotImplementedError
 

@@ -234,9 +234,9 @@ def test_a_layer_of_instances_is_as_in_training(running: bool) -> None:
         both = vmap(lambda one, label, victim=victim: victim.gradient(one, label, {}, {}))(x[:, None], y[:, None])
         alone = stacked([victim.gradient(x[k : k + 1], y[k : k + 1], {}, {}) for k in range(3)])
         assert off(both, alone) < 1e-5
-    seen = Observation(Vantage.SERVER, "update", "", 1, 0, 0, sent, held)
+    observation = Observation(Vantage.SERVER, "update", "", 1, 0, 0, sent, held)
     for mode, right in (("train", True), ("eval", not running)):
-        foreign = victim_of_an_app(of_instances((1, 4, 4), 4, running), seen, SPACE, mode)
+        foreign = victim_of_an_app(of_instances((1, 4, 4), 4, running), observation, SPACE, mode)
         assert (off(foreign.gradient(x, y, {}, {}), sent) < 1e-5) is right
     evaluated = PlainVictim(of_instances((1, 4, 4), 4, running), held, ("*",), SPACE).gradient(x, y, {}, {})
     assert (off(evaluated, sent) > 1e-2) is running

@@ -119,15 +119,15 @@ def _check_ceiling(name: str, factor: int, expected: float) -> None:
 
 def test_the_victim_has_the_gradient_of_the_enlarged_image() -> None:
     (x, y), space = digits(0, side=8), LowResolution((1, 8, 8), 2)
-    (observation,), (known,) = attackable("lenet", 8, (x, y))
-    victim = LowResolutionVictim(known.model, space)
+    (observation,), (knowledge,) = attackable("lenet", 8, (x, y))
+    victim = LowResolutionVictim(knowledge.model, space)
     small = torch.rand(1, *space.small, generator=torch.Generator().manual_seed(0))
-    mine, theirs = victim.gradient(small, y, {}, {}), known.model.gradient(space.enlarged(small), y, {}, {})
+    mine, theirs = victim.gradient(small, y, {}, {}), knowledge.model.gradient(space.enlarged(small), y, {}, {})
     for name, value in theirs.items():
         torch.testing.assert_close(mine[name], value)
     assert victim.classes == 10 and victim.inputs.shape == (1, 4, 4)
-    assert victim.observed(observation.sent)[0].keys() == known.model.observed(observation.sent)[0].keys()
-    simulated = LowResolutionVictim(known.model, space, {"a": small})
+    assert victim.observed(observation.sent)[0].keys() == knowledge.model.observed(observation.sent)[0].keys()
+    simulated = LowResolutionVictim(knowledge.model, space, {"a": small})
     assert simulated.observed(theirs) == (theirs, {"a": small})
     with pytest.raises(InputError, match="which Net shares"):
         victim.check({})

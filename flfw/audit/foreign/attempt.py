@@ -16,9 +16,11 @@ Pair = tuple[Observation, Knowledge]
 
 def standing(pairs: Sequence[Pair | None], hidden: bool) -> ThreatModel:
     """Return the grants about some updates; ``hidden``: an operation between data and update is not known or used."""
-    given = [known for _, known in filter(None, pairs)]
-    sentences = tuple(dict.fromkeys(sentence for known in given for sentence in known.granted))
-    return ThreatModel(sentences, bool(given) and not hidden and not any(known.model.unknown for known in given))
+    given = [knowledge for _, knowledge in filter(None, pairs)]
+    sentences = tuple(dict.fromkeys(sentence for knowledge in given for sentence in knowledge.granted))
+    return ThreatModel(
+        sentences, bool(given) and not hidden and not any(knowledge.model.unknown for knowledge in given)
+    )
 
 
 def attempt(

@@ -219,8 +219,8 @@ class _Audit:
             v.truth.write(self._out / "truth", key(number, "update", v.slot))
         sizes = [len(v.truth.labels) for v in group]
         steps = max((pair[1].steps for pair in granting.pairs if pair), default=1)
-        ticket = ProbeSet("target", number, "", max(sizes), steps, "update")
-        job = self._job(name, ticket, [v.exchange for v in group])
+        probe_set = ProbeSet("target", number, "", max(sizes), steps, "update")
+        job = self._job(name, probe_set, [v.exchange for v in group])
         stands = standing(granting.pairs, granting.hidden)
         solution = attempt(job, attack, granting.pairs, self._case.seed, granting.not_applicable)
         started = time.monotonic()
@@ -260,35 +260,35 @@ class _Audit:
         moved = [
             name
             for name in names
-            for seen, _ in filter(None, pairs)
-            if name in seen.sent
-            and name in seen.received
-            and seen.sent[name].is_floating_point()
-            and not torch.equal(seen.sent[name], seen.received[name])
+            for observation, _ in filter(None, pairs)
+            if name in observation.sent
+            and name in observation.received
+            and observation.sent[name].is_floating_point()
+            and not torch.equal(observation.sent[name], observation.received[name])
         ]
         return statistics_in_words(list(dict.fromkeys(moved)))
 
-    def _job(self, attack: str, ticket: ProbeSet, exchanges: Sequence[Exchange]) -> AttackJob:
+    def _job(self, attack: str, probe_set: ProbeSet, exchanges: Sequence[Exchange]) -> AttackJob:
         inputs = self._case.inputs
         mean, std = (tuple(value.flatten().tolist()) for value in (inputs.mean, inputs.std))
         setting = (self._kept.folder.absolute(), {}, inputs.shape, self._case.classes, mean, std)
-        return AttackJob(attack, ticket, tuple(exchanges), *setting)
+        return AttackJob(attack, probe_set, tuple(exchanges), *setting)
 
     def _rows(
-        self, job: AttackJob, pairs: Sequence[Pair | None], solution: JobResult, stands: ThreatModel
+        self, job: AttackJob, pairs: Sequence[Pair | None], result: JobResult, stands: ThreatModel
     ) -> list[ScoreRow]:
-        ticket, rows = job.ticket, []
-        source = "update" if ticket.rung == "target" else "probe"
+        probe_set, rows = job.ticket, []
+        source = "update" if probe_set.rung == "target" else "probe"
         common: ScoreRow = {"attack": job.attack, "adaptive": stands.adaptive, "vantage": "server", "source": source}
-        common |= {"rung": ticket.rung, "curve": "", "round": ticket.round, "seed": self._case.seed}
-        for exchange, pair, reconstruction in zip(job.exchanges, pairs, solution.reconstructions, strict=True):
+        common |= {"rung": probe_set.rung, "curve": "", "round": probe_set.round, "seed": self._case.seed}
+        for exchange, pair, reconstruction in zip(job.exchanges, pairs, result.reconstructions, strict=True):
             where = {"client": exchange.client, "victim": exchange.slot}
             where |= {"batch": pair[1].batch, "steps": pair[1].steps} if pair else {"batch": None, "steps": None}
-            name = key(ticket.round, ticket.point, exchange.slot)
+            name = key(probe_set.round, probe_set.point, exchange.slot)
             ceiling = self._attacks[job.attack].ceiling
             rows += self._scorer.rows(job, exchange, common | where, (name,), reconstruction, ceiling=ceiling)
         return self._scorer.controlled(job, rows)
 
 
-def _in_a_word(rung: ControlResult) -> str:
-    return "not possible" if rung.passed is None else "explained" if rung.passed else "not explained"
+def _in_a_word(control: ControlResult) -> str:
+    return "not possible" if control.passed is None else "explained" if control.passed else "not explained"

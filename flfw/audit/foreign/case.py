@@ -97,9 +97,9 @@ class ForeignCase:
             raise InputError(f"Expected a network of PyTorch (nn.Module), got {kind}; rebuild it as one, if it can be.")
         return net
 
-    def described(self, seen: Observation, truth: Truth) -> TrainingDescription:
+    def described(self, observation: Observation, truth: Truth) -> TrainingDescription:
         """Describe the training behind an update; an order of the examples that the truth gives counts."""
-        training = self.training(seen)
+        training = self.training(observation)
         return training if truth.steps is None else replace(training, order=truth.steps)
 
     def checked(self, client: int, truth: Truth, batch: int | None) -> Truth:

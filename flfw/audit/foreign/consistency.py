@@ -92,13 +92,13 @@ class Consistency:
                 checks.append(self._check(v, o, not any(check.cause for check in checks)))
         return rung(checks, time.monotonic() - started), checks
 
-    def _check(self, v: Victim, seen: Observation, explain: bool) -> UpdateCheck:
-        training, client = self._case.described(seen, v.behind), v.line["client"]
-        observed = named(self._net, seen)
+    def _check(self, v: Victim, observation: Observation, explain: bool) -> UpdateCheck:
+        training, client = self._case.described(observation, v.behind), v.line["client"]
+        observed = named(self._net, observation)
         if reason := self._unanswerable(observed, training):
             return UpdateCheck(client, "not possible", None, reason)
         try:
-            numbers = self._compared(seen, observed, v.behind, training)
+            numbers = self._compared(observation, observed, v.behind, training)
         except _TooLong as error:
             return UpdateCheck(client, "not possible", None, str(error))
         except Exception as error:  # the network, the loss and the augmentation are the caller's code
@@ -111,7 +111,7 @@ class Consistency:
         return UpdateCheck(client, "failed", numbers, numbers.sentence, cause)
 
     def _compared(
-        self, seen: Observation, observed: Observation, truth: Truth, training: TrainingDescription
+        self, observation: Observation, observed: Observation, truth: Truth, training: TrainingDescription
     ) -> Agreement:
         """Compare an update with repetitions: with one or, if the training is random, with as many as are needed.
 
@@ -131,7 +131,7 @@ class Consistency:
 
         def repeated(draws: int) -> Agreement:
             again.extend([retrained(*setting, draw) for draw in range(len(again), draws)])
-            return agreement(recorded, again, self._rounding(seen, observed, truth, training, again))
+            return agreement(recorded, again, self._rounding(observation, observed, truth, training, again))
 
         result = repeated(numbers_of_draws[0])
         more = numbers_of_draws[-1] > numbers_of_draws[0] and needed * DRAWS[-1] / DRAWS[0] <= self._seconds
@@ -156,7 +156,7 @@ class Consistency:
 
     def _rounding(
         self,
-        seen: Observation,
+        observation: Observation,
         observed: Observation,
         truth: Truth,
         training: TrainingDescription,
@@ -166,7 +166,7 @@ class Consistency:
         steps = len(training.batches(len(truth.labels)))
         weights, received, types = observed.sent, observed.received, {}
         if training.sends == "weights":
-            kinds = {value.dtype for value in seen.sent.values() if value.is_floating_point()}
+            kinds = {value.dtype for value in observation.sent.values() if value.is_floating_point()}
             types = dict.fromkeys(weights, max(kinds, key=lambda kind: torch.finfo(kind).eps))
         elif training.sends != "gradient":
             moved = changed(observed, training)

@@ -89,12 +89,12 @@ class CostEstimate:
             steps: local steps through which it searches.
             victims: number of updates.
         """
-        budget = attack.cost
-        if not budget.iterations:
+        cost = attack.cost
+        if not cost.iterations:
             return SearchCost(0.0, 0.0)
         numbers = steps * (_KEPT * self._activations * batch + self._parameters) + _COPIES * self._parameters
         each = self._seconds * max(1.0, batch / _TIMED) * steps * _LONGER
-        return SearchCost(_BYTES * numbers, each * budget.iterations * budget.restarts * victims)
+        return SearchCost(_BYTES * numbers, each * cost.iterations * cost.restarts * victims)
 
 
 def bearable(cost: SearchCost, attack: Attack, limits: SearchLimits) -> bool:

@@ -67,8 +67,8 @@ class Grants:
             InputError: the network does not fit, or an attack costs too much.
         """
         group = next(iter(chosen.groups.values()))
-        seen = next((o for o in self.recorded(group) if o is not None), None)
-        training = TrainingDescription() if seen is None else self._case.described(seen, group[0].behind)
+        observation = next((o for o in self.recorded(group) if o is not None), None)
+        training = TrainingDescription() if observation is None else self._case.described(observation, group[0].behind)
         for name, attack in attacks.items():
             self.granted(group[:1], attack)
             most = max(group, key=lambda v: len(v.truth.labels))
@@ -89,39 +89,39 @@ class Grants:
                 pairs.append(None)
                 continue
             training, count = self._case.described(o, v.behind), len(v.behind.labels)
-            seen = named(self.net, read, training, count)
+            observation = named(self.net, read, training, count)
             place = (id(o.received), tuple(sorted(o.sent)), training.mode)
             if place not in models:  # an attack handles all observations that share a model at once
-                models[place] = victim(self.net, seen, self._case.inputs, training.mode)
+                models[place] = victim(self.net, observation, self._case.inputs, training.mode)
             steps, why = self._steps(training, v, attack)
             unrolled = steps > 0 and needs_steps(training, count) and training.known
             same = (id(models[place]), count, training)
             if unrolled and same not in through:
                 through[same] = stepped(models[place], training, count)
             random = self._case.is_random(training.mode)
-            known = granted(models[place], training, count, v.truth.labels.clone(), random, through.get(same), why)
-            pairs.append((seen, self.beside(replace(known, batch=len(v.truth.labels)), attack, _beside(v))))
+            knowledge = granted(models[place], training, count, v.truth.labels.clone(), random, through.get(same), why)
+            pairs.append((observation, self.beside(replace(knowledge, batch=len(v.truth.labels)), attack, _beside(v))))
             explained = training.known and not training.is_random(count) and not v.sampled
             hidden = hidden or random or not explained or (needs_steps(training, count) and not unrolled)
             if training.loss is not cross_entropy and attack.labels not in ("given", "not used"):
                 not_applicable = "it finds the labels as cross entropy leaves them, and the local loss is another"
         return RoundGrants(pairs, hidden, not_applicable)
 
-    def beside(self, known: Knowledge, attack: Attack, more: tuple[str, ...] = ()) -> Knowledge:
+    def beside(self, knowledge: Knowledge, attack: Attack, more: tuple[str, ...] = ()) -> Knowledge:
         """Return the knowledge with all that does not come from one update.
 
         Args:
-            known: the knowledge about an update, or about a probe of the ladder.
+            knowledge: the knowledge about an update, or about a probe of the ladder.
             attack: the attack.
             more: further sentences.
         """
         by, defence = self._case.tampered_by, self._case.defence
-        network, *others = known.granted
+        network, *others = knowledge.granted
         changed = (f"a malicious server's change of it ({by}), with numbers of its choice",) if by else ()
         withheld = (f"not granted: that the clients use {defence}",) if defence != "none" else ()
         sums = (SEEN,) if attack.of_sums else ()
-        known = replace(known, granted=(network, *changed, *others, *sums, *withheld, *more))
-        return with_public(known, self._public) if "public" in attack.uses else known
+        knowledge = replace(knowledge, granted=(network, *changed, *others, *sums, *withheld, *more))
+        return with_public(knowledge, self._public) if "public" in attack.uses else knowledge
 
     def _steps(self, training: TrainingDescription, v: Victim, attack: Attack) -> tuple[int, str]:
         """Return the number of steps through which an attack searches, 0: their mean gradient; and why it does not."""

@@ -31,7 +31,7 @@ InputSpace = InputSpec | tuple[tuple[int, ...], Sequence[float], Sequence[float]
 
 
 def named(
-    net: nn.Module, seen: Observation, training: TrainingDescription | None = None, batch: int = 1
+    net: nn.Module, observation: Observation, training: TrainingDescription | None = None, batch: int = 1
 ) -> Observation:
     """Return an observation with its tensors under the network's own names and in its own types.
 
@@ -40,7 +40,7 @@ def named(
 
     Args:
         net: the network.
-        seen: the observation.
+        observation: the observation.
         training: the description of the training. If it is given, tensors other than the weights of plain SGD become
             the mean gradient of the steps, as an attack takes them.
         batch: number of examples behind the observation.
@@ -48,7 +48,7 @@ def named(
     Raises:
         InputError: a tensor fits neither way; the message names the first.
     """
-    whole = replace(seen, sent=_named(net, seen.sent), received=_named(net, seen.received))
+    whole = replace(observation, sent=_named(net, observation.sent), received=_named(net, observation.received))
     return whole if training is None or as_weights(training) else replace(whole, sent=_gradient(whole, training, batch))
 
 
@@ -57,11 +57,11 @@ def as_weights(training: TrainingDescription) -> bool:
     return training.sends == "weights" and not (training.weight_decay or training.nesterov)
 
 
-def _gradient(seen: Observation, training: TrainingDescription, batch: int) -> Tensors:
+def _gradient(observation: Observation, training: TrainingDescription, batch: int) -> Tensors:
     """Compute the mean gradient of the steps; of a step that can be inverted, without its weight decay."""
     steps = len(training.batches(batch))
     lr = 1.0 if training.lr is None else training.lr
-    changes = changed(seen, training)
+    changes = changed(observation, training)
     if training.sends == "gradient":
         return changes
     gradients = {name: -change / (lr * steps) for name, change in changes.items()}
@@ -69,17 +69,17 @@ def _gradient(seen: Observation, training: TrainingDescription, batch: int) -> T
         return gradients
     ahead = 1 + training.momentum if training.nesterov else 1.0
     return {
-        name: gradient / ahead - training.weight_decay * seen.received.get(name, torch.zeros(()))
+        name: gradient / ahead - training.weight_decay * observation.received.get(name, torch.zeros(()))
         for name, gradient in gradients.items()
     }
 
 
-def changed(seen: Observation, training: TrainingDescription) -> Tensors:
+def changed(observation: Observation, training: TrainingDescription) -> Tensors:
     """Compute the sent change of the weights, or the sent gradient, from an observation with the network's names."""
-    floating = {name: value for name, value in seen.sent.items() if value.is_floating_point()}
+    floating = {name: value for name, value in observation.sent.items() if value.is_floating_point()}
     if training.sends == "weights":
-        both = [name for name in floating if name in seen.received]
-        return {name: (floating[name].double() - seen.received[name].double()).float() for name in both}
+        both = [name for name in floating if name in observation.received]
+        return {name: (floating[name].double() - observation.received[name].double()).float() for name in both}
     sign = -1.0 if training.sends == "negative delta" else 1.0
     return {name: sign * value for name, value in floating.items()}
 
@@ -119,7 +119,7 @@ def _refuse_bytes(tensors: Tensors, kind: str) -> None:
 
 def knowledge(
     net: nn.Module,
-    seen: Observation,
+    observation: Observation,
     *,
     inputs: InputSpace,
     labels: Tensor | Sequence[int] | None,
@@ -138,7 +138,7 @@ def knowledge(
 
     Args:
         net: gives class scores (B, classes) for normalised inputs (B, ...).
-        seen: the observation.
+        observation: the observation.
         inputs: the input space.
         labels: (batch,) the examples' classes; None: not granted.
         batch: number of examples behind the observation.
@@ -160,19 +160,19 @@ def knowledge(
     if known is not None:
         require(known.shape == (batch,), f"{batch} labels, one for each example", labels=tuple(known.shape))
         require(bool(((known >= 0) & (known < count)).all()), f"0 <= labels < {count}", labels=known.tolist())
-    model = victim(net, named(net, seen), space, description.mode)
+    model = victim(net, named(net, observation), space, description.mode)
     wanted = training is not None and training.known and needs_steps(training, batch)
     through = stepped(model, description, batch) if wanted and len(description.batches(batch)) <= most_steps else None
     result = granted(model, description, batch, known, is_random(net, space, description.mode), through)
     return result if public is None else with_public(result, public)
 
 
-def with_public(known: Knowledge, public: PublicData) -> Knowledge:
+def with_public(knowledge: Knowledge, public: PublicData) -> Knowledge:
     """Return the knowledge with a copy of public data."""
     samples = raw(torch.tensor(public.samples)).float()
     held = Examples(samples, torch.tensor(public.labels, dtype=torch.int64))
     grant = f"{len(public.labels):,} public examples with their labels"
-    return replace(known, public=held, granted=(*known.granted, grant))
+    return replace(knowledge, public=held, granted=(*knowledge.granted, grant))
 
 
 def described(
@@ -223,7 +223,7 @@ def is_random(net: nn.Module, inputs: InputSpec, mode: str) -> bool:
     return draws_in_training(net, x)
 
 
-def victim(net: nn.Module, seen: Observation, inputs: InputSpec, mode: str) -> PlainVictim:
+def victim(net: nn.Module, observation: Observation, inputs: InputSpec, mode: str) -> PlainVictim:
     """Return the victim model behind an observation that has the network's own names.
 
     Raises:
@@ -233,11 +233,11 @@ def victim(net: nn.Module, seen: Observation, inputs: InputSpec, mode: str) -> P
     if mode == "train":
         replace_all_batch_norm_modules_(model)
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
-    shared = tuple(name for name in trained if name in seen.sent and name in seen.received)
-    require(bool(shared), f"an update of parameters that {type(net).__name__} trains", sent=list(seen.sent))
+    shared = tuple(name for name in trained if name in observation.sent and name in observation.received)
+    require(bool(shared), f"an update of parameters that {type(net).__name__} trains", sent=list(observation.sent))
     # A counter reveals nothing, and cannot be searched for.
     counters = {name: value for name, value in model.state_dict().items() if not value.is_floating_point()}
-    described = PlainVictim(model, {**counters, **seen.received}, shared, inputs)
+    described = PlainVictim(model, {**counters, **observation.received}, shared, inputs)
     if mode == "train":
         normalise_by_instance(described)
     return described

@@ -75,7 +75,7 @@ def control(singles: Sequence[Truth], inputs: InputSpec, classes: int, seed: int
     """Run the closed form on softmax regression, which must recover every example."""
     with initialising(seed, "control"):
         net = nets.build("linear", inputs.shape, classes)
-    pairs = [(seen, singles[seen.slot]) for seen in probes("control", net, singles, inputs)]
+    pairs = [(observation, singles[observation.slot]) for observation in probes("control", net, singles, inputs)]
     return judge.control(pairs, len(singles), inputs)
 
 

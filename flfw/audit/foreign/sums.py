@@ -37,10 +37,10 @@ class SumsOfRounds:
         """
         lines = self._kept.update_lines(group[0].line["round"])
         read = zip(lines, self._kept.observations([line["id"] for line in lines]), strict=True)
-        intact = {line["id"]: seen for line, seen in read if seen is not None}
-        forms = {self._case.training(seen).sends for seen in intact.values()}
+        intact = {line["id"]: observation for line, observation in read if observation is not None}
+        forms = {self._case.training(observation).sends for observation in intact.values()}
         if len(forms) > 1:
             return [intact.get(v.line["id"]) for v in group], f"there is no sum of {' and '.join(sorted(forms))}"
-        sums = summed([named(net, seen) for seen in intact.values()], "weights" in forms)
+        sums = summed([named(net, observation) for observation in intact.values()], "weights" in forms)
         by_id = dict(zip(intact, sums, strict=True))
         return [by_id.get(v.line["id"]) for v in group], ""

@@ -145,7 +145,7 @@ class PublicTruths:
         """Return whether a guess would count as a reconstruction of an example, if the others alone were public."""
         true, public = self._public.samples[place], self._public
         binary = public.binary if true.ndim == 1 else None
-        if not recovery.recovered(true, guess, {"none": -inf}, binary, plan=public.plan):
+        if not recovery.recovered(true, guess, {"none": -inf}, binary, schema=public.plan):
             return False
         if place not in self._others:
             label = int(public.labels[place])

@@ -36,7 +36,7 @@ class PublicData:
 
     @classmethod
     def from_arrays(
-        cls, samples: np.ndarray, labels: np.ndarray, text: bool = False, plan: TableSchema | None = None
+        cls, samples: np.ndarray, labels: np.ndarray, text: bool = False, schema: TableSchema | None = None
     ) -> PublicData:
         """Check the arrays and return them as public data; of ``text`` the inputs are kept as its tokens.
 
@@ -49,7 +49,7 @@ class PublicData:
         )
         low, high = float(samples.min()), float(samples.max())  # not a number if one of them is not
         require(low >= 0 and high <= 1, "public inputs within [0, 1]", lowest=low, highest=high)
-        return cls(_tokens(samples) if text else samples, labels, plan)
+        return cls(_tokens(samples) if text else samples, labels, schema)
 
     def cells(self, matches: np.ndarray) -> np.ndarray:
         """Return the recovered cells (n, C) of rows whose recovered features (n, d) are given; without a plan these."""

@@ -70,7 +70,7 @@ def recovered(
     floors: Mapping[str, float],
     binary: np.ndarray | None = None,
     guessable: bool = False,
-    plan: TableSchema | None = None,
+    schema: TableSchema | None = None,
 ) -> bool:
     """Return whether an example counts as reconstructed: recognisable, and closer than any guess without the update.
 
@@ -86,7 +86,7 @@ def recovered(
         binary: for rows, (d,) of bool: the features that are 0 or 1. None: an exact match is not considered.
         guessable: for rows, whether a guess without the update matches every feature too, as
             `flfw.audit.measures.public.PublicData.guessable` tells. Then an exact match by itself does not count.
-        plan: the columns of a table: its row has to be within 0.1 by cells as well. Among the many zeros of categories
+        schema: the columns of a table: its row has to be within 0.1 by cells as well. Among the many zeros of categories
             a row without a right category would be close.
     """
     db = psnr(truth, reconstruction)
@@ -96,8 +96,8 @@ def recovered(
         close = min(right.mean(), written.mean() if len(written) else 1.0) >= TEXT_RECOVERED_SHARE
     else:
         close = db >= IMAGE_RECOVERED_DB if truth.ndim > 1 else rmsd(truth, reconstruction) <= ROW_RECOVERED_RMSD
-    if plan is not None:
-        close = close and plan.deviation(truth, reconstruction) <= ROW_RECOVERED_RMSD
+    if schema is not None:
+        close = close and schema.deviation(truth, reconstruction) <= ROW_RECOVERED_RMSD
     exact = binary is not None and not guessable and exact_match(truth, reconstruction, binary)
     return bool(exact or (close and gain(db, floors) >= GAIN_DB))
 

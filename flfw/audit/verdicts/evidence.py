@@ -69,9 +69,9 @@ class ControlResults:
 
     def climbed(self) -> Iterator[dict[str, Any]]:
         """Yield the rungs that have a result, or a reason for having none, as result.json holds them."""
-        for rung in (self.control, self.easy, self.consistency, self.matched, self.told):
-            if rung.passed is not None or rung.stopped:
-                yield asdict(rung)
+        for control in (self.control, self.easy, self.consistency, self.matched, self.told):
+            if control.passed is not None or control.stopped:
+                yield asdict(control)
 
 
 @dataclass(frozen=True)

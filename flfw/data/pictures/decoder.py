@@ -66,7 +66,7 @@ def _is_grey(image: Image) -> bool:
     return images.is_grey(image) or image.mode == "La"
 
 
-def pixels(path: Path, form: ImageFormat, channels: int) -> np.ndarray:
+def pixels(path: Path, image_format: ImageFormat, channels: int) -> np.ndarray:
     """Return the pixels (C, H, W) uint8 of a picture in its form.
 
     A JPEG file is decoded at a fraction of its size where the form needs no more. Transparent places are white.
@@ -78,7 +78,7 @@ def pixels(path: Path, form: ImageFormat, channels: int) -> np.ndarray:
 
     mode = "L" if channels == 1 else "RGB"
     if dicom.is_dicom(path):
-        return images.array(form.applied(dicom.picture(path).convert(mode)))
+        return images.array(image_format.applied(dicom.picture(path).convert(mode)))
     # By its name Pillow maps an uncompressed TIFF file, with height and width exchanged where it is to be turned.
     with path.open("rb") as file, Image.open(file) as image:
         if image.mode == "F":
@@ -86,16 +86,16 @@ def pixels(path: Path, form: ImageFormat, channels: int) -> np.ndarray:
         if image.format in _WITH_FRAMES and (frames := getattr(image, "n_frames", 1)) > 1:
             raise ValueError(f"it has {frames} frames: save each as a file of its own")
         if image.format in ("JPEG", "MPO"):
-            _reduce(image, form)
+            _reduce(image, image_format)
         image.load()
         shown = ImageOps.exif_transpose(image)
-    return images.array(form.applied(_opaque(shown, channels).convert(mode)))
+    return images.array(image_format.applied(_opaque(shown, channels).convert(mode)))
 
 
-def _reduce(image: Image, form: ImageFormat) -> None:
+def _reduce(image: Image, image_format: ImageFormat) -> None:
     """Let a JPEG file be decoded at the least eighth of its size that the form needs."""
     size = _seen_size(image)
-    width, height = form.least(*size)
+    width, height = image_format.least(*size)
     image.draft(None, (width, height) if size == image.size else (height, width))
 
 
@@ -123,14 +123,14 @@ class Decoded(NamedTuple):
     damaged: dict[int, str]
 
 
-def decode(paths: Sequence[Path], form: ImageFormat, channels: int, size: tuple[int, int]) -> Decoded:
+def decode(paths: Sequence[Path], image_format: ImageFormat, channels: int, size: tuple[int, int]) -> Decoded:
     """Decode pictures on all cores, each once, with a progress bar on a terminal where there are many.
 
     It needs the memory of the result and, for each core, of one picture; where some are damaged, twice the result.
 
     Args:
         paths: the files.
-        form: form of the pixels.
+        image_format: form of the pixels.
         channels: 1 or 3.
         size: height and width of all results.
     """
@@ -139,7 +139,7 @@ def decode(paths: Sequence[Path], form: ImageFormat, channels: int, size: tuple[
 
     def place(row: int) -> None:
         try:
-            result[row] = pixels(paths[row], form, channels)
+            result[row] = pixels(paths[row], image_format, channels)
         except (MemoryError, InputError):  # neither is the file's fault
             raise
         except Exception as error:  # a damaged file can make a decoder raise anything

@@ -53,15 +53,15 @@ class Listing:
             groups(root, train, test, ending)  # refuses what is laid out otherwise before an image is read
         return cls(root, classes, train, test, ending, survey(root, [Path(file) for file, _ in [*train, *test]]))
 
-    def channels(self, form: ImageFormat) -> int:
+    def channels(self, image_format: ImageFormat) -> int:
         """Return the number of channels of the inputs."""
-        return form.channels(not self.headers.coloured)
+        return image_format.channels(not self.headers.coloured)
 
-    def read(self, form: ImageFormat, channels: int, private: bool = False) -> DatasetArrays:
+    def read(self, image_format: ImageFormat, channels: int, private: bool = False) -> DatasetArrays:
         """Decode all pictures.
 
         Args:
-            form: form of the inputs; without a size all must have one.
+            image_format: form of the inputs; without a size all must have one.
             channels: 1 or 3.
             private: whether a server is told of an error.
 
@@ -70,11 +70,11 @@ class Listing:
         """
         listed = [*self.train, *self.test]
         files, y = [Path(file) for file, _ in listed], np.array([label for _, label in listed], np.int64)
-        size = form.needed or self._only_size()
-        if form.side is not None:
-            size = (form.side, form.side)
-        decoded = decode(files, form, channels, size)
-        if decoded.damaged and not form.skip_damaged:
+        size = image_format.needed or self._only_size()
+        if image_format.side is not None:
+            size = (image_format.side, image_format.side)
+        decoded = decode(files, image_format, channels, size)
+        if decoded.damaged and not image_format.skip_damaged:
             raise refusal(self.root, {files[row]: why for row, why in decoded.damaged.items()}, private)
         read = decoded.read
         trained = np.arange(len(listed)) < len(self.train)
@@ -93,13 +93,15 @@ class Listing:
             test_group=owners[1],
         )
 
-    def notes(self, arrays: DatasetArrays, form: ImageFormat) -> tuple[str, ...]:
+    def notes(self, arrays: DatasetArrays, image_format: ImageFormat) -> tuple[str, ...]:
         """Return sentences on how the pictures were read: their sizes before, and how many were left out."""
         notes = []
-        if form.size is not None and self.headers.sizes:
-            how = {"letterbox": "with black bars", "stretch": "stretched"}.get(form.fit, "scaled and cut in the middle")
+        if image_format.size is not None and self.headers.sizes:
+            how = {"letterbox": "with black bars", "stretch": "stretched"}.get(
+                image_format.fit, "scaled and cut in the middle"
+            )
             notes.append(
-                f"Images of {self.headers.in_words()} were brought to {form.size[0]}x{form.size[1]} ({how}); these are "
+                f"Images of {self.headers.in_words()} were brought to {image_format.size[0]}x{image_format.size[1]} ({how}); these are "
                 "what the network sees, and what the audit calls originals."
             )
         held = Counter(label for _, label in [*self.train, *self.test])

@@ -72,7 +72,7 @@ def site(word: str, pictures: ImageFormat) -> DatasetCard:
         shape=shape,
         classes=classes,
         files={},
-        read=partial(_read_images, form=named, classes=classes, ending=ending)
+        read=partial(_read_images, image_format=named, classes=classes, ending=ending)
         if image
         else partial(_read_rows, shape=(shape[0],), classes=classes, by_patient=bool(ending)),
         source=f"the sites' own {'images' if image else 'rows'}, which only they have; normalised with 0.5 and 0.5",
@@ -82,16 +82,16 @@ def site(word: str, pictures: ImageFormat) -> DatasetCard:
         mean=(0.5,) * shape[0],
         std=(0.5,) * shape[0],
     )
-    return replace(card, look=partial(_look, card=card, form=named, ending=ending))
+    return replace(card, look=partial(_look, card=card, image_format=named, ending=ending))
 
 
-def _look(root: Path, card: DatasetCard, form: ImageFormat, ending: str) -> DatasetCard:
+def _look(root: Path, card: DatasetCard, image_format: ImageFormat, ending: str) -> DatasetCard:
     """Return the card with the site's files, which are listed again by each call."""
     if not root.is_dir():
         raise InputError(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
     if len(card.shape) == 3:
         listing = _listed(root, card.classes, ending)
-        if listing.headers.damaged and (not form.skip_damaged or not listing.headers.sizes):
+        if listing.headers.damaged and (not image_format.skip_damaged or not listing.headers.sizes):
             raise refusal(root, listing.damaged(), private=True)
         files, labels = [file for file, _ in [*listing.train, *listing.test]], listing.classes
     else:
@@ -114,10 +114,10 @@ def _listed(root: Path, classes: int, ending: str) -> Listing:
     return listing
 
 
-def _read_images(root: Path, side: int | None, form: ImageFormat, classes: int, ending: str) -> DatasetArrays:
+def _read_images(root: Path, side: int | None, image_format: ImageFormat, classes: int, ending: str) -> DatasetArrays:
     """Read a site's images; if the network wants another size than the named one, they are brought to it directly."""
-    direct = form if side is None else replace(form, size=(side, side))
-    return _listed(root, classes, ending).read(replace(direct, side=None), form.channels(False), private=True)
+    direct = image_format if side is None else replace(image_format, size=(side, side))
+    return _listed(root, classes, ending).read(replace(direct, side=None), image_format.channels(False), private=True)
 
 
 # --- rows ---------------------------------------------------------------------------------------------------------

@@ -18,11 +18,11 @@ NETS: dict[tuple[int, ...], str] = {(1, 28, 28): "cnn1", (3, 32, 32): "cnn2"}
 """Networks that were made for one shape of images; lenet takes any."""
 
 
-def _read(root: Path, side: int | None, listing: Listing, form: ImageFormat, channels: int) -> DatasetArrays:
-    return listing.read(replace(form, side=side), channels)
+def _read(root: Path, side: int | None, listing: Listing, image_format: ImageFormat, channels: int) -> DatasetArrays:
+    return listing.read(replace(image_format, side=side), channels)
 
 
-def folder(path: str, form: ImageFormat) -> DatasetCard:
+def folder(path: str, image_format: ImageFormat) -> DatasetCard:
     """Return the card of ``PATH/CLASS/*.png`` (.jpg, .dcm, ...), or of ``PATH/train/CLASS`` and ``PATH/test/CLASS``.
 
     Labels are places in the sorted names of the classes. The order is the first image of each class, then the second
@@ -46,21 +46,21 @@ def folder(path: str, form: ImageFormat) -> DatasetCard:
     if not path or not place.is_dir():
         raise InputError(f"Expected folder:PATH of a folder with {LAYOUT}, got folder:{path}; no folder is there.")
     listing = Listing.of(place, ending)
-    if listing.headers.damaged and (not form.skip_damaged or not listing.headers.sizes):
+    if listing.headers.damaged and (not image_format.skip_damaged or not listing.headers.sizes):
         raise refusal(place, listing.damaged())
-    channels = listing.channels(form)
-    size = form.size or next(iter(listing.headers.sizes.values()))
+    channels = listing.channels(image_format)
+    size = image_format.size or next(iter(listing.headers.sizes.values()))
     shape = (channels, *size)
-    made_for = NETS.get(shape, "lenet") if form.size else "cnn1" if channels == 1 else "cnn2"
+    made_for = NETS.get(shape, "lenet") if image_format.size else "cnn1" if channels == 1 else "cnn2"
     return DatasetCard(
         shape=shape,
         classes=len(listing.classes),
         files={str(Path(file).relative_to(place)): None for file, _ in [*listing.train, *listing.test]},
-        read=partial(_read, listing=listing, form=form, channels=channels),
+        read=partial(_read, listing=listing, image_format=image_format, channels=channels),
         source=f"images in {path}",
         fetch="a folder with one folder of images per class",
         root=place,
         net=made_for,
         split="iid",
-        notes=partial(listing.notes, form=form),
+        notes=partial(listing.notes, image_format=image_format),
     )

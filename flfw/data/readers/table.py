@@ -58,11 +58,11 @@ def table(name: str) -> DatasetCard:
     if not folder.exists():
         arrays, meta = _made(parsed)
         cache.publish(folder, lambda target: cache.write_arrays(target, arrays, meta))
-    plan, left_out, by_patient = _described(folder)
+    schema, left_out, by_patient = _described(folder)
     unused = f"; {left_out} rows without a target are left out" if left_out else ""
     return DatasetCard(
-        shape=(plan.width,),
-        classes=plan.labels,
+        shape=(schema.width,),
+        classes=schema.labels,
         files=dict.fromkeys([f"{part}.npy" for part in (*_PARTS, *(_GROUPS if by_patient else ()))]),
         read=_read_patients if by_patient else _read,
         source=f"rows in {parsed.file}, target {parsed.target}{unused}",
@@ -71,10 +71,10 @@ def table(name: str) -> DatasetCard:
         net="mlp",
         split="iid",
         # Not normalised, as for adult: the column of a rare category, divided by its deviation, would be very large.
-        mean=(0.0,) * plan.width,
-        std=(1.0,) * plan.width,
-        columns=plan,
-        numbers=plan.number is not None,
+        mean=(0.0,) * schema.width,
+        std=(1.0,) * schema.width,
+        columns=schema,
+        numbers=schema.number is not None,
     )
 
 
@@ -111,15 +111,15 @@ def _planned(parsed: TableName) -> tuple[TableSettings, TableSchema | None]:
 
     if not parsed.plan:
         return parsed.settings, None
-    plan = plan_file.read_plan(parsed.plan)
-    return (parsed.settings if plan else plan_file.read_settings(parsed.plan, parsed.settings)), plan
+    schema = plan_file.read_plan(parsed.plan)
+    return (parsed.settings if schema else plan_file.read_settings(parsed.plan, parsed.settings)), schema
 
 
 def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays of both parts, and the plan and the numbers for the card."""
     from flfw.data.tables import reading
 
-    settings, plan = _planned(parsed)
+    settings, schema = _planned(parsed)
     reading.require_target(parsed.path, parsed.prefix, settings, parsed.target)
     parts = [reading.read(parsed.path, parsed.prefix, settings)]
     if settings.test:
@@ -131,18 +131,18 @@ def _made(parsed: TableName) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         (np.arange(len(there)) >= len(parts[0][parsed.target]))[there] if len(parts) > 1 else None
     )  # of the test file
     left_out, rows = int((~there).sum()), {name: words[there] for name, words in rows.items()}
-    if plan is None:
-        plan, train, group = _inferred(parsed, settings, rows, given)
+    if schema is None:
+        schema, train, group = _inferred(parsed, settings, rows, given)
     else:
-        train, group = _divided(parsed, plan, rows, given)
-    x, y = with_plan(rows, plan, parsed.path)
+        train, group = _divided(parsed, schema, rows, given)
+    x, y = with_plan(rows, schema, parsed.path)
     arrays: dict[str, np.ndarray] = dict(zip(_PARTS, (x[train], y[train], x[~train], y[~train]), strict=True))
     if group is not None:
         arrays |= dict(zip(_GROUPS, (group[train], group[~train]), strict=True))
     for part in ("train", "test"):
         if not len(arrays[f"{part}_y"]):
             raise InputError(f"Expected rows in the {part} part of {parsed.path}, got none of {there.sum()}; add some.")
-    return arrays, {"plan": plan.as_dict(), "left_out": left_out, "by_patient": group is not None}
+    return arrays, {"plan": schema.as_dict(), "left_out": left_out, "by_patient": group is not None}
 
 
 def _inferred(
@@ -175,14 +175,14 @@ def _inferred(
 
 
 def _divided(
-    parsed: TableName, plan: TableSchema, rows: Table, given: np.ndarray | None
+    parsed: TableName, schema: TableSchema, rows: Table, given: np.ndarray | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Return the training rows (N,) of bool and the patients (N,) of a table with a given plan."""
-    if parsed.target != plan.target:
-        raise InputError(f"Expected target {plan.target}, as in {parsed.plan}, got {parsed.target}.")
-    group = _patients(parsed, rows, plan.patient)
-    labels = with_plan(rows, plan, parsed.path)[1] if plan.classes else np.zeros(len(rows[plan.target]), np.int64)
-    return ~tested(labels, group, bool(plan.classes)) if given is None else ~given, group
+    if parsed.target != schema.target:
+        raise InputError(f"Expected target {schema.target}, as in {parsed.plan}, got {parsed.target}.")
+    group = _patients(parsed, rows, schema.patient)
+    labels = with_plan(rows, schema, parsed.path)[1] if schema.classes else np.zeros(len(rows[schema.target]), np.int64)
+    return ~tested(labels, group, bool(schema.classes)) if given is None else ~given, group
 
 
 def _patients(parsed: TableName, rows: Table, column: str) -> np.ndarray | None:

@@ -19,18 +19,18 @@ _NAMED = 6  # columns that are left out and named in a sentence
 _WIDEST = 90  # characters of an encoding
 
 
-def listing(plan: TableSchema, most: int = _MOST) -> str:
+def listing(schema: TableSchema, most: int = _MOST) -> str:
     """Return a table with a line for each column, those left out last; `sentences` says the rest.
 
     Args:
-        plan: the columns.
+        schema: the columns.
         most: lines at most; the rest is counted by kinds.
     """
     drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for name, side in (("column", "left"), ("type", "left"), ("features", "right"), ("missing", "right")):
         drawn.add_column(name, justify="right" if side == "right" else "left")
     drawn.add_column("encoded as")
-    order = sorted(plan.columns, key=lambda column: column.kind == "dropped")
+    order = sorted(schema.columns, key=lambda column: column.kind == "dropped")
     for column in order[:most]:
         words = column.encoding if len(column.encoding) <= _WIDEST else f"{column.encoding[: _WIDEST - 3]}..."
         kind = "-" if column.kind == "dropped" else column.kind
@@ -44,32 +44,32 @@ def listing(plan: TableSchema, most: int = _MOST) -> str:
     return "\n".join(lines)
 
 
-def _left_out(plan: TableSchema) -> str:
+def _left_out(schema: TableSchema) -> str:
     """Return words on the columns that are left out: their number and the first names."""
-    names = [column.name for column in plan.columns if not column.width]
+    names = [column.name for column in schema.columns if not column.width]
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     shown = f"{', '.join(names[:_NAMED])}{more}"
     return f"{len(names)} {'is' if len(names) == 1 else 'are'} left out: {shown}" if names else "none is left out"
 
 
-def sentences(plan: TableSchema | None) -> list[str]:
+def sentences(schema: TableSchema | None) -> list[str]:
     """Return sentences on a table's features, its target and its scales; none for other data."""
-    if plan is None:
+    if schema is None:
         return []
-    kept = len(plan.kept)
-    features = f"{plan.width} feature{'' if plan.width == 1 else 's'}"
+    kept = len(schema.kept)
+    features = f"{schema.width} feature{'' if schema.width == 1 else 's'}"
     become = f"{kept} column{' becomes' if kept == 1 else 's become'} {features} in [0, 1]"
-    notes = [f"Table: {become}; {_left_out(plan)}."]
-    if plan.number is not None:
-        number = plan.number
+    notes = [f"Table: {become}; {_left_out(schema)}."]
+    if schema.number is not None:
+        number = schema.number
         notes.append(
-            f"Regression of {plan.target}: squared error on (value - {number.mean:.4g}) / {number.std:.4g}; errors are "
+            f"Regression of {schema.target}: squared error on (value - {number.mean:.4g}) / {number.std:.4g}; errors are "
             "in the target's own units."
         )
     else:
-        shown = ", ".join(plan.classes[:6]) + (f" and {len(plan.classes) - 6} more" * (len(plan.classes) > 6))
-        notes.append(f"Classification of {plan.target}: {len(plan.classes)} classes, {shown}.")
-    if plan.public:
+        shown = ", ".join(schema.classes[:6]) + (f" and {len(schema.classes) - 6} more" * (len(schema.classes) > 6))
+        notes.append(f"Classification of {schema.target}: {len(schema.classes)} classes, {shown}.")
+    if schema.public:
         notes.append("Scales and categories are those of the plan of columns, which says that they are public.")
     else:
         notes.append(

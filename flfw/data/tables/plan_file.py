@@ -52,9 +52,9 @@ def read_settings(path: Path, given: TableSettings) -> TableSettings:
     return replace(given, **made)
 
 
-def text(plan: TableSchema) -> str:
+def text(schema: TableSchema) -> str:
     """Return a plan as TOML."""
-    entries = plan.as_dict()
+    entries = schema.as_dict()
     columns: Mapping[str, Mapping[str, Any]] = entries.pop("columns")
     lines = [f"{key} = {_value(value)}" for key, value in entries.items()]
     for name, column in columns.items():
@@ -67,17 +67,17 @@ def _value(value: object) -> str:
     return json.dumps(value).replace("\x7f", "\\u007f")
 
 
-def for_sites(plan: TableSchema) -> TableSchema:
+def for_sites(schema: TableSchema) -> TableSchema:
     """Return a plan for rows of other sites, with features for values that these rows do not have."""
-    kept = [column for column in plan.columns if column.width]
+    kept = [column for column in schema.columns if column.width]
     wider = {c.name: replace(c, missing=True, other=c.kind == "categorical", absent=0.0) for c in kept}
-    return replace(plan, columns=tuple(wider.get(column.name, column) for column in plan.columns))
+    return replace(schema, columns=tuple(wider.get(column.name, column) for column in schema.columns))
 
 
-def keep(plan: TableSchema | None, folder: Path) -> None:
+def keep(schema: TableSchema | None, folder: Path) -> None:
     """Write a table's plan into the folder of a run, for its report; nothing of other data."""
-    if plan is not None:
-        (folder / KEPT).write_text(text(plan), encoding="utf-8")
+    if schema is not None:
+        (folder / KEPT).write_text(text(schema), encoding="utf-8")
         (folder / KEPT).chmod(0o600)  # least and greatest values, and rare categories, are somebody's
 
 
@@ -90,8 +90,8 @@ def kept(folder: Path) -> TableSchema | None:
     return read_plan(folder / KEPT) if (folder / KEPT).is_file() else None
 
 
-def plan_digest(plan: TableSchema) -> str:
+def plan_digest(schema: TableSchema) -> str:
     """Return a digest of a plan, 16 hexadecimal digits: the same for plans that encode rows alike."""
-    columns = tuple(replace(column, note="", absent=0.0) for column in plan.columns)
-    same = TableSchema.from_dict(replace(plan, columns=columns).as_dict(), "a plan")  # with whole numbers as others
+    columns = tuple(replace(column, note="", absent=0.0) for column in schema.columns)
+    same = TableSchema.from_dict(replace(schema, columns=columns).as_dict(), "a plan")  # with whole numbers as others
     return digest(json.dumps(same.as_dict(), sort_keys=True))

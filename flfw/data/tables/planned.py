@@ -32,23 +32,23 @@ def tested(labels: np.ndarray, group: np.ndarray | None, by_class: bool) -> np.n
     return np.isin(np.arange(len(labels)), chosen)
 
 
-def with_plan(rows: Table, plan: TableSchema, path: Path) -> tuple[np.ndarray, np.ndarray]:
+def with_plan(rows: Table, schema: TableSchema, path: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return features (N, d) float32 and labels (N,): int64 of classes, float32 of a regression, standardised.
 
     Raises:
         InputError: the columns are not those of the plan, or a value does not fit its column.
     """
-    asked = [column.name for column in plan.columns] + [plan.target] + ([plan.patient] if plan.patient else [])
+    asked = [column.name for column in schema.columns] + [schema.target] + ([schema.patient] if schema.patient else [])
     require_columns(rows, asked, path)
-    x, words = kinds.encoded(rows, plan.columns), rows[plan.target]
-    if plan.number is not None:
-        values = kinds.target_numbers(plan.target, words)
-        return x, ((values - plan.number.mean) / plan.number.std).astype(np.float32)
-    strange = words[~np.isin(words.astype(str), plan.classes)]
+    x, words = kinds.encoded(rows, schema.columns), rows[schema.target]
+    if schema.number is not None:
+        values = kinds.target_numbers(schema.target, words)
+        return x, ((values - schema.number.mean) / schema.number.std).astype(np.float32)
+    strange = words[~np.isin(words.astype(str), schema.classes)]
     if len(strange):
-        known = ", ".join(plan.classes[:12])
-        raise InputError(f"Expected classes {known} of target {plan.target} in {path}, got {strange[0]!r}.")
-    label = {name: place for place, name in enumerate(plan.classes)}
+        known = ", ".join(schema.classes[:12])
+        raise InputError(f"Expected classes {known} of target {schema.target} in {path}, got {strange[0]!r}.")
+    label = {name: place for place, name in enumerate(schema.classes)}
     return x, np.array([label[word] for word in words], dtype=np.int64)
 
 

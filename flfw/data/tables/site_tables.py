@@ -36,18 +36,18 @@ def named(name: str) -> str:
     if prefix != "site" or not word.endswith(_ENDING):
         return name
     path = Path(word).expanduser().absolute()
-    plan = plan_file.read_plan(path)
-    if plan is None:
+    schema = plan_file.read_plan(path)
+    if schema is None:
         raise InputError(
             f"Expected a plan with a table for each column in {path}, got none; flfw.data.columns writes one."
         )
-    return name_of(plan)
+    return name_of(schema)
 
 
-def name_of(plan: TableSchema) -> str:
+def name_of(schema: TableSchema) -> str:
     """Return the name of the sites' tables with a plan."""
-    classes = "real" if plan.number is not None else str(plan.labels)
-    return f"site:{plan.width}:{classes}@plan-{plan_file.plan_digest(plan)}"
+    classes = "real" if schema.number is not None else str(schema.labels)
+    return f"site:{schema.width}:{classes}@plan-{plan_file.plan_digest(schema)}"
 
 
 def is_planned(word: str) -> bool:
@@ -101,36 +101,36 @@ def files_of(root: Path) -> list[Path]:
 
 
 def _planned(root: Path, digest: str) -> TableSchema:
-    plan = plan_file.read_plan(root / KEPT) if (root / KEPT).is_file() else None
-    if plan is None:
+    schema = plan_file.read_plan(root / KEPT) if (root / KEPT).is_file() else None
+    if schema is None:
         raise InputError(f"Expected the federation's plan of columns in {root / KEPT}, got none; {_WAY_OUT}.")
-    if (got := plan_file.plan_digest(plan)) != digest:
+    if (got := plan_file.plan_digest(schema)) != digest:
         raise InputError(
             f"Expected the plan of columns {digest} in {root / KEPT}, got {got}; get the federation's own."
         )
-    return plan
+    return schema
 
 
 def _look(root: Path, card: DatasetCard, digest: str) -> DatasetCard:
     """Return the card with the site's files and the plan."""
     if not root.is_dir():
         raise InputError(f"Expected data of this site's own in {root}, got no folder there; {_WAY_OUT}.")
-    plan = _planned(root, digest)
+    schema = _planned(root, digest)
     files = {str(path.relative_to(root)): None for path in (root / KEPT, *files_of(root))}
-    return replace(card, files=files, labels=digest, columns=plan)
+    return replace(card, files=files, labels=digest, columns=schema)
 
 
 def _read(root: Path, side: int | None, digest: str) -> DatasetArrays:
     from flfw.data.tables import planned, reading
 
-    plan, files = _planned(root, digest), files_of(root)
+    schema, files = _planned(root, digest), files_of(root)
     tables = [reading.read(path, path.suffix.removeprefix("."), TableSettings()) for path in files]
-    (x, y), *more = [planned.with_plan(table, plan, path) for table, path in zip(tables, files, strict=True)]
-    groups = planned.patients_of(tables, plan.patient, files)
+    (x, y), *more = [planned.with_plan(table, schema, path) for table, path in zip(tables, files, strict=True)]
+    groups = planned.patients_of(tables, schema.patient, files)
     if more:
         chosen = np.arange(len(y) + len(more[0][1])) >= len(y)
         x, y = np.concatenate([x, more[0][0]]), np.concatenate([y, more[0][1]])
     else:
-        chosen = planned.tested(y, groups, bool(plan.classes))
+        chosen = planned.tested(y, groups, bool(schema.classes))
     both = (None, None) if groups is None else (groups[~chosen], groups[chosen])
     return DatasetArrays(x[~chosen], y[~chosen], x[chosen], y[chosen], train_group=both[0], test_group=both[1])

@@ -100,7 +100,7 @@ def recovered(
     batch: int,
     how: str,
     rng: torch.Generator,
-    mechanism: Operator | None = None,
+    operator: Operator | None = None,
 ) -> Tensor:
     """Recover the labels behind an observation.
 
@@ -113,7 +113,7 @@ def recovered(
         how: `single`, `unique` or `counts`, with probabilities from random inputs N(0, 1) in normalised units;
             ``recovered``: `single` for one example, `counts` for more.
         rng: draws these inputs.
-        mechanism: a known mechanism; what it can undo in the observation is undone first.
+        operator: a known mechanism; what it can undo in the observation is undone first.
 
     Returns:
         (batch,).
@@ -124,7 +124,7 @@ def recovered(
     """
     require(how in WAYS, f"how in {', '.join(WAYS)}", how=how)
     victim.check(sent)
-    weight, bias = _head(victim, sent, mechanism)
+    weight, bias = _head(victim, sent, operator)
     if how == "single" or (how == "recovered" and batch == 1):
         if batch > 1:
             raise NoLabels(f"single needs a batch of 1, and this one has {batch}; recover the labels by counts")
@@ -144,7 +144,7 @@ def recovered(
     return counts(bias, _mean_softmax(victim, rng), batch)
 
 
-def _head(victim: VictimModel, sent: Tensors, mechanism: Operator | None) -> tuple[Tensor, Tensor | None]:
+def _head(victim: VictimModel, sent: Tensors, operator: Operator | None) -> tuple[Tensor, Tensor | None]:
     """Return the gradients of the last layer's weight (K, d) and, where it is sent, bias (K,)."""
     parameters, rows = dict(victim.model.named_parameters()), victim.classes
     matrices = [n for n, p in parameters.items() if n.endswith("weight") and p.dim() == 2 and len(p) == rows]
@@ -152,7 +152,7 @@ def _head(victim: VictimModel, sent: Tensors, mechanism: Operator | None) -> tup
         raise NoLabels("it needs the gradient of a fully connected last layer, which was not sent")
     weight, bias = matrices[-1], matrices[-1].removesuffix("weight") + "bias"
     observed, _ = victim.observed(sent)
-    observed = mechanism.undo(observed) if mechanism else observed
+    observed = operator.undo(observed) if operator else observed
     return observed[weight], observed[bias] if bias in victim.shared else None
 
 

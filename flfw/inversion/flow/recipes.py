@@ -44,7 +44,7 @@ class FlowSettings:
 
 
 def flow_recipes(
-    recipe: SearchConfig, velocity: Velocity, inputs: InputSpec, settings: FlowSettings
+    config: SearchConfig, velocity: Velocity, inputs: InputSpec, settings: FlowSettings
 ) -> tuple[SearchConfig, SearchConfig]:
     """Return the recipe with plug-and-play steps, and the recipe that begins at the end of a guided flow.
 
@@ -52,7 +52,7 @@ def flow_recipes(
     weak on purpose. So all three end in the same stages, and their distances can be compared.
 
     Args:
-        recipe: the search without a flow; it starts from N(0, 1).
+        config: the search without a flow; it starts from N(0, 1).
         velocity: the velocity network.
         inputs: the input space.
         settings: settings of the flow.
@@ -63,8 +63,8 @@ def flow_recipes(
     def plugged(descent: SearchOptimiser) -> SearchOptimiser:
         return replace(descent, proximal=step) if isinstance(descent, AdamSearch) else descent
 
-    opening = tuple(replace(stage, descent=plugged(stage.descent)) for stage in recipe.opening)
-    plug_and_play = replace(recipe, descent=plugged(recipe.descent), opening=opening)
+    opening = tuple(replace(stage, descent=plugged(stage.descent)) for stage in config.opening)
+    plug_and_play = replace(config, descent=plugged(config.descent), opening=opening)
     flow = GuidedFlow(velocity, inputs, settings.flow_steps, settings.flow_guidance)
-    guided = replace(recipe, opening=(replace(recipe.stages[0], descent=flow), *recipe.opening))
+    guided = replace(config, opening=(replace(config.stages[0], descent=flow), *config.opening))
     return plug_and_play, guided
