@@ -37,11 +37,11 @@ from flfw.adversary.gradient_matching import GradientMatching
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.fit import Fit
 from flfw.inversion.matching import Distance, cosine_distance, gaussian_likelihood
 from flfw.inversion.priors import neighbour_differences, total_variation, weighted
 from flfw.inversion.search import Closing, SearchConfig, Stage
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.net import Tensors
 from flfw.nets.transformer import VisionTransformer, joined, patches
 from flfw.victims.operator import Operator

@@ -30,10 +30,10 @@ from torch import nn
 from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Private, Uses
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
-from flfw.inversion.descent import LBFGS, AdamSearch, SearchOptimiser
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.private.feature_statistics import StatisticsVictim, channel_statistics
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
+from flfw.inversion.search_optimisers import LBFGS, AdamSearch, SearchOptimiser
 from flfw.nets.conditional_gan import GeneratingNet, noise
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator

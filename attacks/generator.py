@@ -40,7 +40,6 @@ from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
 from flfw.adversary.observation import Knowledge, Reconstruction
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
-from flfw.inversion.descent import AdamSearch, SearchOptimiser
 from flfw.inversion.evolution import CMAES
 from flfw.inversion.generative.image_generator import ImageGenerator, Learning, Lesson, learnt
 from flfw.inversion.generative.spaces import (
@@ -57,6 +56,7 @@ from flfw.inversion.generative.spaces import (
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, mean_squared_distance
 from flfw.inversion.priors import none, total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch, SearchOptimiser
 from flfw.rng import torch_generator
 from flfw.victims.operator import Operator
 

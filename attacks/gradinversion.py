@@ -38,11 +38,11 @@ from flfw.adversary.observation import Knowledge, Observation
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.consistency import GroupConsistency
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.layer_statistics import LayerStatistics, received_statistics, sent_statistics
 from flfw.inversion.matching import gaussian_likelihood, tensor_distances
 from flfw.inversion.priors import energy, neighbour_differences, total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchResult
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.net import Tensors
 from flfw.victims.operator import Operator
 

@@ -41,7 +41,6 @@ from flfw.adversary.attack import Attack, AttackCost, NotApplicableError, Privat
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 from flfw.errors import require
 from flfw.inversion.closed_form.shared_gradient import without_decay
-from flfw.inversion.descent import LBFGS, AdamSearch
 from flfw.inversion.matching import Distance, cosine_distance, relative_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.private.embedding_search import search
@@ -54,6 +53,7 @@ from flfw.inversion.private.extractor import (
     read_off,
 )
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, invert
+from flfw.inversion.search_optimisers import LBFGS, AdamSearch
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
 from flfw.victims.generated import GeneratedVictim

@@ -48,8 +48,8 @@ from flfw.inversion.closed_form.imprint import (
     read_bins,
     thresholds,
 )
+from flfw.nets.malicious_model import ModelModification, in_front
 from flfw.nets.net import Net, Tensors
-from flfw.nets.tampered import ModelModification, in_front
 
 _FIRST = "measure.weight"  # of the module; what stands before it in a name is the module's place
 

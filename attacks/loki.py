@@ -53,8 +53,8 @@ from flfw.inversion.closed_form.client_columns import (
     shared,
 )
 from flfw.inversion.closed_form.imprint import BinSettings, dct_query, expected_alone, mean_query, thresholds
+from flfw.nets.malicious_model import ModelModification, in_front
 from flfw.nets.net import Net, Tensors
-from flfw.nets.tampered import ModelModification, in_front
 
 _FIRST = "spread.weight"  # of the module; what stands before it in a name is the module's place
 

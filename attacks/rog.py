@@ -41,13 +41,13 @@ from flfw.adversary.observation import Knowledge, Observation, Reconstruction, m
 from flfw.attacks.hyperfl import require_reading
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.fit import Fit
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.post_processing.post_processor import LEAST_SIDE, PostProcessor, PostTraining, trained
 from flfw.inversion.post_processing.simulated import simulated_pairs
 from flfw.inversion.private.extractor import SurrogateVictim, ends_fully_connected, extractor_of, read_off
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.net import Net, Tensors
 from flfw.rng import torch_generator

@@ -35,8 +35,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.adversary.attack import AttackPlugin
 from flfw.errors import require
+from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Net, Tensors
-from flfw.nets.tampered import ModelModification
 
 _EXTRACTOR, _CLASSIFIER = "extractor.", "classifier."
 _KEEPS_ZEROS = (nn.Flatten, nn.Dropout, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, nn.Identity)

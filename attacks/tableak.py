@@ -34,10 +34,10 @@ from flfw.adversary.gradient_matching import GradientMatching, GrantedOperator
 from flfw.adversary.observation import Knowledge, Reconstruction
 from flfw.errors import require
 from flfw.inversion.automatic import DifferentiableDefence
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.fit import fits
 from flfw.inversion.matching import gaussian_likelihood, tensorwise_cosine_distance
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.victims.operator import Operator
 from flfw.victims.relaxed_rows import Categories, RelaxedRows, agreement
 

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from benchmarks import output
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.data.canaries import Canaries, draw, relabelled, without_left_out
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split

@@ -37,7 +37,7 @@ from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.nets import Tensors
 from flfw.resolve import resolve
-from flfw.server.place import ServerContext
+from flfw.server.context import ServerContext
 
 _METHODS = {"small": "StillMean", "large": "StillHypernetwork"}
 _CLIENTS = {"small": 20, "large": 10}

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 
 from benchmarks.hyperfl import CASES, images, seconds
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import TrainingPhase, descend_together
-from flfw.client.workplace import ClientContext
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment

@@ -14,14 +14,14 @@ from typing import Any, final
 
 import torch
 
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import Phases, side_by_side
-from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.nets import Tensors
 from flfw.resolve import resolve, without_auto
 from flfw.server.aggregation import Update, update_of
-from flfw.server.place import ServerContext
+from flfw.server.context import ServerContext
 from flfw.task import Task
 
 

@@ -37,8 +37,8 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy, cross_entropy, kl_div, log_softmax, mse_loss, softmax
 
 from benchmarks import output
+from flfw.client.context import ClientContext
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
 from flfw.clients.fedcg import FedCGClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split
@@ -48,7 +48,7 @@ from flfw.nets.conditional_gan import GeneratingNet, imagining, noise
 from flfw.resolve import resolve
 from flfw.rng import numpy_generator, torch_generator
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.place import ServerContext
+from flfw.server.context import ServerContext
 from flfw.strategies.fedcg import FedCG, FedCGSettings
 from flfw.task import Task
 

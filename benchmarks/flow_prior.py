@@ -24,9 +24,9 @@ from flfw import data, nets
 from flfw.adversary.observation import Examples, Knowledge, Observation, Reconstruction, Vantage
 from flfw.attacks.adaptations.dp_gaussian import DPGaussianAdaptation
 from flfw.attacks.ig import IG, IGSettings
-from flfw.audit.measures.arrangements import GuessedBatch
 from flfw.audit.measures.identification import identify
 from flfw.audit.measures.metrics import psnr, ssim
+from flfw.audit.measures.permutations import GuessedBatch
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign
 from flfw.data import Dataset

@@ -30,9 +30,9 @@ from flfw.messages.simulated import representatives
 from flfw.nets.net import Net, Tensors
 from flfw.runs import run
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.enrolment import NodeAssignment, Requirements
+from flfw.server.client_directory import ClientDirectory
 from flfw.server.faults import Failure, FailurePolicy
-from flfw.server.roster import ClientDirectory
+from flfw.server.node_assignment import NodeAssignment, Requirements
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.provenance import code_hash
 from flfw.task import input_space

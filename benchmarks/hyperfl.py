@@ -32,8 +32,8 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import output
 from flfw import nets
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import ClientContext
 from flfw.clients.hyperfl import HyperFLClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split

@@ -28,8 +28,8 @@ from flwr.clientapp import ClientApp
 
 from benchmarks import output
 from flfw import data
+from flfw.client.context import ClientContext
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.factored_upload import FactoredUpload, FactorReader

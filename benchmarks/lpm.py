@@ -32,8 +32,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from benchmarks import hyperfl, output
 from flfw import nets
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import ClientContext
 from flfw.clients.hyperfl import HyperFLClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split

@@ -16,11 +16,11 @@ from torch.nn.functional import pad
 
 from benchmarks.attack_victims import Victims
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.evaluation import Fused, stacked, stacked_given
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.objective import Guess, Objective, Problem
 from flfw.inversion.priors import weighted
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Tensors
 from flfw.victims.cropped_kernels import cropped
 

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks import output
-from flfw.data.pictures.decoder import pixels
-from flfw.data.pictures.form import ImageFormat
+from flfw.data.image_files.decoder import pixels
+from flfw.data.image_files.form import ImageFormat
 from flfw.rng import numpy_generator
 
 _HEIGHT, _WIDTH = 3000, 4000

@@ -15,7 +15,7 @@ from typing import Any, final
 from flwr.app import Context, Message
 
 from flfw.client import FederatedClient
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.nets import Net, Tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.server.aggregation import Update, weighted_mean

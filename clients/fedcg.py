@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy, cosine_similarity, mse_loss
 
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import ClientContext
 from flfw.nets import Tensors
 from flfw.nets.batch_last import swift
 from flfw.nets.conditional_gan import GeneratingNet, drawn_again, noise, of_halves

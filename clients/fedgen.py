@@ -7,8 +7,8 @@ from typing import final
 import torch
 from torch import Tensor
 
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import ClientContext
 from flfw.nets.conditional_gan import GeneratingNet, noise
 
 

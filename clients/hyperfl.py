@@ -9,9 +9,9 @@ from typing import Any, TypeGuard, final
 import torch
 from torch import Tensor, nn
 
+from flfw.client.context import ClientContext
 from flfw.client.phased_client import BatchableClient
 from flfw.client.phases import Batch, BatchedSteps, Phases, TrainingPhase
-from flfw.client.workplace import ClientContext
 from flfw.nets import Tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.training.joint_low_rank import MOST_STEPS, JointLowRankSGD

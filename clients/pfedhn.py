@@ -7,8 +7,8 @@ from typing import final
 
 from torch import Tensor
 
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import ClientContext
 from flfw.messages.sharing import matches
 from flfw.nets import Tensors
 from flfw.training.optimisers import Optimiser, StatefulOptimiser

@@ -21,26 +21,26 @@ from flfw import data, nets
 from flfw.audit import probe, uploads
 from flfw.audit.rungs import under_control
 from flfw.client.broadcast_checks import require_plausible
+from flfw.client.context import ClientContext
 from flfw.client.deadline import until
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import JointStepsFailed, side_by_side
 from flfw.client.site import Site
-from flfw.client.workplace import ClientContext
 from flfw.dp import message_cost
 from flfw.dp.budget import budgeted
 from flfw.dp.charging import charge_message
 from flfw.dp.settlement import require_calibrated
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
+from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import ClientInfo
 from flfw.messages.question import read_question
 from flfw.messages.reasons import QUIET, WITHHELD, RequestDeclinedError
 from flfw.messages.sharing import MessageValidator, Sharing, SharingViolationError
 from flfw.messages.wire import forms, pack, views
 from flfw.nets import Tensors
 from flfw.resolve import Resolved, resolve
-from flfw.server.enrolment import ENROLMENT_S
+from flfw.server.node_assignment import ENROLMENT_S
 from flfw.storage.provenance import code_hash
 from flfw.task import Task, form_of, input_space
 from flfw.training.threads import one_thread

@@ -13,8 +13,8 @@ from flfw.data.splits import partition
 from flfw.errors import InputError, require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.messages.sharing import matches
+from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import mixes_examples, refuse_tied
-from flfw.nets.tampered import ModelModification
 from flfw.pipeline import changes_network, refuse_beside_factors, tampering_of
 from flfw.plugins import build_settings, short_name, split_assignment
 from flfw.resolve import Resolved

@@ -13,8 +13,8 @@ from flfw import nets, plugins
 from flfw.defence import Defence, DefendedData, LocalStep
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
+from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Net, Tensors
-from flfw.nets.tampered import ModelModification
 from flfw.plugins import build_settings, short_name, split_assignment
 
 Fields = Callable[[str], frozenset[str]]

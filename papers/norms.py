@@ -18,8 +18,8 @@ from safetensors.torch import load
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import ClientContext
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets import Tensors

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from math import prod
 from typing import Any
 
-from flfw.dp.ledger import RunAccountant, course
+from flfw.dp.run_accountant import RunAccountant, course
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
 from flfw.task import Task

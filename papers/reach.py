@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from flfw.dp.ledger import course
+from flfw.dp.run_accountant import course
 from flfw.dp.settings import DPSettings, DPSGDSettings
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast, final
 
+from flfw.client.context import ClientContext
 from flfw.client.store import ClientStore, StateMissingError
-from flfw.client.workplace import ClientContext
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches

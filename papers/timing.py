@@ -17,7 +17,7 @@ from typing import Any, final
 
 from torch import Tensor
 
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment
 from flfw.resolve import resolve

@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from flfw.audit.measures.metrics import psnr
 from flfw.audit.measures.recovery import assign
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec
 from flfw.victims.victim import PlainVictim
 

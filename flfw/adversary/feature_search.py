@@ -21,10 +21,10 @@ from flfw.inversion.closed_form.features import (
     first_linear,
     read_features,
 )
-from flfw.inversion.descent import LBFGS
 from flfw.inversion.matching import gaussian_likelihood, relative_distance
 from flfw.inversion.priors import energy
 from flfw.inversion.search import SearchConfig
+from flfw.inversion.search_optimisers import LBFGS
 from flfw.victims.operator import Operator
 
 _INNER = 20  # evaluations in a step of L-BFGS

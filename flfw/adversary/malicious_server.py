@@ -14,8 +14,8 @@ from flfw.errors import require
 from flfw.experiment import Experiment
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import pack, unpack
+from flfw.nets.malicious_model import ModelModification
 from flfw.nets.net import Tensors
-from flfw.nets.tampered import ModelModification
 from flfw.pipeline import tampering_of
 from flfw.task import Task
 

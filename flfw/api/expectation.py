@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from flfw.api.summary import claimed
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.runs.engine import check_resources

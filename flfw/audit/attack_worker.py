@@ -1,6 +1,6 @@
 """The attack process: it does the jobs of a queue, and receives only the recordings and the grants of each.
 
-`flfw.audit.attack_server` starts it, ends it when an attack takes too long, and starts another one when it dies.
+`flfw.audit.attack_process` starts it, ends it when an attack takes too long, and starts another one when it dies.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from flfw.adversary.attack import tuned_on
-from flfw.audit.attack_server import Attacks, AttackServer, Inline, place, require_gpu
+from flfw.audit.attack_process import Attacks, AttackServer, Inline, place, require_gpu
 from flfw.audit.climb import ControlRunner
 from flfw.audit.jobs import AttackJob, JobResult, ProbeSet
 from flfw.audit.judge import EntryBuilder, control, easy, easy_words

@@ -15,12 +15,12 @@ from torch import Tensor, from_numpy
 from flfw.adversary.observation import Reconstruction, Truth
 from flfw.audit.jobs import AttackJob, Exchange
 from flfw.audit.measures import metrics, recovery
-from flfw.audit.measures.arrangements import GuessedBatch, exchanged
 from flfw.audit.measures.columns import column_chance, column_rates
 from flfw.audit.measures.exchange import MOST_DB, Fitting, luck
 from flfw.audit.measures.feature_error import Extractor
 from flfw.audit.measures.identification import CONTROLLED, Identified, against_controls, identify
 from flfw.audit.measures.perceptual import Perceptual
+from flfw.audit.measures.permutations import GuessedBatch, exchanged
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.reduced import reduced_scores
 from flfw.audit.measures.rouge import rouges

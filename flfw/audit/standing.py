@@ -164,7 +164,7 @@ def _of_sums(probe_set: ProbeSet) -> Iterator[str]:
         return
     yield f"of the clients' messages only {sums}, as behind secure aggregation; which clients are in it"
     if probe_set.isolated is not None:
-        yield f"that the update of client {probe_set.isolated} alone is in them, by the numbers that all others were sent"
+        yield f"that the update of client {probe_set.isolated} alone is in them, by what all others were sent"
     yield Protocol(0).words
 
 

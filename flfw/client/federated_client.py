@@ -1,7 +1,7 @@
 """Client half of a method: a NumPyClient that works on named tensors and keeps private ones.
 
-A client half subclasses `FederatedClient` and writes `train`. Local steps are in `flfw.client.descent`, the answers to
-probes in `flfw.client.probing`.
+A client half subclasses `FederatedClient` and writes `train`. Local steps are in `flfw.client.local_trainer`, the answers
+to probes in `flfw.client.probing`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import torch
 from flwr.client import NumPyClient
 from torch import nn
 
-from flfw.client.descent import LocalTrainer
+from flfw.client.context import ClientContext
+from flfw.client.local_trainer import LocalTrainer
 from flfw.client.phases import Phases, one_by_one
 from flfw.client.probing import ProbeResponder
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
 from flfw.messages.sharing import MessageValidator, matches
 from flfw.messages.wire import forms
 from flfw.nets.net import Tensors

@@ -1,7 +1,8 @@
 """Phases of a client's training, through which the clients of a cohort go side by side.
 
-A client half that opts in yields its phases one after the other. Alone it does each by `TrainingPhase.alone`. In a cohort
-all clients do the same phase at once by `BatchedSteps`: step by step, each with its own batches from its own generators.
+A client half that opts in yields its phases one after the other. Alone it does each by `TrainingPhase.alone`. In a
+cohort all clients do the same phase at once by `BatchedSteps`: step by step, each with its own batches from its own
+generators.
 So only the order of sums differs from one by one. A client with fewer steps keeps its parameters once it is done.
 """
 
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from flfw.client.descent import LocalTrainer
+    from flfw.client.local_trainer import LocalTrainer
 
 Result = TypeVar("Result")
 Batch: TypeAlias = tuple[Tensor, Tensor]
@@ -50,7 +51,7 @@ class TrainingPhase:
         together: function that makes the joint steps of some clients in this phase; None: for these clients, one after
             the other is faster.
         epochs: passes over a client's own data.
-        purpose: name of the generator of the shuffles, see `flfw.client.descent.LocalTrainer.descend`.
+        purpose: name of the generator of the shuffles, see `flfw.client.local_trainer.LocalTrainer.descend`.
     """
 
     alone: Callable[[], float]

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.client.descent import LocalTrainer
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
+from flfw.client.local_trainer import LocalTrainer
 from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import matches
 from flfw.nets.net import Tensors

@@ -79,8 +79,8 @@ class ClientStore:
             like: tensors with the required names and shapes; None: names and shapes are not checked.
 
         Raises:
-            StateMissingError: the version is missing, damaged or of another shape; a new start would silently change the
-                method.
+            StateMissingError: the version is missing, damaged or of another shape; a new start would silently
+                change the method.
         """
         there = sealed(self._folder, _stem(version))
         if not there:

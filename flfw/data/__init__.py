@@ -29,7 +29,7 @@ from flfw.data.catalogue import (
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import Augmentation, Dataset, DatasetArrays, DatasetCard
 from flfw.data.generated import opened
-from flfw.data.pictures.form import ImageFormat
+from flfw.data.image_files.form import ImageFormat
 from flfw.data.readers import pixels
 from flfw.data.tables.names import is_table
 from flfw.errors import InputError

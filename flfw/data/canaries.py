@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from flfw.data.splits.on_demand import looked_at
+from flfw.data.splits.lazy_parts import looked_at
 from flfw.data.splits.partition import Split
 from flfw.errors import require
 from flfw.rng import numpy_generator

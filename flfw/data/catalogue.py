@@ -11,7 +11,7 @@ from flfw.data import text
 from flfw.data.files import cache, patients
 from flfw.data.files.dataset import DatasetCard
 from flfw.data.generated import images, logistic
-from flfw.data.pictures.form import ImageFormat
+from flfw.data.image_files.form import ImageFormat
 from flfw.data.readers import (
     adult,
     at_site,

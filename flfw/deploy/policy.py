@@ -16,11 +16,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from flwr.app import Message
 
-from flfw.deploy.pins import BY_PATH, SHOWN, AllowedSettings, may_mean_others, plugins_of
+from flfw.deploy.allowed_settings import BY_PATH, SHOWN, AllowedSettings, may_mean_others, plugins_of
 from flfw.dp.budget import METRICS, PRIVATE_METRICS, UNSPOKEN, BudgetExceededError, EpsilonBudget, Metrics
 from flfw.errors import DIED, InputError, require
 from flfw.formats.typed import read_toml
-from flfw.messages.introduction import is_plain
+from flfw.messages.client_info import is_plain
 from flfw.messages.reasons import RequestDeclinedError
 from flfw.messages.sharing import SharingViolationError, matches
 from flfw.privacy.claims import Unit

@@ -6,7 +6,7 @@ from typing import Any
 
 from flwr.app import Context
 
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.data.files.columns import TableSchema
 from flfw.data.splits import patients
 from flfw.data.splits.partition import Split

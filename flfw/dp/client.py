@@ -14,10 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import IN_THEIR_OWN_WAY
 from flfw.client.phases import Batch, BatchedSteps, Phases
 from flfw.client.stacked_descent import GradientClient
-from flfw.client.workplace import ClientContext
 from flfw.dp.quantile import answer
 from flfw.dp.reporting import PrivatelyReporting
 from flfw.dp.settings import DPSettings, DPSGDSettings, clipped_change

@@ -13,9 +13,9 @@ from typing import Any
 from flfw import plugins
 from flfw.combinations import check
 from flfw.dp.budget import METRICS, BudgetExceededError
-from flfw.dp.ledger import mechanism_in
 from flfw.dp.private_metrics import metrics_mechanism
 from flfw.dp.reporting import PrivatelyReporting
+from flfw.dp.run_accountant import mechanism_in
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.method import Method
@@ -38,7 +38,8 @@ def cost(resolved: Resolved, kind: str, config: Mapping[str, Any], examples: int
 
     Raises:
         BudgetExceededError: the answer has no epsilon, or none that this site can count.
-        InputError: the data's shape cannot be read. The words of an `BudgetExceededError` leave the site, and these name files.
+        InputError: the data's shape cannot be read. The words of a `BudgetExceededError` leave the site, and these
+            name files.
     """
     _require_own_code(resolved.experiment)
     _require_no_bare_metrics(resolved.experiment)

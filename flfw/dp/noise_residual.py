@@ -30,7 +30,7 @@ from typing import Any, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from flfw.data.splits.on_demand import sizes
+from flfw.data.splits.lazy_parts import sizes
 from flfw.dp.clipped_gradients import ClippedGradients
 from flfw.dp.settings import DPUnitSettings
 from flfw.experiment import Experiment

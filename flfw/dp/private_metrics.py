@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flfw.data.splits.on_demand import LazyParts, most_copies, sizes
+from flfw.data.splits.lazy_parts import LazyParts, most_copies, sizes
 from flfw.data.splits.partition import Split
 from flfw.privacy.mechanism import Clipped, Mechanism
 from flfw.training.gaussian import GaussianNoise

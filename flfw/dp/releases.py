@@ -6,7 +6,7 @@ import secrets
 from pathlib import Path
 from typing import final
 
-from flfw.dp.ledger import RunAccountant, least_summed
+from flfw.dp.run_accountant import RunAccountant, least_summed
 from flfw.dp.settlement import within_budget
 from flfw.resolve import Resolved
 from flfw.storage.asked import RequestedRounds

@@ -11,10 +11,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from flfw.data.splits.on_demand import LazyParts, total
+from flfw.data.splits.lazy_parts import LazyParts, total
 from flfw.data.splits.partition import Split
-from flfw.dp.ledger import RunAccountant, is_known, least_summed
 from flfw.dp.reporting import PrivatelyReporting
+from flfw.dp.run_accountant import RunAccountant, is_known, least_summed
 from flfw.errors import InputError, require
 from flfw.experiment import Experiment
 from flfw.plugins import short_name, split_assignment

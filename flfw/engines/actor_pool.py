@@ -32,7 +32,7 @@ from flfw.engines.pace import ChunkSizer
 from flfw.engines.ray_start import first_line
 from flfw.engines.seats import ActorSlot, Chunk
 from flfw.errors import DIED, RunError
-from flfw.messages.parcels import RecordParts, array_bytes, held, unpack_message
+from flfw.messages.message_packing import RecordParts, array_bytes, held, unpack_message
 
 _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
 _STARTS = 4  # actors that may die in a row before they came

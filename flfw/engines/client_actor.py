@@ -17,9 +17,8 @@ from flwr.common.constant import ErrorCode
 
 from flfw.engines.node_software import versions
 from flfw.experiment import Scalar
-from flfw.messages.message_cohorts import MessageBatches
-from flfw.messages.npy import made_late
-from flfw.messages.parcels import (
+from flfw.messages.message_batches import MessageBatches
+from flfw.messages.message_packing import (
     ArrayParts,
     Parcel,
     RecordParts,
@@ -30,6 +29,7 @@ from flfw.messages.parcels import (
     unpack_message,
     unpack_records,
 )
+from flfw.messages.npy import made_late
 from flfw.messages.reasons import words_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import ray
 from flwr.app import ArrayRecord, Message
 
 from flfw.engines.branches import BranchPlace
-from flfw.messages.message_cohorts import MessageBatches
-from flfw.messages.parcels import ArrayParts, Parcel, RecordParts, inlined, pack_arrays, pack_records
+from flfw.messages.message_batches import MessageBatches
+from flfw.messages.message_packing import ArrayParts, Parcel, RecordParts, inlined, pack_arrays, pack_records
 from flfw.messages.wire import of_kind
 
 _TRIES = 2  # a client whose process dies is asked once more

@@ -23,7 +23,7 @@ from flfw.engines import machine
 from flfw.engines.branches import summable
 from flfw.engines.registrations import registered_nodes
 from flfw.errors import InputError, RunError
-from flfw.messages.introduction import too_few_volunteered
+from flfw.messages.client_info import too_few_volunteered
 from flfw.messages.simulated import has_one_disk, representatives
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import broadcast
@@ -33,11 +33,11 @@ from flfw.recording.grid import RecordingGrid, carries_arrays
 from flfw.resolve import Resolved
 from flfw.rng import initialising
 from flfw.server.central import central_accuracy
-from flfw.server.enrolment import NodeAssignment, Requirements
+from flfw.server.context import ServerContext
 from flfw.server.faults import Failure, FailurePolicy
 from flfw.server.history import EarlyStopping
 from flfw.server.moving_average import MovingAverage
-from flfw.server.place import ServerContext
+from flfw.server.node_assignment import NodeAssignment, Requirements
 from flfw.server.robust import RobustMean
 from flfw.server.strategy import FederatedStrategy
 from flfw.storage.checkpoint import Checkpoints, server_lock

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from flwr.app import Message
 
 from flfw.engines.errands import PendingMessage
-from flfw.messages.introduction import ClientInfo, speak_for_all
+from flfw.messages.client_info import ClientInfo, speak_for_all
 from flfw.messages.reasons import UnusableReplyError
 
 Answer: TypeAlias = Callable[[Message], Message]

@@ -24,8 +24,8 @@ from flfw.engines.client_actor import SimulatedApp
 from flfw.engines.errands import PendingMessage
 from flfw.engines.introductions import KIND, IntroductionSample, answer_for_all
 from flfw.experiment import Scalar
-from flfw.messages.message_cohorts import MessageBatches
-from flfw.messages.parcels import keep, lent_bytes
+from flfw.messages.message_batches import MessageBatches
+from flfw.messages.message_packing import keep, lent_bytes
 from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import WaitingGrid
 

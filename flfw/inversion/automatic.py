@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.descent import Evaluate
 from flfw.inversion.evaluation import Evaluation, fitting
 from flfw.inversion.graph import Graph
 from flfw.inversion.matching import inner
 from flfw.inversion.objective import Given, Guess, Objective
+from flfw.inversion.search_optimisers import Evaluate
 from flfw.nets.net import Tensors
 from flfw.victims.operator import AsOffset
 

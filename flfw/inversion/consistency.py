@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from flfw.errors import require
-from flfw.inversion.descent import Evaluate
 from flfw.inversion.objective import Guess
+from flfw.inversion.search_optimisers import Evaluate
 from flfw.nets.net import Tensors
 
 _EVERY = 10  # evaluations between two computations of the mean, each of which waits for the device

@@ -13,9 +13,9 @@ from torch.nn.functional import pad
 
 from flfw.errors import InputError
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.descent import Evaluate
 from flfw.inversion.graph import Graph
 from flfw.inversion.objective import Given, Guess, Objective
+from flfw.inversion.search_optimisers import Evaluate
 from flfw.nets.net import Tensors
 
 

@@ -17,12 +17,12 @@ from torch import Tensor
 from flfw.errors import InputError
 from flfw.inversion.automatic import DifferentiableDefence, Staged
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.descent import Best, Evaluate, SearchOptimiser
 from flfw.inversion.evaluation import Evaluation, Fused, stacked, stacked_given
 from flfw.inversion.evolution import CandidateEvaluation
 from flfw.inversion.matching import Distance
 from flfw.inversion.objective import Guess, Objective, Problem
 from flfw.inversion.priors import ModelPrior, Prior, none
+from flfw.inversion.search_optimisers import Best, Evaluate, SearchOptimiser
 from flfw.nets.net import Tensors
 from flfw.victims.cropped_kernels import cropped
 from flfw.victims.operator import Operator

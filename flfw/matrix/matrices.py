@@ -65,8 +65,8 @@ def run(matrix: Matrix, experiment: Experiment, out: Path | None = None) -> Path
         The folder.
 
     Raises:
-        InputError: a setting of any cell does not exist or does not fit, or the folder holds something else; nothing has
-            been started or written.
+        InputError: a setting of any cell does not exist or does not fit, or the folder holds something else; nothing
+            has been started or written.
         RunError: one or several runs failed; the others were run and are in the tables.
     """
     folder, complaint = _run(matrix, experiment, out)

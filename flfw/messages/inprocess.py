@@ -13,9 +13,9 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from flfw.experiment import Scalar
-from flfw.messages.message_cohorts import MessageBatches
+from flfw.messages.message_batches import MessageBatches
+from flfw.messages.message_packing import keep, keep_records
 from flfw.messages.npy import made_late
-from flfw.messages.parcels import keep, keep_records
 from flfw.messages.reasons import words_of
 from flfw.messages.simulated import FORCED, SimulatedGrid
 from flfw.messages.streaming import GRACE_S

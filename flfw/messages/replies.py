@@ -84,7 +84,7 @@ def read_metrics(reply: Message, needed: Sequence[str] = ()) -> dict[str, Any]:
         needed: names of metrics that must be present and finite.
 
     Raises:
-        UnusableReplyError: the reply is an error, holds no metrics, lacks a needed one, or holds one that it may not send.
+        UnusableReplyError: the reply is an error, holds no metrics, lacks one, or holds one that it may not send.
     """
     if reply.has_error():
         raise UnusableReplyError(in_one_line(reply.error.reason))

@@ -156,8 +156,8 @@ def build(
         tuning: part of a pretrained network that is trained; None: all of it.
 
     Raises:
-        InputError: the network does not accept such inputs, or is not pretrained and only a part is to be trained, or two
-            of its layers share a tensor, or a tensor cannot be sent.
+        InputError: the network does not accept such inputs, or is not pretrained and only a part is to be trained,
+            or two of its layers share a tensor, or a tensor cannot be sent.
     """
     wanted, tuning = card(name), tuning or Tuning()
     _require_inputs(wanted, name, shape)

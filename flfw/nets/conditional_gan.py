@@ -177,8 +177,8 @@ def feature_shape(net: Net) -> tuple[int, int, int]:
     """Return the shape (C, S, S) of the features of one input.
 
     Raises:
-        InputError: the features are no square maps, or the extractor does not end in a sigmoid, so a generator of values
-            in (0, 1) cannot make them.
+        InputError: the features are no square maps, or the extractor does not end in a sigmoid, so a generator of
+            values in (0, 1) cannot make them.
     """
     device = next(net.parameters()).device
     training, _ = net.extractor.training, net.extractor.eval()  # so that this pass changes no running statistics

@@ -48,7 +48,8 @@ def basic(part: GaussianEvent, delta: float) -> float:
 
     Equal deltas leave nothing to choose. For one step this is the exact epsilon.
 
-    >>> basic(GaussianEvent(multiplier=6.0, rate=1.0, steps=1), 1e-5) == account([GaussianEvent(6.0, 1.0, 1)], 1e-5).epsilon
+    >>> once = GaussianEvent(noise_multiplier=6.0, sampling_rate=1.0, steps=1)
+    >>> basic(once, 1e-5) == compute_epsilon([once], 1e-5).epsilon
     True
     """
     _require_ranges(part, delta)

@@ -19,8 +19,8 @@ from typing import Any
 import flfw
 from flfw.formats.result_file import SittingFields
 from flfw.formats.typed import read_json
+from flfw.provenance.external_plugins import OutsideCode
 from flfw.provenance.machine import machine
-from flfw.provenance.outside import OutsideCode
 from flfw.provenance.packages import write_packages
 from flfw.provenance.revision import revision
 from flfw.storage.provenance import code_hash, requirements_hash

@@ -134,7 +134,7 @@ def write_policy(path: Path, asked: Experiment, policy: Policy | None, largest_m
             asked for again.
         largest_mb: of an update in the rehearsal; a tenth and 0.1 MB more are allowed, for the message around it.
     """
-    from flfw.deploy.pins import pins_of, plugins_of
+    from flfw.deploy.allowed_settings import pins_of, plugins_of
     from flfw.deploy.policy import Policy
     from flfw.deploy.submit import bundle_hash
     from flfw.resolve import resolve, without_auto

@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from flfw.report.decision import NOTHING, is_bound
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import above, percent_above
-from flfw.report.page_facts import Scope, is_regression
+from flfw.report.page_data import Scope, is_regression
 from flfw.report.questions import AGGREGATE, OUTSIDER, decisive, sees_sums
 from flfw.report.ranking import POSITIVE, answers
+from flfw.report.run_verdict import NOTHING, is_bound
 from flfw.report.untested import rounds_in_words
 
 _NONE = (None, "", "none")

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-from flfw.report.decision import IN_PLACE, ONE, place_shown
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import capital, decimals, percent
-from flfw.report.page_facts import most_missed
+from flfw.report.page_data import most_missed
 from flfw.report.questions import OUTSIDER, decisive
 from flfw.report.ranking import POSITIVE, worst_first
+from flfw.report.run_verdict import IN_PLACE, ONE, place_shown
 
 UNASKED = "Not tested: it reads what is computed or sent in training, and asks the model nothing."
 _MODEL = "It reads the finished model."

@@ -25,12 +25,11 @@ from flfw.report.asks import recommendations
 from flfw.report.attributes import attribute_tables
 from flfw.report.call import command
 from flfw.report.causes import because, of_search, plainly
-from flfw.report.decision import decision
 from flfw.report.figures import Chart, Curve, loss_panel, stacked_panels, utility_panel
 from flfw.report.findings import AuditEntry, number, read_settings, setting_name
 from flfw.report.formats import above, below, capital, decimals, digits, flags, percent, percent_above, plain, sentence
 from flfw.report.opinion import UNASKED, opinion_facts
-from flfw.report.page_facts import (
+from flfw.report.page_data import (
     Scope,
     beyond_chance,
     caveats,
@@ -54,6 +53,7 @@ from flfw.report.ranking import (
     without_copies,
     worst_first,
 )
+from flfw.report.run_verdict import decision
 from flfw.report.template.page import PAGE
 from flfw.report.texts import LEGEND
 from flfw.report.untested import untested

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flfw.report.decision import place_shown
 from flfw.report.findings import AuditEntry
-from flfw.report.page_facts import Scope
+from flfw.report.page_data import Scope
 from flfw.report.questions import AGGREGATE, OUTSIDER, PEER
+from flfw.report.run_verdict import place_shown
 
 _ON_CLIENT = ("client_update", "client_example")
 

@@ -23,7 +23,7 @@ from flfw.audit.jobs import UPLOAD, ProbeSet, round_probe_sets, target_probe_set
 from flfw.audit.knowledge import MOST_SEARCHED, unrolled
 from flfw.audit.probe import RUNGS, control_net
 from flfw.audit.rungs import tickets_beside
-from flfw.data.splits import on_demand
+from flfw.data.splits import lazy_parts
 from flfw.experiment import Experiment
 from flfw.messages.sharing import shared
 from flfw.messages.wire import pack, views
@@ -136,7 +136,7 @@ def _in_an_upload(experiment: Experiment) -> int:
     """Return the examples behind an attacked upload; 0: none is attacked, or a search is refused."""
     if experiment.audit_source == "probe":
         return 0
-    examples = round(fmean(on_demand.sizes(Task.load(experiment, experiment.data_root).split.train)))
+    examples = round(fmean(lazy_parts.sizes(Task.load(experiment, experiment.data_root).split.train)))
     return examples if examples <= MOST_SEARCHED else 0
 
 

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import final
 
 from flfw.adversary.observation import Reconstruction
-from flfw.audit.attack_server import AttackServer
+from flfw.audit.attack_process import AttackServer
 from flfw.audit.auditor import Auditor
 from flfw.audit.jobs import AttackJob, JobResult
 from flfw.audit.queue import PUBLIC, Queue

@@ -19,11 +19,11 @@ import torch
 from flwr.app import ArrayRecord
 from safetensors.torch import save
 
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import side_by_side
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
-from flfw.data.splits import on_demand
+from flfw.data.splits import lazy_parts
 from flfw.experiment import Experiment
 from flfw.messages.factored_upload import expand
 from flfw.messages.sharing import shared
@@ -35,8 +35,8 @@ from flfw.runs import timing
 from flfw.runs.timing import at_length, fastest_s
 from flfw.server.aggregation import Update
 from flfw.server.cohorts import in_turn
+from flfw.server.context import ServerContext
 from flfw.server.distillation import ServerTraining
-from flfw.server.place import ServerContext
 from flfw.task import Task
 
 LONG_S = 5.0
@@ -55,7 +55,7 @@ def client_costs(resolved: Resolved, folder: Path, costs: Costs) -> None:
     """
     torch.set_num_threads(1)
     experiment, method, settings = resolved.experiment, resolved.method, resolved.settings
-    sizes = on_demand.sizes(Task.load(experiment, experiment.data_root).split.train)
+    sizes = lazy_parts.sizes(Task.load(experiment, experiment.data_root).split.train)
     together, usual = min(experiment.together, experiment.per_round), fmean(sizes)
     alike = len(sizes) == 1  # all clients have as many examples
     cohort = range(together) if alike else nsmallest(together, range(len(sizes)), key=lambda p: abs(sizes[p] - usual))

@@ -20,7 +20,7 @@ from flfw.engines import machine, ray_start
 from flfw.engines.bundle import write_app
 from flfw.errors import RunError, require
 from flfw.experiment import Experiment, Scalar
-from flfw.messages.message_cohorts import MessageBatches
+from flfw.messages.message_batches import MessageBatches
 from flfw.messages.streaming import GRACE_S, GridWrapper
 from flfw.resolve import Resolved
 

@@ -10,7 +10,7 @@ from math import ceil
 from statistics import fmean
 
 from flfw import nets
-from flfw.audit.attack_server import place
+from flfw.audit.attack_process import place
 from flfw.audit.jobs import round_probe_sets
 from flfw.engines import machine
 from flfw.experiment import Experiment

@@ -14,7 +14,7 @@ from flfw.adversary.membership_attack import MembershipAttack, MembershipRound, 
 from flfw.adversary.observation import Examples
 from flfw.audit.membership_game.game import MembershipGame
 from flfw.audit.membership_views import InformedAttacker
-from flfw.data.splits import on_demand
+from flfw.data.splits import lazy_parts
 from flfw.nets.net import Tensors
 from flfw.resolve import Resolved
 from flfw.rng import torch_generator
@@ -54,9 +54,9 @@ def membership_seconds(resolved: Resolved, task: Task, model: Model, received: T
     counts = [len(game.members) + len(game.held_out) for game in task.pairs[: experiment.images]]
     chosen = task.pairs[0].members[torch.arange(_MORE).numpy() % len(task.pairs[0].members)]
     candidates = Examples(*task.examples("train", chosen))
-    steps = max(1, experiment.local_epochs * -(-on_demand.sizes(task.split.train)[0] // experiment.batch_size))
+    steps = max(1, experiment.local_epochs * -(-lazy_parts.sizes(task.split.train)[0] // experiment.batch_size))
     one = MembershipRound(1, received, dict.fromkeys(range(experiment.per_round), sent), experiment.lr, steps)
-    held = on_demand.sizes(task.split.train)[0]
+    held = lazy_parts.sizes(task.split.train)[0]
     rounds = sum(1 for number in experiment.audited if number)
     for name, attack in resolved.membership.items():
 

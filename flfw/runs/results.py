@@ -15,19 +15,19 @@ import pandas as pd
 import flfw
 from flfw import data
 from flfw.audit.auditor import Auditor
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.formats.result_entries import breakdowns
 from flfw.formats.result_file import read_result, read_training
 from flfw.formats.rows import write_rows
 from flfw.provenance import sittings
-from flfw.provenance.outside import outside_of
+from flfw.provenance.external_plugins import outside_of
 from flfw.recording.reader import Recordings, is_recorded
 from flfw.recording.retention import keep_last
 from flfw.resolve import Resolved, resolve
 from flfw.runs.final import finals
-from flfw.runs.remarks import notes_on_end, notes_on_training, what_came_of_it
+from flfw.runs.run_notes import notes_on_end, notes_on_training, what_came_of_it
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_atomic
 from flfw.sums.figures import sums

@@ -19,7 +19,7 @@ from flfw.adversary.malicious_server import require_public
 from flfw.audit.auditor import AuditContext, auditing
 from flfw.client.site import Site
 from flfw.combinations import check as check_names
-from flfw.data.splits.on_demand import looked_at, sizes
+from flfw.data.splits.lazy_parts import looked_at, sizes
 from flfw.data.tables import plan_file
 from flfw.dp.canary_audit import refuse_canaries
 from flfw.dp.settlement import calibrate_noise
@@ -28,12 +28,12 @@ from flfw.experiment import Experiment
 from flfw.method import Method
 from flfw.plugins import short_name
 from flfw.provenance import sittings
-from flfw.provenance.outside import outside_of
-from flfw.report.page_facts import caveats
+from flfw.provenance.external_plugins import outside_of
+from flfw.report.page_data import caveats
 from flfw.resolve import Resolved, resolve, without_auto
 from flfw.runs import audit_again as recorded
 from flfw.runs import engine, joining, results
-from flfw.runs.remarks import notes_on_data
+from flfw.runs.run_notes import notes_on_data
 from flfw.server.central import sends_one_model
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment
 from flfw.storage.folders import make_folder, require_new, unused

@@ -21,7 +21,7 @@ from flfw.engines.federation import federate
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.provenance import sittings
-from flfw.provenance.outside import outside_of
+from flfw.provenance.external_plugins import outside_of
 from flfw.runs import run
 from flfw.runs.results import finish
 from flfw.storage.checkpoint import Checkpoints, is_complete, is_trained, locked, require_same_data, stored_experiment

@@ -10,7 +10,7 @@ from flfw.messages.sharing import matches
 from flfw.messages.wire import unpack
 from flfw.method import Method
 from flfw.nets.net import hits
-from flfw.server.place import ServerContext
+from flfw.server.context import ServerContext
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.threads import one_thread
 

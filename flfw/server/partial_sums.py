@@ -16,7 +16,7 @@ import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 
 from flfw.errors import RunError
-from flfw.messages.parcels import keep
+from flfw.messages.message_packing import keep
 from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.replies import read_metrics, read_update
 from flfw.messages.wire import lent, of_kind, pack

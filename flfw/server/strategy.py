@@ -22,18 +22,18 @@ from flfw.messages.wire import nbytes, of_kind, pack, unpack
 from flfw.method import Method
 from flfw.nets import Tensors
 from flfw.server.aggregation import MeanOnly, Update, update_of
+from flfw.server.client_directory import ClientDirectory, unforeseeable
 from flfw.server.cohorts import Sampling, drawn, drawn_last, in_turn, secretly_drawn
 from flfw.server.faults import Failure, FailurePolicy
 from flfw.server.history import History
 from flfw.server.reading import ReplyReader
 from flfw.server.robust import RobustMean
-from flfw.server.roster import ClientDirectory, unforeseeable
 from flfw.server.screening import compared, no_heavier, screened
 from flfw.storage.checkpoint import Snapshot
 from flfw.storage.journal import JournalMark
 
 if TYPE_CHECKING:
-    from flfw.server.place import ServerContext
+    from flfw.server.context import ServerContext
 
 
 class FederatedStrategy(Method, Strategy, ABC):
@@ -59,9 +59,9 @@ class FederatedStrategy(Method, Strategy, ABC):
         rounds_before: number of rounds that an earlier process did; Flower itself always counts from 1.
         watch: function of the tensors sent to a round's clients and of each update that is used; None: there is none.
         at: resources of the run's server: the experiment (``at.experiment.lr``), the method's model with its first
-            numbers and without any (``at.model()``, ``at.blank``), the tensors sent down and up, the server's data and
-            its device; see `flfw.server.place.ServerContext`. Runs and estimates set it. None in another app that uses
-            the strategy alone; `place` is the same for methods that need it.
+            numbers and without any (``ctx.model()``, ``ctx.blank``), the tensors sent down and up, the server's data
+            and its device; see `flfw.server.context.ServerContext`. Runs and estimates set it. None in another app that
+            uses the strategy alone; `require_context` is the same for methods that need it.
         asking: function that is called with a round and its tensors before it is sent; it returns how often the round
             was asked for before. None: each round is asked for once.
         cohort_key: 32 secret bytes by which Poisson cohorts are drawn; empty: by the seed, which clients have.

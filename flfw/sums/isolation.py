@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from flfw.adversary.observation import Observation
-from flfw.nets.tampered import ModelModification
+from flfw.nets.malicious_model import ModelModification
 from flfw.recording.reader import Recordings
 
 

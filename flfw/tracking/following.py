@@ -25,7 +25,7 @@ from flfw.errors import printable
 from flfw.experiment import Experiment, Scalar
 from flfw.formats.result_file import read_result
 from flfw.report.report import render
-from flfw.tracking import figures
+from flfw.tracking import metrics
 from flfw.tracking.choice import chosen
 from flfw.tracking.notes import TrackerNotes, warn
 from flfw.tracking.tracker import RunEnd, TrackedRun, Tracker
@@ -156,7 +156,7 @@ class Follower:
         for row in rows:
             if (writer := self._writer) is None or row["round"] <= self._notes.of(self.tracker).round:
                 continue
-            self._called(lambda writer=writer, row=row: writer.on_round(row["round"], figures.of_round(row)))
+            self._called(lambda writer=writer, row=row: writer.on_round(row["round"], metrics.of_round(row)))
             if self._writer is not None:
                 self._notes.write(self.tracker, replace(self._notes.of(self.tracker), round=row["round"]))
 
@@ -168,9 +168,9 @@ class Follower:
             if (self._folder / "result.json").exists() and status != "interrupted":
                 try:
                     result = read_result(self._folder)
-                    rounds, audited = result.get("rounds") or [], figures.of_audit(result)
+                    rounds, audited = result.get("rounds") or [], metrics.of_audit(result)
                     files = [self._folder / "result.json", self._report(Path(name))]
-                    end = RunEnd(status, figures.of_end(result), files)
+                    end = RunEnd(status, metrics.of_end(result), files)
                 except Exception as error:  # a result that cannot be read ends no run that was completed
                     warn(f"{self.tracker} gets no result: {error}")
             self._hand_over(rounds if self._has_rounds else [])  # those whose journal could not be read meanwhile

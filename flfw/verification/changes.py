@@ -9,8 +9,8 @@ from typing import Any
 
 import flfw
 from flfw.plugins import short_name
+from flfw.provenance.external_plugins import OutsideCode
 from flfw.provenance.machine import machine
-from flfw.provenance.outside import OutsideCode
 from flfw.provenance.packages import installed_packages, read_packages
 from flfw.provenance.revision import revision
 from flfw.storage.provenance import code_hash, environment, requirements_hash

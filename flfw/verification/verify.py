@@ -13,7 +13,7 @@ from typing import Any
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.formats.result_file import read_result
-from flfw.provenance.outside import outside_of
+from flfw.provenance.external_plugins import outside_of
 from flfw.provenance.sittings import now
 from flfw.runs import run
 from flfw.storage.checkpoint import is_trained

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.papers.frontier.lines import FrontierLine

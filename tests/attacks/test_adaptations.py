@@ -19,10 +19,10 @@ from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings
 from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.defence import Defence
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator

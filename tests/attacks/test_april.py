@@ -18,7 +18,7 @@ from flfw.adversary.attack import AttackCost, NotApplicableError
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.april import APRIL, APRILSettings, unexplained, weighing_positions
 from flfw.errors import InputError
-from flfw.inversion.descent import AdamSearch
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec
 from flfw.nets.transformer import Block, VisionTransformer, joined, patches
 from flfw.rng import torch_generator

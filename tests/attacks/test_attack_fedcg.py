@@ -29,7 +29,7 @@ from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign
 from flfw.audit.plan import Plan
 from flfw.audit.standing import standing
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.features import (
     ExtractorVictim,

@@ -31,9 +31,9 @@ from flfw.inversion.closed_form.linear import linear_inputs
 from flfw.inversion.closed_form.separation import directions, separate
 from flfw.inversion.closed_form.shared_gradient import Reading, read, serving, without_decay
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.private.embedding_search import search
 from flfw.inversion.private.extractor import SurrogateVictim, extractor_of, read_off, up_to_last_layer
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec

@@ -12,8 +12,8 @@ from flfw import nets
 from flfw.adversary.attack import AttackCost
 from flfw.attacks.april import APRIL, APRILSettings
 from flfw.attacks.ig import IG, IGSettings
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.search import SearchConfig
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.victims.operator import Operator
 from tests.support.attackable import attackable, digits, generators
 

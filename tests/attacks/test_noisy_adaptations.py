@@ -25,14 +25,14 @@ from flfw.attacks.ig import IG
 from flfw.audit.adaptation import Protection, hiding
 from flfw.audit.jobs import EASY, EXAMPLE, AttackJob, ProbeSet
 from flfw.audit.standing import ThreatModel, standing
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.dp.client import DPClient
 from flfw.experiment import Experiment
 from flfw.inversion.clipped import Clipped, carried, clipped
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, relative_distance, squared_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.inputs import InputSpec
 from flfw.privacy.course import RunSchedule

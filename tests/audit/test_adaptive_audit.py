@@ -236,7 +236,7 @@ def test_unrolled_steps_are_those_of_the_client(method: str, tmp_path: Path) -> 
 
 def client_model(experiment: Experiment, task: Any) -> torch.nn.Module:
     """What a client that has not trained yet holds."""
-    from flfw.client.workplace import ClientContext
+    from flfw.client.context import ClientContext
 
     method, settings = resolve(experiment).method, resolve(experiment).settings
     ctx = ClientContext(experiment, task, method, settings, 0, 0, None, None)

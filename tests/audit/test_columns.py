@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from flfw.audit.measures.arrangements import GuessedBatch
 from flfw.audit.measures.columns import ColumnChance, column_chance, column_rates
+from flfw.audit.measures.permutations import GuessedBatch
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign, column_matches
 from flfw.audit.measures.statistics import share_interval

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from flfw import data
-from flfw.audit.measures.arrangements import GuessedBatch, exchanged
 from flfw.audit.measures.identification import convolved, identified_p, identify
+from flfw.audit.measures.permutations import GuessedBatch, exchanged
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import assign, identification
 from flfw.errors import InputError

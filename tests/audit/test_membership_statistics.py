@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from flfw.audit.membership_entries.conclusion import MembershipFacts, verdict_on_membership
 from flfw.audit.membership_entries.evidence import PairGuesses, weigh
 from flfw.audit.membership_entries.scored import ScoredClient
+from flfw.audit.membership_entries.verdict import MembershipFacts, verdict_on_membership
 from flfw.nets.net import Net, moved_in_training
 from flfw.resolve import resolve
 from flfw.runs import run as whole

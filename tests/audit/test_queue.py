@@ -15,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 from flfw.adversary.observation import Reconstruction
-from flfw.audit.attack_server import Inline
+from flfw.audit.attack_process import Inline
 from flfw.audit.jobs import EASY, AttackJob, Exchange, ProbeSet, failed, solved, target_probe_set
 from flfw.audit.queue import Queue
 from flfw.curves import Point

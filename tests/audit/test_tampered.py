@@ -25,8 +25,8 @@ from flfw.matrix.question import Matrix
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import pack, unpack
+from flfw.nets.malicious_model import ImposedModule, ModelModification, imposed_names, in_front
 from flfw.nets.net import Net, Tensors
-from flfw.nets.tampered import ImposedModule, ModelModification, imposed_names, in_front
 from flfw.recording.reader import Recordings
 from flfw.report import ranking
 from flfw.resolve import resolve

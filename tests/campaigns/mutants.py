@@ -45,7 +45,7 @@ MODULES = (
     "flfw/privacy/compositions.py",
     "flfw/privacy/lower_bound.py",
     "flfw/privacy/mechanism.py",
-    "flfw/dp/ledger.py",
+    "flfw/dp/run_accountant.py",
     "flfw/dp/site_ledger.py",
     "flfw/dp/noisy_mean.py",
     "flfw/rng.py",
@@ -54,9 +54,9 @@ MODULES = (
     "flfw/storage/checkpoint.py",
     "flfw/storage/chain.py",
     "flfw/data/splits/schemes.py",
-    "flfw/data/tables/kinds.py",
+    "flfw/data/tables/column_types.py",
     "flfw/inversion/search.py",
-    "flfw/inversion/descent.py",
+    "flfw/inversion/search_optimisers.py",
 )
 """Core modules: what leaves a client, what is added up, what is concluded, counted and kept."""
 

@@ -17,8 +17,8 @@ from torch.nn.utils.parametrizations import spectral_norm
 
 from flfw import apps
 from flfw.client import FederatedClient
+from flfw.client.context import ClientContext
 from flfw.client.model_copies import ModelCopies, Uncopied, copied
-from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack

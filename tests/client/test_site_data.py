@@ -18,9 +18,9 @@ from torch.nn.functional import cross_entropy
 
 import sim
 from flfw import apps, data, nets
-from flfw.data.pictures import images
+from flfw.data.image_files import images
 from flfw.data.splits import partition
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment

@@ -12,7 +12,7 @@ import sim
 from flfw.adversary.observation import Truth
 from flfw.data import ImageFormat, describe, load, names
 from flfw.data.files import cache
-from flfw.data.pictures import layout
+from flfw.data.image_files import layout
 from flfw.data.splits.partition import IID, split
 from flfw.errors import InputError
 from tests.support.pictures import noise, save, truncate

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from flfw.data import describe, load
-from flfw.data.pictures import images
+from flfw.data.image_files import images
 from flfw.errors import InputError
 from tests.support.pictures import noise, save, truncate
 

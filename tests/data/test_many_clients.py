@@ -9,7 +9,7 @@ import pytest
 
 from flfw import data
 from flfw.data import canaries
-from flfw.data.splits.on_demand import looked_at, most_copies, sizes, total
+from flfw.data.splits.lazy_parts import looked_at, most_copies, sizes, total
 from flfw.data.splits.partition import IID, Sampled, SampledOnDemand, split
 from flfw.errors import InputError
 

@@ -10,7 +10,6 @@ import pytest
 
 from flfw.data import Dataset, absolute, describe, load
 from flfw.data.files import patients
-from flfw.data.splits.cut import SplitIndices
 from flfw.data.splits.partition import (
     IID,
     DatasetPerClient,
@@ -23,6 +22,7 @@ from flfw.data.splits.partition import (
     split,
 )
 from flfw.data.splits.patients import most_at_a_client, most_clients
+from flfw.data.splits.split_indices import SplitIndices
 from flfw.errors import InputError
 from tests.support.pictures import noise, save
 from tests.support.toys import toy

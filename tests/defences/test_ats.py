@@ -25,7 +25,7 @@ from flfw.data.transformations import (
     transformed,
     undone,
 )
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.resolve import resolve, without_auto

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
-from flfw.client.workplace import ClientContext
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings, bounded
 from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettings, nearest, stochastic
 from flfw.defence import Defence, LocalStep

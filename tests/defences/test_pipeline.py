@@ -27,7 +27,7 @@ from flfw.clients.defences.prune import Prune, PruneSettings
 from flfw.clients.defences.soteria import Soteria, SoteriaSettings
 from flfw.combinations import check
 from flfw.defence import Defence, LocalStep
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.automatic import DifferentiableDefence

@@ -22,10 +22,10 @@ from flfw.clients.defences.precode import Precode, PrecodeSettings
 from flfw.combinations import check
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.bottleneck import bottlenecks, penalty
 from flfw.nets.inputs import InputSpec

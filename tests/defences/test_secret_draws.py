@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from flfw.api.arguments import experiment_of
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.command.record import parse
 from flfw.defence import Defence
 from flfw.experiment import Experiment

@@ -12,7 +12,7 @@ from flfw.attacks.ig import IG
 from flfw.audit.adaptation import draws_from_seed
 from flfw.audit.jobs import AttackJob, ProbeSet
 from flfw.audit.standing import standing
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.clients.defences.dp_gaussian import DPGaussian, DPGaussianSettings
 from flfw.experiment import Experiment
 from flfw.report.asks import SEED_WITHHELD

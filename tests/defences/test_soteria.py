@@ -15,13 +15,13 @@ from flfw.attacks.adaptations.soteria import SoteriaAdaptation
 from flfw.clients.defences.soteria import Soteria, SoteriaSettings, scores
 from flfw.combinations import check
 from flfw.defence import LocalStep
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import tensors
 from flfw.nets.inputs import InputSpec
 from flfw.nets.representation import representation

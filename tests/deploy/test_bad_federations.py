@@ -17,11 +17,11 @@ from flfw import apps
 from flfw.engines import federation
 from flfw.errors import RunError
 from flfw.experiment import Experiment
+from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import ClientInfo
 from flfw.resolve import resolve, without_auto
-from flfw.server.enrolment import NodeAssignment, Requirements
-from flfw.server.roster import ClientDirectory
+from flfw.server.client_directory import ClientDirectory
+from flfw.server.node_assignment import NodeAssignment, Requirements
 from flfw.task import Task
 from tests.support.pictures import noise, save
 

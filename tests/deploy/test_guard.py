@@ -30,9 +30,9 @@ from flwr.supernode import start_client_internal as supernode
 from grpc import RpcError
 
 from flfw.client.site import Site as Folders
+from flfw.deploy.allowed_settings import AllowedSettings
 from flfw.deploy.guard import PolicyGuard, main
 from flfw.deploy.node_config import announcements, extended
-from flfw.deploy.pins import AllowedSettings
 from flfw.deploy.plain_log import keep_plain
 from flfw.deploy.policy import Policy
 from flfw.deploy.quota import Quota

@@ -16,8 +16,8 @@ from flwr.supercore.task_identity import TaskIdentity
 from flwr.supernode.runtime import run_clientapp
 
 from flfw.deploy import guard
+from flfw.deploy.allowed_settings import AllowedSettings, pins_of
 from flfw.deploy.node_config import announcements, remarks
-from flfw.deploy.pins import AllowedSettings, pins_of
 from flfw.deploy.policy import ANY, Policy
 from flfw.dp.budget import BudgetExceededError
 from flfw.errors import DIED, InputError

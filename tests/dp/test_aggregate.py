@@ -20,8 +20,8 @@ import sim
 from flfw.clients.fed_sdp import FedSDPClient
 from flfw.defence import Defence
 from flfw.dp.client import DPClient
-from flfw.dp.ledger import course, least_summed
 from flfw.dp.message_cost import TRAIN, cost
+from flfw.dp.run_accountant import course, least_summed
 from flfw.dp.settings import clipped_change
 from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError, RunError
@@ -38,7 +38,7 @@ from flfw.server.aggregation import Update
 from flfw.server.strategy import FederatedStrategy
 from flfw.training.gaussian import SecureNoise
 from flfw.training.secure_gaussian import MARGIN, PER_STEP, grid_step, shared_step
-from tests.dp.test_ledger import DELTA, OTHERS, apart, asked, claims, held
+from tests.dp.test_run_accountant import DELTA, OTHERS, apart, asked, claims, held
 from tests.support.method_rounds import initial_tensors, make_client
 from tests.support.resumed_runs import kill_in_round
 

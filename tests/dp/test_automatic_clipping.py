@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from flfw import nets
 from flfw.dp.clipped_gradients import ClippedGradients
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settings import DPUnitSettings, clipped_change
 from flfw.errors import InputError
 from flfw.experiment import Experiment

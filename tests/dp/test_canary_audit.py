@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 import sim
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.data.canaries import Canaries, draw, relabelled, without_left_out
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split

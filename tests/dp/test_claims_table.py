@@ -14,7 +14,7 @@ from flfw.dp.settings import DPSGDSettings
 from flfw.method import Method
 from flfw.privacy.claims import Claim
 from flfw.resolve import resolve
-from tests.dp.test_ledger import asked, claims
+from tests.dp.test_run_accountant import asked, claims
 
 PAGE = Path(flfw.__file__).parent.parent / "docs" / "privacy.md"
 HIDDEN: dict[str, Any] = {"sampling": "poisson", "sample": 1, "on_client_failure": "drop"}

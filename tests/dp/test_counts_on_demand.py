@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from flfw import data
-from flfw.data.splits.on_demand import LazyParts
+from flfw.data.splits.lazy_parts import LazyParts
 from flfw.data.splits.partition import Natural, SampledOnDemand, Split, for_each, nobodys, split
-from flfw.dp.ledger import RunAccountant, course, is_known
 from flfw.dp.private_metrics import most_examples, most_held
+from flfw.dp.run_accountant import RunAccountant, course, is_known
 from flfw.dp.settlement import calibrate_noise
 from flfw.experiment import Experiment
 from flfw.resolve import resolve

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import sim
-from flfw.client.workplace import ClientContext
-from flfw.dp.ledger import RunAccountant
+from flfw.client.context import ClientContext
+from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError
 from flfw.experiment import Experiment

@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from flfw import nets
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.combinations import check
 from flfw.dp.client import DPClient
 from flfw.errors import InputError

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from flfw import data
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.dp.budget import BudgetExceededError
 from flfw.dp.client import DPClient
-from flfw.dp.ledger import RunAccountant
 from flfw.dp.message_cost import TRAIN, cost
+from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
 from flfw.privacy.claims import claim
 from flfw.privacy.mechanism import Mechanism

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.clients.dp_fedavg import DPFedAvgClient
 from flfw.dp.canary_audit import beside_the_claims
 from flfw.dp.client import DPClient

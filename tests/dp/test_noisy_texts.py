@@ -12,8 +12,8 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from flfw.dp.client import DPClient
-from flfw.dp.ledger import RunAccountant
 from flfw.dp.reporting import loss_bound
+from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
 from flfw.nets.net import tensors
 from flfw.resolve import resolve, without_auto

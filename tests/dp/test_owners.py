@@ -13,7 +13,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from flfw.dp.ledger import RunAccountant, course
+from flfw.dp.run_accountant import RunAccountant, course
 from flfw.dp.site_ledger import most_repeated
 from flfw.errors import InputError
 from flfw.experiment import Experiment
@@ -21,7 +21,7 @@ from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.claims import Claim
 from flfw.privacy.mechanism import GaussianEvent, Mechanism
 from flfw.resolve import resolve
-from tests.dp.test_ledger import DELTA, asked, epsilon, held
+from tests.dp.test_run_accountant import DELTA, asked, epsilon, held
 
 
 def claims(experiment: Experiment, *train: object) -> dict[tuple[str, str], Claim]:

@@ -13,8 +13,8 @@ from scipy.stats import chi2
 from torch import Tensor, nn
 
 from flfw.dp.client import DPClient
-from flfw.dp.ledger import RunAccountant
 from flfw.dp.message_cost import TRAIN, cost
+from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
 from flfw.resolve import resolve
 from flfw.task import Task

@@ -20,14 +20,14 @@ from scipy.stats import chi2
 from torch import Tensor
 
 import sim
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.data.splits.partition import Split
 from flfw.deploy.policy import Policy
 from flfw.dp.budget import PRIVATE_METRICS
-from flfw.dp.ledger import RunAccountant
 from flfw.dp.message_cost import EVALUATE, PROBE, TRAIN, cost, cost_of_metrics
 from flfw.dp.private_metrics import encoded, most_examples, most_held, released
 from flfw.dp.reporting import ROWS, PrivatelyReporting, loss_bound
+from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settlement import calibrate_noise
 from flfw.dp.site_ledger import MessageEntry
 from flfw.errors import InputError, RunError
@@ -42,8 +42,8 @@ from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 from flfw.training.gaussian import GaussianNoise, SecureNoise, SeededNoise
 from tests.dp import test_site_ledger as site
-from tests.dp.test_ledger import DELTA, UNEVEN, apart, asked, claims
 from tests.dp.test_releases import killed, result_of
+from tests.dp.test_run_accountant import DELTA, UNEVEN, apart, asked, claims
 from tests.support.resumed_runs import kill_in_round
 
 PRIVATE: dict[str, Any] = {"metrics": "private", "metrics_noise": 10.0}

@@ -19,10 +19,10 @@ from torch import Tensor
 import sim
 from flfw.dp.budget import BudgetExceededError
 from flfw.dp.client import DPClient
-from flfw.dp.ledger import RunAccountant
 from flfw.dp.message_cost import TRAIN, cost
 from flfw.dp.noisy_mean import quantile_mean
 from flfw.dp.quantile import answer, moved, update_multiplier
+from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settings import DPUnitSettings
 from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError

@@ -13,8 +13,8 @@ import pytest
 from scipy.stats import binom
 
 import sim
-from flfw.dp.ledger import RunAccountant
 from flfw.dp.releases import Releases, RunBudgetExceededError
+from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settlement import calibrate_noise
 from flfw.errors import RunError
 from flfw.experiment import Experiment
@@ -25,7 +25,7 @@ from flfw.resolve import resolve
 from flfw.runs import run
 from flfw.server.cohorts import drawn, secretly_drawn
 from flfw.storage.asked import RequestedRounds
-from tests.dp.test_ledger import DELTA, OTHERS, apart, asked, claims
+from tests.dp.test_run_accountant import DELTA, OTHERS, apart, asked, claims
 from tests.support.resumed_runs import kill_in_round
 
 SDP = ["noise_multiplier=6", "grouping=flat", "noise_source=secure"]

@@ -17,8 +17,8 @@ from flfw.engines import ray_start
 from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.message_cohorts import MessageBatches
-from flfw.messages.parcels import pack_message, unpack_message
+from flfw.messages.message_batches import MessageBatches
+from flfw.messages.message_packing import pack_message, unpack_message
 from flfw.messages.wire import pack
 from tests.support.actor_app import app, together
 

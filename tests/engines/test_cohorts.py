@@ -23,8 +23,8 @@ from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.message_cohorts import MessageBatches
-from flfw.messages.parcels import pack_message, unpack_message
+from flfw.messages.message_batches import MessageBatches
+from flfw.messages.message_packing import pack_message, unpack_message
 from flfw.messages.streaming import GridWrapper
 from flfw.messages.wire import broadcast, pack
 from flfw.resolve import resolve

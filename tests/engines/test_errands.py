@@ -10,7 +10,7 @@ from flfw.engines.errands import PendingMessage, SharedRecords
 from flfw.engines.node_software import check_software, versions
 from flfw.errors import InputError
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.parcels import held, unpack_message
+from flfw.messages.message_packing import held, unpack_message
 from tests.support.awkward_app import app
 
 

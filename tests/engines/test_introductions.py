@@ -11,8 +11,8 @@ from flfw import apps
 from flfw.engines.errands import PendingMessage
 from flfw.engines.introductions import IntroductionSample, answer_for_all
 from flfw.experiment import Experiment
+from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import ClientInfo
 
 CLIENTS = 5
 

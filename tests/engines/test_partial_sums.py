@@ -20,7 +20,7 @@ from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.errors import RunError
 from flfw.experiment import Experiment
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.parcels import pack_message, unpack_message
+from flfw.messages.message_packing import pack_message, unpack_message
 from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.wire import pack, unpack
 from flfw.nets.net import Tensors

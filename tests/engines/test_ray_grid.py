@@ -20,7 +20,7 @@ from flfw.client.site import Site
 from flfw.engines import ray_start
 from flfw.errors import DIED, RunError
 from flfw.experiment import Experiment
-from flfw.messages.message_cohorts import MessageBatches
+from flfw.messages.message_batches import MessageBatches
 from flfw.messages.reasons import in_one_line
 from flfw.messages.streaming import StreamingGrid
 from flfw.messages.wire import pack, unpack

@@ -16,9 +16,9 @@ import flfw.clients.fedcg
 import flfw.clients.fedgen
 import flfw.strategies.fedcg
 import flfw.strategies.fedgen
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits.partition import Split
 from flfw.experiment import Experiment
@@ -26,7 +26,7 @@ from flfw.messages.sharing import shared
 from flfw.messages.wire import pack
 from flfw.resolve import resolve
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.place import ServerContext
+from flfw.server.context import ServerContext
 from flfw.task import Task
 from tests.golden.cases import Arrays, Case
 from tests.support import rounds

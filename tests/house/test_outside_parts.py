@@ -14,7 +14,7 @@ from torch import nn
 import sim
 from flfw import data
 from flfw.data.splits import partition
-from flfw.deploy.pins import DATA_PREFIXES, plugins_of
+from flfw.deploy.allowed_settings import DATA_PREFIXES, plugins_of
 from flfw.deploy.policy import Policy
 from flfw.errors import InputError
 from flfw.experiment import Experiment

@@ -23,7 +23,7 @@ from flfw.resolve import resolve, without_auto
 from flfw.rng import initialising, torch_generator
 from flfw.runs import run
 from flfw.server.aggregation import Update
-from flfw.server.place import ServerContext
+from flfw.server.context import ServerContext
 from tests.support.method_rounds import make_client
 from tests.support.paths import ROOT
 from tests.support.small_runs import tiny

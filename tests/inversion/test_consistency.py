@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from flfw.errors import InputError
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.consistency import GroupConsistency, registered
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.objective import Guess
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import tensors
 from flfw.rng import initialising, torch_generator

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from flfw.errors import InputError
-from flfw.inversion.descent import LBFGS, AdamSearch
 from flfw.inversion.flow.denoising import GuidedFlow, PlugAndPlay, denoiser
 from flfw.inversion.flow.recipes import FlowSettings, flow_recipes
 from flfw.inversion.flow.training import FlowTraining, PublicImages, Velocity, flow_loss, trained_flow
@@ -18,6 +17,7 @@ from flfw.inversion.flow.velocity import VelocityNet
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.objective import Guess
 from flfw.inversion.search import Closing, SearchConfig, Stage
+from flfw.inversion.search_optimisers import LBFGS, AdamSearch
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Tensors
 from flfw.rng import torch_generator

@@ -13,7 +13,6 @@ from flfw.clients.defences.low_precision import LowPrecision, LowPrecisionSettin
 from flfw.errors import InputError
 from flfw.inversion.automatic import DifferentiableDefence
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.evolution import CMAES
 from flfw.inversion.fit import fits
 from flfw.inversion.generative.image_generator import ImageGenerator, Learning, Lesson, learnt
@@ -30,6 +29,7 @@ from flfw.inversion.generative.spaces import (
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.priors import total_variation, within
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.net import Tensors
 from flfw.rng import initialising, torch_generator
 from tests.support.attackable import attackable, digits

@@ -19,11 +19,11 @@ from torch.nn.functional import conv2d
 from flfw.errors import InputError
 from flfw.inversion import graph
 from flfw.inversion.compute import ComputeLimits, compiler
-from flfw.inversion.descent import AdamSearch, Best, Evaluate, SearchOptimiser
 from flfw.inversion.graph import Graph, peak_bytes
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.objective import Guess
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch, Best, Evaluate, SearchOptimiser
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.backbones.freezing import freeze
 from flfw.nets.inputs import InputSpec

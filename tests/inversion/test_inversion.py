@@ -14,10 +14,10 @@ from torch.nn.functional import cosine_similarity, cross_entropy
 from flfw.errors import InputError
 from flfw.inversion import evaluation, graph
 from flfw.inversion.closed_form.linear import linear_inputs
-from flfw.inversion.descent import AdamSearch, Best, SearchOptimiser
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood, squared_distance
 from flfw.inversion.priors import Prior, energy, none, total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, Start, invert
+from flfw.inversion.search_optimisers import AdamSearch, Best, SearchOptimiser
 from flfw.nets import Net, Tensors, build, tensors
 from flfw.nets.hypernetwork import GeneratedNet
 from flfw.nets.inputs import InputSpec

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.layer_statistics import LayerStatistics, batch_statistics, received_statistics, sent_statistics
 from flfw.inversion.matching import tensor_distances
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import tensors
 from flfw.rng import initialising, torch_generator

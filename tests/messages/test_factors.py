@@ -18,10 +18,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import sim
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
 from flfw.clients.defences.prune import Prune
 from flfw.defence import Defence
 from flfw.errors import InputError

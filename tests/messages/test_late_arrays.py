@@ -16,8 +16,8 @@ from flwr.clientapp import ClientApp
 from flfw.engines.branches import places_of, whole
 from flfw.engines.client_actor import ClientActor, SimulatedApp
 from flfw.messages.inprocess import InProcessGrid
+from flfw.messages.message_packing import pack_message, unpack_arrays, unpack_message, unpack_records
 from flfw.messages.npy import LateArray, late_of, length, made_late, packed, read, split
-from flfw.messages.parcels import pack_message, unpack_arrays, unpack_message, unpack_records
 from flfw.messages.reasons import UnusableReplyError
 from flfw.messages.replies import read_update
 from flfw.messages.streaming import StreamingGrid

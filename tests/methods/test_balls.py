@@ -12,13 +12,13 @@ import pytest
 import torch
 from scipy.stats import binom, chi2
 
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
 from flfw.privacy.accountants import compute_epsilon
 from flfw.privacy.mechanism import GaussianEvent
 from flfw.resolve import resolve
 from flfw.rng import secret_choices, torch_generator
-from tests.dp.test_ledger import DELTA, apart, asked, claims
+from tests.dp.test_run_accountant import DELTA, apart, asked, claims
 from tests.methods.test_noisy_methods import (
     assert_equal,
     client_of,

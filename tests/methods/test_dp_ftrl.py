@@ -23,7 +23,7 @@ from torch import Tensor
 import sim
 from flfw.combinations import check
 from flfw.dp.correlated_noise import correlated
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError
 from flfw.experiment import Experiment

@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from flfw.client.context import ClientContext
 from flfw.client.site import Site
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
 from flfw.clients.dssgd import selected
 from flfw.combinations import check as check_names
 from flfw.errors import InputError

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, leaky_relu, max_pool2d
 
 from flfw import plugins
+from flfw.client.context import ClientContext
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
 from flfw.data import feed
 from flfw.experiment import Experiment
 from flfw.messages.sharing import SharingViolationError, matches

@@ -18,7 +18,7 @@ import sim
 from flfw.adversary.attack import Uses
 from flfw.adversary.observation import Knowledge, Observation
 from flfw.data.splits.partition import Split
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.experiment import Experiment
 from flfw.recording.reader import Recordings
 from flfw.resolve import resolve, without_auto

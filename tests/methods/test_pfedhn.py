@@ -31,9 +31,9 @@ from flfw.resolve import resolve
 from flfw.rng import initialising
 from flfw.runs import run
 from flfw.server.aggregation import Update
+from flfw.server.client_directory import ClientDirectory
 from flfw.server.faults import FailurePolicy
 from flfw.server.hypernetwork import HypernetworkServer, ServerHypernetworkTraining
-from flfw.server.roster import ClientDirectory
 from tests.support import rounds
 from tests.support.engine_runs import train_by_engine
 from tests.support.resumed_runs import assert_same, cut_short

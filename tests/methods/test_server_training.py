@@ -85,7 +85,7 @@ from pathlib import Path
 from flfw.server.aggregation import Update
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
-from flfw.server.place import ServerContext
+from flfw.server.context import ServerContext
 from flfw.resolve import resolve
 from flfw.messages.wire import pack
 

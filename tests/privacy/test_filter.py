@@ -38,8 +38,8 @@ def test_kinds_are_added_up() -> None:
 def test_nothing_is_spent_by_nothing_and_everything_without_noise() -> None:
     assert spent([], 1.0, DELTA) == 0
     assert spent([(Mechanism(0.0, 1), 1)], 1.0, DELTA) == inf
-    assert spent([(Mechanism(1.0, 1), 1), (Mechanism(1e-9, 1, sampling_rate=0.1, poisson=True, secret_sampling=True), 1)], 1.0,
-                 DELTA) == inf  # fmt: skip
+    faint = Mechanism(1e-9, 1, sampling_rate=0.1, poisson=True, secret_sampling=True)
+    assert spent([(Mechanism(1.0, 1), 1), (faint, 1)], 1.0, DELTA) == inf
 
 
 def poisson(sigma: float, steps: int, rate: float) -> Mechanism:

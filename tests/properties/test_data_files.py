@@ -21,10 +21,10 @@ from PIL import Image
 from flfw import data as data_sets
 from flfw.data.files import cache, remote
 from flfw.data.files.dataset import DatasetCard
-from flfw.data.pictures.form import ImageFormat
+from flfw.data.image_files.form import ImageFormat
 from flfw.data.readers import adult, at_site, cifar, folder, mnist, pixels
 from flfw.data.splits import partition
-from flfw.data.splits.cut import SplitIndices
+from flfw.data.splits.split_indices import SplitIndices
 from tests.properties.changes import Change, changed_bytes, changed_json, changed_table, unsealed
 from tests.properties.reading import Folder, Reader
 

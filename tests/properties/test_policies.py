@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import DataObject
 
 from flfw import apps
-from flfw.deploy.pins import AllowedSettings, pins_of
+from flfw.deploy.allowed_settings import AllowedSettings, pins_of
 from flfw.deploy.policy import Policy
 from flfw.errors import InputError
 from flfw.experiment import Experiment

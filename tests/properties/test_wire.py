@@ -18,10 +18,10 @@ from hypothesis.strategies import DataObject
 from flfw import apps
 from flfw.errors import RunError
 from flfw.experiment import Experiment
+from flfw.messages.client_info import ClientInfo
 from flfw.messages.factored_upload import FactoredUpload, FactorReader, _layers, _packed
 from flfw.messages.factors import Factors
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import ClientInfo
 from flfw.messages.reasons import UnusableReplyError, in_one_line
 from flfw.messages.replies import read_metrics, read_update
 from flfw.messages.streaming import StreamingGrid
@@ -30,9 +30,9 @@ from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
 from flfw.resolve import Resolved, resolve
 from flfw.runs.final import final_accuracies
-from flfw.server.enrolment import NodeAssignment, Requirements
 from flfw.server.faults import FailurePolicy
 from flfw.server.history import History
+from flfw.server.node_assignment import NodeAssignment, Requirements
 from tests.properties.changes import words
 from tests.properties.message_changes import answer, changed_arrays, changed_content, changed_record
 from tests.properties.reading import Folder, require_refused_or_valid

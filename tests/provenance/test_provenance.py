@@ -15,8 +15,8 @@ import pytest
 
 import sim
 from flfw.data import describe
+from flfw.provenance.external_plugins import outside_code
 from flfw.provenance.machine import machine
-from flfw.provenance.outside import outside_code
 from flfw.provenance.packages import installed_packages, read_packages, write_packages
 from flfw.provenance.revision import revision
 from flfw.provenance.sittings import shown

@@ -23,7 +23,7 @@ from flfw.adversary.attack import Attack, AttackCost
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.attacks.analytic import Analytic
 from flfw.curves import Point
-from flfw.deploy.pins import AllowedSettings
+from flfw.deploy.allowed_settings import AllowedSettings
 from flfw.deploy.policy import Policy
 from flfw.deploy.submit import bundle_hash
 from flfw.dp import message_cost

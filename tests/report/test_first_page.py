@@ -10,12 +10,12 @@ import pytest
 
 from flfw.api.summary import claimed
 from flfw.report.asks import SEED_WITHHELD, recommendations
-from flfw.report.decision import Severity, claims, decision, presence, small_rounds
 from flfw.report.findings import read_settings
 from flfw.report.opinion import UNASKED, OpinionFacts, opinion_facts
-from flfw.report.page_facts import scope, unit_of
+from flfw.report.page_data import scope, unit_of
 from flfw.report.questions import ONLY_SUMS, questions
 from flfw.report.report import write_report
+from flfw.report.run_verdict import Severity, claims, decision, presence, small_rounds
 from flfw.report.untested import untested
 from tests.report.test_report import Page, first_page, read
 from tests.support.reported_runs import a_full_run, a_run, full_entry, judged, member_row

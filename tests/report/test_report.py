@@ -14,7 +14,7 @@ import pytest
 from flfw.api.summary import summary
 from flfw.errors import InputError
 from flfw.report.figures import Chart, Curve, png_uri, spread, stacked_panels
-from flfw.report.page_facts import FailureLine, first_screen
+from flfw.report.page_data import FailureLine, first_screen
 from flfw.report.report import command, write_report
 from tests.support.reported_runs import (
     IMAGES,

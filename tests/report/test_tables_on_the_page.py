@@ -14,7 +14,7 @@ from flfw.data.files.columns import Column, TableSchema
 from flfw.data.tables import plan_file
 from flfw.data.tables.listing import sentences
 from flfw.report.figures import utility_panel
-from flfw.report.page_facts import caveats, is_regression
+from flfw.report.page_data import caveats, is_regression
 from flfw.report.questions import compared, membership_line
 from flfw.report.report import files_of
 from tests.report.test_report import Page, first_page, read

@@ -16,7 +16,7 @@ from flfw.audit.verdicts import conclude, sum_conclusion
 from flfw.audit.verdicts import verdict as verdicts
 from flfw.report.causes import BRIEF, PLAIN, because, of_search, plainly
 from flfw.report.findings import AuditEntry, read_settings
-from flfw.report.page_facts import most_missed as shown_missed
+from flfw.report.page_data import most_missed as shown_missed
 from flfw.report.ranking import ORDER, answers, worst_first
 from tests.report.test_report import first_page, read, section, words_of
 from tests.support.reported_runs import a_run, full_entry, judged, rung

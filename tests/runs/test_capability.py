@@ -21,7 +21,7 @@ from flfw.adversary.upload import Upload
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.closed_form.linear import linear_inputs
-from flfw.nets.tampered import ModelModification
+from flfw.nets.malicious_model import ModelModification
 from flfw.runs import capability
 from flfw.runs import run as whole
 from flfw.runs.capability import Capability, check

@@ -19,12 +19,12 @@ from flfw.audit.measures.public import PublicData
 from flfw.data.files.columns import Column, NumberTarget, TableSchema
 from flfw.data.tables import plan_file
 from flfw.data.tables.listing import sentences
-from flfw.dp.ledger import RunAccountant
+from flfw.dp.run_accountant import RunAccountant
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.nets.net import loss, losses, regression_metrics
 from flfw.rehearse.__main__ import main as rehearse
-from flfw.report.page_facts import caveats
+from flfw.report.page_data import caveats
 from flfw.report.texts import row_pair
 from flfw.resolve import resolve
 from flfw.runs.run import check, run

@@ -27,9 +27,9 @@ from flfw.messages.wire import pack
 from flfw.resolve import resolve
 from flfw.runs import engine
 from flfw.server.aggregation import Update, weighted_mean
-from flfw.server.enrolment import NodeAssignment
+from flfw.server.client_directory import ClientDirectory
 from flfw.server.faults import Failure, FailurePolicy
-from flfw.server.roster import ClientDirectory
+from flfw.server.node_assignment import NodeAssignment
 from flfw.strategies.fedavg import FedAvg
 from tests.support.method_rounds import initial_tensors, make_client
 

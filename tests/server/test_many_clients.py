@@ -17,19 +17,19 @@ from scipy.stats import binom
 from flfw.client.site import Site
 from flfw.errors import InputError
 from flfw.experiment import Experiment
+from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import ClientInfo
 from flfw.messages.simulated import representatives
 from flfw.resolve import resolve, without_auto
 from flfw.rng import numpy_generator
 from flfw.runs import engine
 from flfw.server import cohorts
+from flfw.server.client_directory import ClientDirectory
 from flfw.server.cohorts import drawn, drawn_last, in_turn, secretly_drawn
-from flfw.server.enrolment import NodeAssignment
 from flfw.server.faults import Failure, FailurePolicy
 from flfw.server.history import History
+from flfw.server.node_assignment import NodeAssignment
 from flfw.server.numbered import NumberedNodes
-from flfw.server.roster import ClientDirectory
 
 MANY = 10_000
 MILLION = 1_000_000

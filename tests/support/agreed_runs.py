@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr.app import ArrayRecord, RecordDict
 
-from flfw.deploy.pins import pins_of
+from flfw.deploy.allowed_settings import pins_of
 from flfw.deploy.policy import Policy
 from flfw.experiment import Experiment
 from flfw.messages.wire import broadcast

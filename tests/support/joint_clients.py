@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import Tensor
 
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.phases import side_by_side
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.messages.sharing import shared
 from flfw.messages.wire import pack, views

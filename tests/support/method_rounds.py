@@ -10,9 +10,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from flfw import plugins
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.nets import Net

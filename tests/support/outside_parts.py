@@ -10,8 +10,8 @@ import numpy as np
 from flfw.data import DatasetArrays, DatasetCard
 from flfw.data.files.columns import Column, TableSchema
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import SplitIndices
 from flfw.data.splits.partition import SplitScheme
+from flfw.data.splits.split_indices import SplitIndices
 from flfw.experiment import Experiment
 from flfw.papers.preset import Preset, ResultMetric, Scale
 from flfw.papers.published import Cell, OutsideTable, Table

@@ -11,16 +11,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from flfw.client.context import ClientContext
 from flfw.client.federated_client import FederatedClient
 from flfw.client.store import ClientStore
-from flfw.client.workplace import ClientContext
 from flfw.experiment import Experiment
 from flfw.messages.sharing import matches
 from flfw.messages.wire import pack
 from flfw.resolve import resolve
 from flfw.rng import initialising, torch_generator
 from flfw.server.aggregation import Update
-from flfw.server.place import ServerContext
+from flfw.server.context import ServerContext
 from flfw.server.strategy import FederatedStrategy
 from flfw.task import Task
 

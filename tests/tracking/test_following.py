@@ -14,7 +14,7 @@ import pytest
 from flfw.errors import InputError, RunError
 from flfw.experiment import Experiment
 from flfw.runs import run
-from flfw.tracking import TrackedRun, figures
+from flfw.tracking import TrackedRun, metrics
 from flfw.tracking.following import Follower, tracked
 from flfw.tracking.notes import NOTES, TrackerNotes
 from tests.support.paths import ROOT
@@ -207,7 +207,7 @@ def test_none_is_no_tracker_and_none_is_named_twice() -> None:
 def test_figures_of_attacks_with_one_name_are_told_apart() -> None:
     entry = {"attack": "ig", "round": 0, "verdict": "leaks", "adaptive": True, "failures": 0, "psnr": {"mean": "inf"}}
     curved = {**entry, "curve": "batch", "batch": 4, "steps": 1, "psnr": None, "share_recovered": 0.25}
-    audited = figures.of_audit({"audit": [entry, entry, curved]})
+    audited = metrics.of_audit({"audit": [entry, entry, curved]})
     assert [one.name for one in audited] == ["ig", "ig-2", "ig-batch-4"]
     assert audited[0].figures == {"psnr/mean": float("inf"), "failures": 0}
     assert audited[2].figures == {"share_recovered": 0.25, "failures": 0}
@@ -216,7 +216,7 @@ def test_figures_of_attacks_with_one_name_are_told_apart() -> None:
 def test_claims_are_named_by_unit_and_adversary() -> None:
     claim = {"unit": "example", "adversary": "another client", "epsilon": 2.5, "counted": "exactly"}
     result = {"final": {"acc_local": 0.5, "per_client": []}, "privacy": [claim, {**claim, "counted": "as published"}]}
-    assert figures.of_end(result) == {
+    assert metrics.of_end(result) == {
         "final/acc_local": 0.5,
         "epsilon/example/another-client": 2.5,
         "published-epsilon/example/another-client": 2.5,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from flfw.audit.attack_server import require_gpu
+from flfw.audit.attack_process import require_gpu
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.inversion.compute import ComputeLimits

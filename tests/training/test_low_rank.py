@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks import hyperfl as benchmark
 from benchmarks.hyperfl import HyperFLSection
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.clients.hyperfl import HyperFLClient
 from flfw.data import Dataset
 from flfw.data.splits.partition import Split

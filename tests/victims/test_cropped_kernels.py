@@ -11,9 +11,9 @@ from torch.nn.functional import conv2d
 
 from flfw.errors import InputError
 from flfw.inversion import search
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import squared_distance
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets.net import Net, Tensors, tensors
 from flfw.rng import initialising
 from flfw.victims.batch_statistics import normalise_by_batch

@@ -14,10 +14,10 @@ from torch.nn.functional import cross_entropy, one_hot
 
 from flfw.errors import InputError
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.graph import Graph
 from flfw.inversion.matching import cosine_distance
 from flfw.inversion.search import SearchConfig, SearchTarget, invert
+from flfw.inversion.search_optimisers import AdamSearch
 from flfw.nets import Net, Tensors, tensors
 from flfw.nets.inputs import InputSpec
 from flfw.rng import initialising, torch_generator

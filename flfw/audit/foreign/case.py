@@ -19,7 +19,7 @@ from flfw.audit.jobs import Exchange
 from flfw.audit.measures.public import PublicData
 from flfw.errors import InputError, require
 from flfw.nets.inputs import InputSpec
-from flfw.nets.tampered import ModelModification, imposed_names
+from flfw.nets.malicious_model import ModelModification, imposed_names
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising, torch_generator

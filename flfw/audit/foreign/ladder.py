@@ -24,7 +24,7 @@ from flfw.audit.verdicts.evidence import ControlResult
 from flfw.messages.inprocess import InProcessGrid
 from flfw.messages.wire import pack
 from flfw.nets.inputs import InputSpec
-from flfw.nets.tampered import ModelModification
+from flfw.nets.malicious_model import ModelModification
 from flfw.recording.grid import RecordingGrid
 from flfw.recording.reader import Recordings
 from flfw.rng import initialising

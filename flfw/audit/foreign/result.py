@@ -12,7 +12,7 @@ from flfw.audit.scorer import ScoreRow
 from flfw.formats.result_entries import breakdowns
 from flfw.formats.rows import write_rows
 from flfw.provenance import sittings
-from flfw.provenance.outside import outside_code
+from flfw.provenance.external_plugins import outside_code
 from flfw.recording.reader import Recordings
 from flfw.storage.provenance import code_hash, environment, requirements_hash
 from flfw.storage.sealed import write_atomic

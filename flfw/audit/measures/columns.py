@@ -14,7 +14,7 @@ from typing import final
 
 import numpy as np
 
-from flfw.audit.measures.arrangements import GuessedBatch, Numbered, Ranking, arrangements, numbered, rankings
+from flfw.audit.measures.permutations import GuessedBatch, Numbered, Ranking, arrangements, numbered, rankings
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import column_matches
 from flfw.audit.measures.statistics import share_interval
@@ -114,7 +114,7 @@ def column_rates(
 def column_chance(
     attempts: Sequence[GuessedBatch], public: PublicData, rng: np.random.Generator, draws: int = 4999
 ) -> ColumnChance:
-    """Match the columns of the same guesses in rows they cannot know; see `flfw.audit.measures.arrangements`.
+    """Match the columns of the same guesses in rows they cannot know; see `flfw.audit.measures.permutations`.
 
     Args:
         attempts: the messages of a setting, all with rows.

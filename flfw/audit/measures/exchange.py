@@ -20,9 +20,9 @@ from typing import NamedTuple, TypeAlias, final
 import numpy as np
 
 from flfw.audit.measures import recovery
-from flfw.audit.measures.arrangements import GuessedBatch
 from flfw.audit.measures.identification import CONTROLLED
 from flfw.audit.measures.metrics import psnr, squared_distances
+from flfw.audit.measures.permutations import GuessedBatch
 from flfw.audit.measures.public import PublicData
 from flfw.audit.measures.recovery import IMAGE_RECOVERED_DB
 

@@ -2,7 +2,7 @@
 
 `flfw.audit.measures.recovery.identification` ranks a true example among its look-alikes. By chance it is first once in
 (1 + look-alikes), but only in a batch of one: the guesses of a larger batch are first matched with the truths, so that
-more of them are identified. In `flfw.audit.measures.arrangements` stand the null hypothesis, and its limits.
+more of them are identified. In `flfw.audit.measures.permutations` stand the null hypothesis, and its limits.
 
 Messages whose examples share look-alikes are rearranged together. They are not independent: if one constant guess
 happens to lie far from the few public examples of a class, it identifies the truths of all messages at once. Messages
@@ -17,7 +17,7 @@ from typing import final
 
 import numpy as np
 
-from flfw.audit.measures.arrangements import GuessedBatch, Numbered, arrangements, numbered, rankings, sharing
+from flfw.audit.measures.permutations import GuessedBatch, Numbered, arrangements, numbered, rankings, sharing
 from flfw.audit.measures.public import PublicData
 from flfw.errors import require
 

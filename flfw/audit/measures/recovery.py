@@ -86,8 +86,8 @@ def recovered(
         binary: for rows, (d,) of bool: the features that are 0 or 1. None: an exact match is not considered.
         guessable: for rows, whether a guess without the update matches every feature too, as
             `flfw.audit.measures.public.PublicData.guessable` tells. Then an exact match by itself does not count.
-        schema: the columns of a table: its row has to be within 0.1 by cells as well. Among the many zeros of categories
-            a row without a right category would be close.
+        schema: the columns of a table: its row has to be within 0.1 by cells as well. Among the many zeros of
+            categories a row without a right category would be close.
     """
     db = psnr(truth, reconstruction)
     if is_text(truth):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from flfw.audit.membership_entries.conclusion import MembershipFacts, MembershipVerdict, verdict_on_membership
 from flfw.audit.membership_entries.entry import MembershipControls, SumSeen, claim_against, entry
 from flfw.audit.membership_entries.evidence import MembershipEvidence, weigh
 from flfw.audit.membership_entries.scored import ScoredClient
+from flfw.audit.membership_entries.verdict import MembershipFacts, MembershipVerdict, verdict_on_membership
 
 __all__ = [
     "MembershipControls",

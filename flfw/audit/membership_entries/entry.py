@@ -8,15 +8,6 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from flfw.audit.membership_entries.conclusion import (
-    EASY_PAIRS,
-    NULL_LEVEL,
-    NULL_PAIRS,
-    MembershipFacts,
-    finds_members,
-    finds_none,
-    verdict_on_membership,
-)
 from flfw.audit.membership_entries.evidence import (
     ClientGuesses,
     MembershipEvidence,
@@ -25,6 +16,15 @@ from flfw.audit.membership_entries.evidence import (
     weigh,
 )
 from flfw.audit.membership_entries.scored import ScoredClient, comparable
+from flfw.audit.membership_entries.verdict import (
+    EASY_PAIRS,
+    NULL_LEVEL,
+    NULL_PAIRS,
+    MembershipFacts,
+    finds_members,
+    finds_none,
+    verdict_on_membership,
+)
 from flfw.membership.operating_points import Area, area
 from flfw.rng import numpy_generator
 

@@ -29,7 +29,7 @@ from flfw.audit.membership_game.request import (
     vantage_points,
 )
 from flfw.audit.verdicts.groups_needed import memberships_with_groups_needed
-from flfw.data.splits.on_demand import sizes
+from flfw.data.splits.lazy_parts import sizes
 from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.membership.copies import said_of_copies

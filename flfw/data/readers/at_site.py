@@ -20,9 +20,9 @@ import numpy as np
 from flfw.data.files import patients
 from flfw.data.files.cache import digest
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.data.pictures.damage import refusal
-from flfw.data.pictures.form import ImageFormat
-from flfw.data.pictures.listing import Listing
+from flfw.data.image_files.damage import refusal
+from flfw.data.image_files.form import ImageFormat
+from flfw.data.image_files.listing import Listing
 from flfw.data.readers.folder import NETS
 from flfw.data.tables import site_tables
 from flfw.errors import InputError, require

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from flfw.data.files.dataset import DatasetArrays
-from flfw.data.pictures.images import Example, decode_labelled
+from flfw.data.image_files.images import Example, decode_labelled
 from flfw.errors import InputError
 from flfw.rng import numpy_generator
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import Remote, remotes
-from flfw.data.pictures.images import decode_labelled, interleaved
+from flfw.data.image_files.images import decode_labelled, interleaved
 
 _CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import torchvision_set
-from flfw.data.pictures.images import center_square, decode_labelled
+from flfw.data.image_files.images import center_square, decode_labelled
 from flfw.errors import InputError
 from flfw.rng import numpy_generator
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from flfw.data.files import patients
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.data.pictures.damage import refusal
-from flfw.data.pictures.form import ImageFormat
-from flfw.data.pictures.layout import LAYOUT
-from flfw.data.pictures.listing import Listing
+from flfw.data.image_files.damage import refusal
+from flfw.data.image_files.form import ImageFormat
+from flfw.data.image_files.layout import LAYOUT
+from flfw.data.image_files.listing import Listing
 from flfw.errors import InputError
 
 NETS: dict[tuple[int, ...], str] = {(1, 28, 28): "cnn1", (3, 32, 32): "cnn2"}

@@ -16,7 +16,7 @@ import numpy as np
 
 from flfw.data.files import cache
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
-from flfw.data.pictures import images
+from flfw.data.image_files import images
 from flfw.errors import InputError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import numpy as np
 
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import Remote, remotes
-from flfw.data.pictures import images
+from flfw.data.image_files import images
 from flfw.errors import InputError
 
 _Half = tuple[np.ndarray, np.ndarray]  # images (N, C, H, W) uint8, labels (N,) int64

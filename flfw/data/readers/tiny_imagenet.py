@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flfw.data.files.dataset import DatasetArrays, DatasetCard
 from flfw.data.files.remote import Remote, remotes
-from flfw.data.pictures.images import Example, decode_labelled, interleaved
+from flfw.data.image_files.images import Example, decode_labelled, interleaved
 from flfw.errors import InputError
 
 _FOLDER = "tiny-imagenet-200"

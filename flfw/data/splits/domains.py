@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import SplitIndices
 from flfw.data.splits.schemes import Domains
+from flfw.data.splits.split_indices import SplitIndices
 from flfw.errors import InputError
 
 

@@ -17,8 +17,8 @@ from dataclasses import replace
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import SplitIndices, at_most
 from flfw.data.splits.schemes import Dominant
+from flfw.data.splits.split_indices import SplitIndices, at_most
 from flfw.errors import InputError
 
 _GROUPS: dict[int, tuple[Sequence[int], ...]] = {

@@ -14,9 +14,9 @@ from functools import lru_cache
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import SplitIndices, trainable
-from flfw.data.splits.on_demand import LazyParts
+from flfw.data.splits.lazy_parts import LazyParts
 from flfw.data.splits.schemes import SampledOnDemand
+from flfw.data.splits.split_indices import SplitIndices, trainable
 from flfw.errors import InputError, require
 from flfw.rng import numpy_generator
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits import dominant
-from flfw.data.splits.cut import SplitIndices, at_most, even, trainable
 from flfw.data.splits.schemes import IID, Dirichlet, Pathological
+from flfw.data.splits.split_indices import SplitIndices, at_most, even, trainable
 
 
 def iid(dataset: Dataset, scheme: IID, clients: int, rng: np.random.Generator) -> SplitIndices:

@@ -9,9 +9,9 @@ import numpy as np
 
 from flfw.data.files.dataset import Dataset
 from flfw.data.files.population import PERSONS, STRIDE
-from flfw.data.splits.cut import SplitIndices, at_most
-from flfw.data.splits.on_demand import LazyParts
+from flfw.data.splits.lazy_parts import LazyParts
 from flfw.data.splits.schemes import Natural
+from flfw.data.splits.split_indices import SplitIndices, at_most
 from flfw.errors import InputError, require
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import SplitIndices
+from flfw.data.splits.split_indices import SplitIndices
 from flfw.errors import InputError
 from flfw.imports import imported
 

@@ -17,8 +17,7 @@ import numpy as np
 from flfw.data.files import cache
 from flfw.data.files.dataset import Dataset
 from flfw.data.splits import domains, dominant, drawn, mixtures, natural, patients, pools, sampled, shards, whole
-from flfw.data.splits.cut import SplitIndices, at_most
-from flfw.data.splits.on_demand import LazyParts
+from flfw.data.splits.lazy_parts import LazyParts
 from flfw.data.splits.outside import SplitScheme, source_of
 from flfw.data.splits.schemes import (
     IID,
@@ -38,6 +37,7 @@ from flfw.data.splits.schemes import (
     scheme,
     schemes,
 )
+from flfw.data.splits.split_indices import SplitIndices, at_most
 from flfw.errors import InputError, require
 from flfw.rng import numpy_generator
 

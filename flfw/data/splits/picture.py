@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits import on_demand
-from flfw.data.splits.on_demand import looked_at
+from flfw.data.splits import lazy_parts
+from flfw.data.splits.lazy_parts import looked_at
 from flfw.data.splits.partition import Split
 
 _MOST_CLASSES = 12  # one column each; with more, only a client's most frequent classes are listed
@@ -42,7 +42,7 @@ def table(dataset: Dataset, split: Split) -> str:
     counts = holdings(dataset, split)
     many = dataset.kind_count > _MOST_CLASSES
     parts = {"train": split.train, "valid.": split.validation, "test": split.test}
-    parts = {name: part for name, part in parts.items() if any(on_demand.sizes(part))}
+    parts = {name: part for name, part in parts.items() if any(lazy_parts.sizes(part))}
     drawn = Table(box=SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     classes = (
         ["classes"]
@@ -83,7 +83,7 @@ def _largest(counts: np.ndarray) -> str:
 
 def _beside(dataset: Dataset, split: Split) -> list[str]:
     """Return the lines below the table: totals, and the examples of the server, a defence and an attacker."""
-    sizes, looked = np.array(on_demand.sizes(split.train)), looked_at(split.train, _MOST_LOOKED)
+    sizes, looked = np.array(lazy_parts.sizes(split.train)), looked_at(split.train, _MOST_LOOKED)
     first = [f"clients       the first {len(looked):,} of {len(split.train):,}, whose data are made on demand"]
     return [
         *(first if len(looked) < len(split.train) else []),

@@ -12,8 +12,8 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import SplitIndices, at_most, even, train_size, trainable
 from flfw.data.splits.schemes import Sampled
+from flfw.data.splits.split_indices import SplitIndices, at_most, even, train_size, trainable
 
 
 def draw(

@@ -21,8 +21,8 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import SplitIndices, test_parts, train_size, trainable
 from flfw.data.splits.schemes import FullCopy, Shards
+from flfw.data.splits.split_indices import SplitIndices, test_parts, train_size, trainable
 from flfw.errors import InputError
 
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.cut import SplitIndices, even, trainable
 from flfw.data.splits.schemes import DatasetPerClient
+from flfw.data.splits.split_indices import SplitIndices, even, trainable
 from flfw.errors import require
 
 

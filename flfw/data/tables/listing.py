@@ -63,8 +63,8 @@ def sentences(schema: TableSchema | None) -> list[str]:
     if schema.number is not None:
         number = schema.number
         notes.append(
-            f"Regression of {schema.target}: squared error on (value - {number.mean:.4g}) / {number.std:.4g}; errors are "
-            "in the target's own units."
+            f"Regression of {schema.target}: squared error on (value - {number.mean:.4g}) / {number.std:.4g}; "
+            "errors are in the target's own units."
         )
     else:
         shown = ", ".join(schema.classes[:6]) + (f" and {len(schema.classes) - 6} more" * (len(schema.classes) > 6))

@@ -9,7 +9,7 @@ import numpy as np
 
 from flfw.data.files import patients
 from flfw.data.files.columns import TableSchema
-from flfw.data.tables import kinds
+from flfw.data.tables import column_types
 from flfw.data.tables.reading import Table
 from flfw.errors import InputError
 
@@ -40,9 +40,9 @@ def with_plan(rows: Table, schema: TableSchema, path: Path) -> tuple[np.ndarray,
     """
     asked = [column.name for column in schema.columns] + [schema.target] + ([schema.patient] if schema.patient else [])
     require_columns(rows, asked, path)
-    x, words = kinds.encoded(rows, schema.columns), rows[schema.target]
+    x, words = column_types.encoded(rows, schema.columns), rows[schema.target]
     if schema.number is not None:
-        values = kinds.target_numbers(schema.target, words)
+        values = column_types.target_numbers(schema.target, words)
         return x, ((values - schema.number.mean) / schema.number.std).astype(np.float32)
     strange = words[~np.isin(words.astype(str), schema.classes)]
     if len(strange):

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import hardtanh, pad, relu
 
+from flfw.nets.malicious_model import ImposedModule
 from flfw.nets.net import Tensors
-from flfw.nets.tampered import ImposedModule
 
 _RING = 1  # pixels that padding adds around an image and that the kernel's centre sees as zeros
 _ROUNDING = 1e-6  # share of the largest slope of all units below which a bin is empty

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 
 from flfw.errors import InputError, require
 from flfw.inversion.closed_form.linear import linear_inputs
+from flfw.nets.malicious_model import ImposedModule
 from flfw.nets.net import Tensors
-from flfw.nets.tampered import ImposedModule
 
 Quantiles: TypeAlias = Literal["public", "normal", "laplace"]
 """Distribution whose quantiles bound the bins: the public measurements themselves, or one with their mean and

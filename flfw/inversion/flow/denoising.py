@@ -19,10 +19,10 @@ from torch import Tensor
 
 from flfw.errors import require
 from flfw.inversion.compute import steps
-from flfw.inversion.descent import Best, Evaluate, SearchOptimiser
 from flfw.inversion.flow.training import Velocity
 from flfw.inversion.objective import Guess
 from flfw.inversion.priors import Proximal
+from flfw.inversion.search_optimisers import Best, Evaluate, SearchOptimiser
 from flfw.nets.inputs import InputSpec
 
 Denoise: TypeAlias = Callable[[Tensor, Tensor, Tensor | None], Tensor]

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from flfw.errors import require
-from flfw.inversion.descent import AdamSearch, SearchOptimiser
 from flfw.inversion.flow.denoising import GuidedFlow, PlugAndPlay, denoiser
 from flfw.inversion.flow.training import FlowTraining, Velocity
 from flfw.inversion.search import SearchConfig
+from flfw.inversion.search_optimisers import AdamSearch, SearchOptimiser
 from flfw.nets.inputs import InputSpec
 
 _FALLING = 0.1  # last weight of the plug-and-play step over the first

@@ -16,10 +16,10 @@ from torch.func import grad_and_value
 
 from flfw.inversion.closed_form.shared_gradient import Reading, generate
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.descent import SearchOptimiser
 from flfw.inversion.evaluation import stacked
 from flfw.inversion.graph import Graph
 from flfw.inversion.matching import relative_distance
+from flfw.inversion.search_optimisers import SearchOptimiser
 from flfw.nets.net import Tensors
 from flfw.victims.generated import GeneratedVictim
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from flfw.inversion.closed_form.features import EXTRACTOR, ExtractorVictim
 from flfw.inversion.compute import ComputeLimits
-from flfw.inversion.descent import AdamSearch
 from flfw.inversion.matching import relative_distance
 from flfw.inversion.priors import total_variation, weighted
 from flfw.inversion.search import SearchConfig, SearchResult, SearchTarget, Stage, invert
+from flfw.inversion.search_optimisers import AdamSearch
 
 _LR, _FALLING = 0.1, 1000.0  # step size in deviations of the normalised input; first weight of the prior over the last
 _SMOOTH = 0.4  # share of the iterations under the smooth prior

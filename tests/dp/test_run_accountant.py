@@ -17,7 +17,7 @@ import sim
 from flfw import nets
 from flfw.combinations import check as check_names
 from flfw.data.splits.partition import Split
-from flfw.dp.ledger import RunAccountant, course
+from flfw.dp.run_accountant import RunAccountant, course
 from flfw.dp.settings import DPSGDSettings
 from flfw.dp.settlement import calibrate_noise
 from flfw.errors import InputError

@@ -9,7 +9,7 @@ import torch
 from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.parcels import (
+from flfw.messages.message_packing import (
     array_bytes,
     held,
     pack_arrays,

@@ -10,8 +10,8 @@ from PIL import Image
 import sim
 from flfw.data import ImageFormat, describe, load
 from flfw.data.files import cache
-from flfw.data.pictures import survey as surveys
-from flfw.data.pictures.decoder import look, pixels
+from flfw.data.image_files import survey as surveys
+from flfw.data.image_files.decoder import look, pixels
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from tests.support.pictures import noise, save, truncate

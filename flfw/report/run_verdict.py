@@ -11,7 +11,7 @@ from typing import Any, final
 
 from flfw.report.findings import AuditEntry, number
 from flfw.report.formats import percent, percent_above
-from flfw.report.page_facts import is_regression
+from flfw.report.page_data import is_regression
 from flfw.report.questions import AGGREGATE, OUTSIDER, PEER, decisive, sees_sums
 from flfw.report.ranking import answers
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from flfw.data.files import patients
-from flfw.data.pictures import images
-from flfw.data.pictures.dicom import is_dicom
-from flfw.data.pictures.images import Example
-from flfw.data.pictures.survey import survey
+from flfw.data.image_files import images
+from flfw.data.image_files.dicom import is_dicom
+from flfw.data.image_files.images import Example
+from flfw.data.image_files.survey import survey
 from flfw.errors import InputError
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")

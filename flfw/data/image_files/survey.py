@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import final
 
 from flfw.data.files import cache
-from flfw.data.pictures.decoder import ImageHeader, look, reason
+from flfw.data.image_files.decoder import ImageHeader, look, reason
 from flfw.errors import InputError
 from flfw.formats.typed import read_json
 

@@ -12,12 +12,12 @@ from flwr.app import ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flfw import apps
 from flfw.errors import RunError
 from flfw.experiment import Experiment
+from flfw.messages.client_info import ClientInfo
 from flfw.messages.inprocess import InProcessGrid
-from flfw.messages.introduction import ClientInfo
 from flfw.messages.replies import UnusableReplyError
-from flfw.server.enrolment import NodeAssignment, Requirements
+from flfw.server.client_directory import ClientDirectory
 from flfw.server.faults import FailurePolicy
-from flfw.server.roster import ClientDirectory
+from flfw.server.node_assignment import NodeAssignment, Requirements
 from flfw.storage.provenance import code_hash
 from flfw.task import input_space
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from flfw.client.workplace import ClientContext
+from flfw.client.context import ClientContext
 from flfw.defence import LocalStep
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from flfw.data.pictures import dicom, images
-from flfw.data.pictures.form import ImageFormat
+from flfw.data.image_files import dicom, images
+from flfw.data.image_files.form import ImageFormat
 from flfw.errors import InputError
 
 if TYPE_CHECKING:

@@ -32,7 +32,7 @@ from tests.support.small_runs import ByGuess, tiny
 
 # What a server process need not import to find the attacks here is imported where it is used: it counts as their time.
 
-# --- attacks that a server process finds here as tests.audit.test_attack_server:Class ---
+# --- attacks that a server process finds here as tests.audit.test_attack_process:Class ---
 
 
 class _Misbehaving(ByGuess):
@@ -124,7 +124,7 @@ def job_of(recorded: tuple[Path, Experiment], tmp_path: Path) -> JobOf:
 
 @contextmanager
 def serving(queue: Queue, *, seconds: float = 600, beside: bool = False) -> Iterator[Any]:
-    from flfw.audit.attack_server import AttackServer
+    from flfw.audit.attack_process import AttackServer
 
     server = AttackServer(queue, lambda _: [], beside=beside, seconds=seconds)
     queue.reopen()  # as the auditor does
@@ -283,7 +283,7 @@ _PARENT = """
 import sys, time
 from pathlib import Path
 from flfw.audit.queue import Queue
-from flfw.audit.attack_server import AttackServer
+from flfw.audit.attack_process import AttackServer
 queue = Queue(Path(sys.argv[1]))
 queue.reopen()
 AttackServer(queue, lambda _: [], beside=True, seconds=600).begin()

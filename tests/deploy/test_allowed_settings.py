@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from flfw.deploy.pins import FREE, pins_of
+from flfw.deploy.allowed_settings import FREE, pins_of
 from flfw.deploy.policy import Policy
 from flfw.errors import InputError
 from flfw.experiment import Experiment

@@ -11,10 +11,10 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from flfw.errors import RunError
-from flfw.messages.introduction import ClientInfo, speak_for_all
+from flfw.messages.client_info import ClientInfo, speak_for_all
 from flfw.messages.reasons import UnusableReplyError
+from flfw.server.client_directory import ClientDirectory, unforeseeable
 from flfw.server.numbered import NumberedNodes
-from flfw.server.roster import ClientDirectory, unforeseeable
 
 ENROLMENT_S = 300.0
 _LATE_S = 30.0  # a round waits so long for the introduction of a site that came late

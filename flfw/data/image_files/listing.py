@@ -11,12 +11,12 @@ from typing import final
 import numpy as np
 
 from flfw.data.files.dataset import DatasetArrays
-from flfw.data.pictures.damage import in_words, refusal
-from flfw.data.pictures.decoder import decode
-from flfw.data.pictures.form import ImageFormat
-from flfw.data.pictures.images import Example
-from flfw.data.pictures.layout import groups, parts
-from flfw.data.pictures.survey import HeaderIndex, survey
+from flfw.data.image_files.damage import in_words, refusal
+from flfw.data.image_files.decoder import decode
+from flfw.data.image_files.form import ImageFormat
+from flfw.data.image_files.images import Example
+from flfw.data.image_files.layout import groups, parts
+from flfw.data.image_files.survey import HeaderIndex, survey
 from flfw.errors import InputError
 
 
@@ -101,8 +101,8 @@ class Listing:
                 image_format.fit, "scaled and cut in the middle"
             )
             notes.append(
-                f"Images of {self.headers.in_words()} were brought to {image_format.size[0]}x{image_format.size[1]} ({how}); these are "
-                "what the network sees, and what the audit calls originals."
+                f"Images of {self.headers.in_words()} were brought to {image_format.size[0]}x{image_format.size[1]} "
+                f"({how}); these are what the network sees, and what the audit calls originals."
             )
         held = Counter(label for _, label in [*self.train, *self.test])
         lost = held - Counter([*arrays.train_y.tolist(), *arrays.test_y.tolist()])

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from flfw import data
-from flfw.data.splits import on_demand, patients
+from flfw.data.splits import lazy_parts, patients
 from flfw.data.splits.partition import Split
 from flfw.dp.private_metrics import metrics_mechanism, most_examples, most_held
 from flfw.errors import require
@@ -70,7 +70,7 @@ _ENDS_EARLY = (
 
 def is_known(split: Split) -> bool:
     """Return whether each client's number of examples is known here; for data of sites it is not."""
-    return any(on_demand.sizes(split.train))
+    return any(lazy_parts.sizes(split.train))
 
 
 def least_summed(experiment: Experiment) -> int:
@@ -95,7 +95,7 @@ def _is_poisson(experiment: Experiment) -> bool:
 def course(resolved: Resolved, split: Split) -> RunSchedule:
     """Return the facts of a whole run that its privacy depends on."""
     experiment = resolved.experiment
-    sizes, drawn = on_demand.sizes(split.train), isinstance(split.train, on_demand.LazyParts)
+    sizes, drawn = lazy_parts.sizes(split.train), isinstance(split.train, lazy_parts.LazyParts)
     once = drawn or all(len(np.unique(indices)) == len(indices) for indices in split.train)
     require(once, "each example once at a client, as a bound on one example's gradient is no bound on two", once=once)
     trained = {name: p.numel() for name, p in resolved.model.named_parameters() if p.requires_grad}
@@ -111,7 +111,7 @@ def course(resolved: Resolved, split: Split) -> RunSchedule:
         max_examples=max(sizes),
         batch_size=experiment.batch_size,
         epochs=experiment.local_epochs,
-        max_copies=on_demand.most_copies(split.train) or _most_held(split.train),
+        max_copies=lazy_parts.most_copies(split.train) or _most_held(split.train),
         tensors=trained,
         min_summed_updates=least_summed(experiment),
         colluding=experiment.colluding_clients,
@@ -120,7 +120,7 @@ def course(resolved: Resolved, split: Split) -> RunSchedule:
 
 def _most_held(parts: Sequence[np.ndarray]) -> int:
     """Return how many clients hold the example that most of them hold; some thousand clients are counted at a time."""
-    if isinstance(parts, on_demand.LazyParts):
+    if isinstance(parts, lazy_parts.LazyParts):
         return _most_drawn(parts)
     return _counted(parts)
 
@@ -260,7 +260,7 @@ class RunAccountant:
         whole = (
             most_examples(self.split)
             if self.experiment.metrics == "private"
-            else max(on_demand.sizes(self.split.train))
+            else max(lazy_parts.sizes(self.split.train))
         )
         sizes: dict[Unit, int | None] = {"example": 1, "client": whole}
         sizes |= {"patient": of_patient} if of_patient else {}
