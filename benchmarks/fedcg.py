@@ -170,7 +170,7 @@ class Party:
     def batches(self, purpose: str) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of an epoch, normalised."""
         for x, y in self.ours.batches(self.ours.generator(purpose)):
-            yield self.ours.at.task.inputs.normalise(x), y
+            yield self.ours.ctx.task.inputs.normalise(x), y
 
     def train_classifier(self) -> None:
         """Train the extractor and the classifier: stage 1."""
@@ -212,7 +212,7 @@ class Party:
 def party(folder: Path) -> Party:
     """Return a straightforward client with the same first model as ours."""
     ours = client(folder)
-    net = ours.at.fresh_model()
+    net = ours.ctx.fresh_model()
     assert isinstance(net, GeneratingNet)
     return Party(ours, net)
 

@@ -150,8 +150,8 @@ def straightforward(net: GeneratedNet, x: Tensor, y: Tensor, case: HyperFLCase) 
 def by_hand(made: FederatedClient, case: HyperFLCase) -> None:
     """Do the straightforward round on a client's own model and images."""
     assert isinstance(made.model, GeneratedNet)
-    x, y = made.at.task.examples("train", np.arange(_IMAGES))
-    straightforward(made.model, made.at.task.inputs.normalise(x), y, case)
+    x, y = made.ctx.task.examples("train", np.arange(_IMAGES))
+    straightforward(made.model, made.ctx.task.inputs.normalise(x), y, case)
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -137,8 +137,8 @@ def plain_steps(net: nn.Module, x: Tensor, y: Tensor) -> None:
 
 def inputs_of(made: FederatedClient) -> tuple[Tensor, Tensor]:
     """Return a client's images, normalised, and their labels."""
-    x, y = made.at.task.examples("train", made.indices("train"))
-    return made.at.task.inputs.normalise(x), y
+    x, y = made.ctx.task.examples("train", made.indices("train"))
+    return made.ctx.task.inputs.normalise(x), y
 
 
 def apart(case: AdapterCase) -> float:

@@ -99,7 +99,7 @@ class NoOp(FederatedClient):
 
     def upload_tensors(self) -> Tensors:
         """Choose the received tensors, one of them with the client's own number added."""
-        return {n: v + float(self.at.partition) if n == _OWN else v for n, v in super().upload_tensors().items()}
+        return {n: v + float(self.ctx.partition) if n == _OWN else v for n, v in super().upload_tensors().items()}
 
 
 @final

@@ -19,7 +19,7 @@ class CentaurClient(DPClient):
 
     def train(self) -> dict[str, float]:
         """Train both parts; return the mean losses of their last epochs, and `measures`."""
-        settings = self.at.settings
+        settings = self.ctx.settings
         plain = settings.optimiser_at(settings.head_lr)
 
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:

@@ -41,15 +41,15 @@ class DSSGDClient(FederatedClient):
     def train(self) -> dict[str, float]:
         """Train the copy; return the mean loss of the last epoch."""
         return {
-            "loss": self.train_epochs(self.trainable_parameters(), self.at.experiment.local_epochs, self.optimiser())
+            "loss": self.train_epochs(self.trainable_parameters(), self.ctx.experiment.local_epochs, self.optimiser())
         }
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensors:
         """Answer a probe of one step: the chosen entries of that step, divided by minus the learning rate."""
-        rng, lr = self.generator("probe"), self.at.experiment.lr
+        rng, lr = self.generator("probe"), self.ctx.experiment.lr
         change = {name: -lr * value for name, value in self.local_gradient(x, y, rng).items()}
         sent = {name: value / -lr for name, value in self._chosen(change).items()}
-        return self.at.defence.update(sent, rng) if self.at.defence else sent
+        return self.ctx.defence.update(sent, rng) if self.ctx.defence else sent
 
     def upload_tensors(self) -> Tensors:
         """Return the received tensors plus, at the chosen entries, the change."""
@@ -59,7 +59,7 @@ class DSSGDClient(FederatedClient):
         return {name: torch.tensor(self.received[name]) + value for name, value in self._chosen(change).items()}
 
     def _chosen(self, change: Tensors) -> Tensors:
-        asked, rng = self.at.settings, self.generator("upload")
+        asked, rng = self.ctx.settings, self.generator("upload")
         if asked.gamma:
             change = {name: value.clamp(-asked.gamma, asked.gamma) for name, value in change.items()}
         return selected(change, asked.theta_u, asked.criterion, asked.tau, rng)

@@ -84,35 +84,35 @@ class FedCGClient(FederatedClient):
     @property
     def gamma(self) -> float:
         """Weight of the distance to generated features: 0 in the first round, 2 / (1 + exp(-10)) - 1 at the end."""
-        rounds = self.at.settings.gamma_rounds
-        progress = min((self.at.round - 1) / rounds, 1.0) if rounds else 1.0
+        rounds = self.ctx.settings.gamma_rounds
+        progress = min((self.ctx.round - 1) / rounds, 1.0) if rounds else 1.0
         return 2 / (1 + exp(-10 * progress)) - 1
 
     def train_classifier(self) -> float:
         """Run stage 1; return the mean loss of the last epoch."""
-        return self.train_epochs(self.trainable_parameters(), self.at.experiment.local_epochs, self._task)
+        return self.train_epochs(self.trainable_parameters(), self.ctx.experiment.local_epochs, self._task)
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute CE(C(E(x)), y) + gamma distance(E(x), G_g(z, y)), with new z for each batch."""
         features = self.net.extractor(self._inputs(x))
         loss = self.penalised(self.net.classifier(features), y)
-        if not self.gamma or self.at.settings.distance == "none":
+        if not self.gamma or self.ctx.settings.distance == "none":
             return loss
         frozen = self.net.generator.eval()
         with torch.no_grad():
             generated = frozen(noise(len(y), self._rng).to(self.device), y)
-        return loss + self.gamma * distance(features, generated, self.at.settings.distance)
+        return loss + self.gamma * distance(features, generated, self.ctx.settings.distance)
 
     def _inputs(self, x: Tensor) -> Tensor:
         """Return the inputs for raw images: normalised, and with noise if the settings have it."""
-        inputs, deviation = self.at.task.inputs.normalise(x), self.at.settings.image_noise
+        inputs, deviation = self.ctx.task.inputs.normalise(x), self.ctx.settings.image_noise
         if not deviation:
             return inputs
         return inputs + deviation * torch.randn(inputs.shape, generator=self._grain).to(inputs.device)
 
     def train_generator(self) -> float:
         """Run stage 2; return the generator's mean loss of the last epoch."""
-        epochs = self.at.settings.gan_epochs or self.at.experiment.local_epochs
+        epochs = self.ctx.settings.gan_epochs or self.ctx.experiment.local_epochs
         self.net.extractor.eval()
         self.net.generator.train()
         self._rng = self.generator("noise")
@@ -131,9 +131,9 @@ class FedCGClient(FederatedClient):
         judge = self.net.parts("discriminator")
         judged = self._judged(real, y, 1.0) + self._judged(generated.detach(), y, 0.0)
         self._judging.step(judge, along(judged, judge)[1])
-        if self.at.settings.second_pass:
+        if self.ctx.settings.second_pass:
             generated = self.net.generator(z, y)  # the same features: only the running statistics move once more
-        saturating = self.at.settings.adversary == "saturating"
+        saturating = self.ctx.settings.adversary == "saturating"
         fooled = -self._judged(generated, y, 0.0) if saturating else self._judged(generated, y, 1.0)
         return along(fooled + self._diversity(generated, z, y), parameters)
 
@@ -142,7 +142,7 @@ class FedCGClient(FederatedClient):
         return binary_cross_entropy(probability, torch.full_like(probability, real))
 
     def _diversity(self, generated: Tensor, z: Tensor, y: Tensor) -> Tensor:
-        settings = self.at.settings
+        settings = self.ctx.settings
         if not settings.diversity:
             return z.new_zeros(())
         halves = settings.pairs == "halves"

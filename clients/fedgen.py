@@ -33,7 +33,7 @@ class FedGenClient(FederatedClient):
     def train(self) -> dict[str, float]:
         """Train extractor and classifier; return the mean loss of the last epoch."""
         return {
-            "loss": self.train_epochs(self.trainable_parameters(), self.at.experiment.local_epochs, self.optimiser())
+            "loss": self.train_epochs(self.trainable_parameters(), self.ctx.experiment.local_epochs, self.optimiser())
         }
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:

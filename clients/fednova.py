@@ -32,11 +32,11 @@ class FedNovaClient(GradientClient):
 
     def proximal_anchor(self) -> Tensors:
         """Return the broadcast model."""
-        return self._broadcast if self.at.settings.mu else {}
+        return self._broadcast if self.ctx.settings.mu else {}
 
     def proximal_term(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
         """Compute the proximal term, which is 0 at the broadcast model."""
-        if not self.at.settings.mu:
+        if not self.ctx.settings.mu:
             return 0.0
         distance = sum(((value - anchor[name]) ** 2).sum() for name, value in parameters.items())
-        return self.at.settings.mu / 2 * distance
+        return self.ctx.settings.mu / 2 * distance

@@ -31,4 +31,4 @@ class FedProxClient(GradientClient):
     def proximal_term(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
         """Compute the proximal term, which is 0 at the broadcast model."""
         distance = sum(((value - anchor[name]) ** 2).sum() for name, value in parameters.items())
-        return self.at.settings.mu / 2 * distance
+        return self.ctx.settings.mu / 2 * distance

@@ -49,7 +49,7 @@ class HyperFLClient(BatchableClient):
         """
         before = self._theta()
         classifier_loss = self.train_classifier()
-        epochs = self.at.experiment.local_epochs
+        epochs = self.ctx.experiment.local_epochs
         loss = yield TrainingPhase(self.train_hypernetwork, joint_hypernetworks, epochs, _STEP_B)
         with torch.no_grad():
             dead = (self.net.hypernet.hidden_units(self.net.embedding) == 0).float().mean()
@@ -65,13 +65,13 @@ class HyperFLClient(BatchableClient):
 
     def train_classifier(self) -> float:
         """Run step A; return the mean loss of the last epoch."""
-        settings = self.at.settings
+        settings = self.ctx.settings
         with torch.no_grad():
             theta = self.net.extractor_weights()  # fixed during step A, so generated once
 
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
             with torch.no_grad():
-                features = self.net.features(self.at.task.inputs.normalise(x), theta)
+                features = self.net.features(self.ctx.task.inputs.normalise(x), theta)
             return along(self.penalised(self.net.classifier(features), y), parameters)
 
         classifier = {f"classifier.{name}": p for name, p in self.net.classifier.named_parameters()}
@@ -85,10 +85,10 @@ class HyperFLClient(BatchableClient):
 
     def train_hypernetwork(self) -> float:
         """Run step B; return the mean loss of the last epoch."""
-        epochs, plain, purpose = self.at.experiment.local_epochs, self.optimiser(), _STEP_B
+        epochs, plain, purpose = self.ctx.experiment.local_epochs, self.optimiser(), _STEP_B
         if not self._low_rank(plain):
             return self.train_epochs(self.trainable_parameters(), epochs, plain, purpose=purpose, clips=self.clips())
-        bound = self.at.settings.clip
+        bound = self.ctx.settings.clip
         optimiser = LowRankSGD(self.net, plain, clip=bound, embedding_clip=bound)
 
         mean = self.train_epochs(optimiser.generated, epochs, optimiser, purpose=purpose, follow=self.slope)
@@ -97,7 +97,7 @@ class HyperFLClient(BatchableClient):
 
     def slope(self, generated: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         """Compute the mean loss of a batch, and its gradient in the generated tensors."""
-        features = self.net.features(self.at.task.inputs.normalise(x), dict(generated))
+        features = self.net.features(self.ctx.task.inputs.normalise(x), dict(generated))
         return along(self.penalised(self.net.classifier(features), y), generated)
 
     @classmethod
@@ -115,12 +115,12 @@ class HyperFLClient(BatchableClient):
 
     def clips(self) -> dict[str, float]:
         """Return the bounds of the hypernetwork's gradient and of the embedding's."""
-        return {"hypernet.*": self.at.settings.clip, "embedding": self.at.settings.clip}
+        return {"hypernet.*": self.ctx.settings.clip, "embedding": self.ctx.settings.clip}
 
     def _low_rank(self, plain: Optimiser) -> TypeGuard[SGD]:
-        defence = self.at.defence
+        defence = self.ctx.defence
         hooked = defence is not None and bool(defence.active_hooks & {"gradients", "step"})
-        wanted = self.at.settings.step == "low_rank" and not hooked
+        wanted = self.ctx.settings.step == "low_rank" and not hooked
         return wanted and isinstance(plain, SGD) and plain.momentum <= _MOST_MOMENTUM
 
     @torch.no_grad()
@@ -150,7 +150,7 @@ class JointHypernetworks(BatchedSteps):
     """
 
     def __init__(self, workers: Sequence[HyperFLClient], steps: int) -> None:
-        bound = workers[0].at.settings.clip
+        bound = workers[0].ctx.settings.clip
         plains = [plain for worker in workers if isinstance(plain := worker.optimiser(), SGD)]
         self._workers = workers
         self._steps = JointLowRankSGD([one.net for one in workers], plains, steps, clip=bound, embedding_clip=bound)
@@ -169,7 +169,7 @@ class JointHypernetworks(BatchedSteps):
 
 def joint_hypernetworks(workers: Sequence[HyperFLClient]) -> BatchedSteps | None:
     """Return joint steps, unless there are so many that one client after the other is faster."""
-    first = workers[0].at.experiment
+    first = workers[0].ctx.experiment
     longest = max(len(worker.indices("train")) for worker in workers)
     most = first.local_epochs * ceil(longest / first.batch_size)
     return JointHypernetworks(workers, most) if most <= MOST_STEPS else None

@@ -46,7 +46,7 @@ class PFedHNClient(FederatedClient):
 
     def train(self) -> dict[str, float]:
         """Train both parts in the same steps; return the mean loss of the last epoch."""
-        epochs = self.at.experiment.local_epochs
+        epochs = self.ctx.experiment.local_epochs
         return {"loss": self.train_epochs(self.trainable_parameters(), epochs, self.optimiser(), clips=self.clips())}
 
     def head(self) -> dict[str, Tensor]:
@@ -65,5 +65,5 @@ class PFedHNClient(FederatedClient):
 
     def clips(self) -> dict[str, float]:
         """Return the bound of the generated tensors' gradient."""
-        bound: float = self.at.settings.clip
+        bound: float = self.ctx.settings.clip
         return dict.fromkeys(self.sharing.uploads, bound)

@@ -18,7 +18,7 @@ class PPSGDClient(DPClient):
 
     def train(self) -> dict[str, float]:
         """Train both parts; return the mean loss of the last epoch, after the head's steps, and `measures`."""
-        settings, head = self.at.settings, self.staying()
+        settings, head = self.ctx.settings, self.staying()
         plain = settings.optimiser_at(settings.head_lr)
 
         def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
@@ -26,6 +26,6 @@ class PPSGDClient(DPClient):
                 plain.step(head, FederatedClient.loss_and_direction(self, head, x, y)[1])
             return self.loss_and_direction(parameters, x, y)
 
-        epochs = self.at.experiment.local_epochs
+        epochs = self.ctx.experiment.local_epochs
         loss = self.train_epochs(self.trainable_parameters(), epochs, self.optimiser(), follow=follow)
         return {"loss": loss, **self.measures()}

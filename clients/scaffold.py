@@ -43,9 +43,9 @@ class ScaffoldClient(FederatedClient):
 
     def train(self) -> dict[str, float]:
         """Train and set c_i to c_i+; return the mean loss of the last epoch."""
-        mine, size = self.indices("train"), self.at.experiment.batch_size
+        mine, size = self.indices("train"), self.ctx.experiment.batch_size
         self._look(self.examples("train", mine[start : start + size]) for start in range(0, len(mine), size))
-        loss = self.train_epochs(self.trainable_parameters(), self.at.experiment.local_epochs, self.optimiser())
+        loss = self.train_epochs(self.trainable_parameters(), self.ctx.experiment.local_epochs, self.optimiser())
         for name, value in self._renewed().items():
             self._own[name].copy_(value)
         return {"loss": loss}
@@ -63,7 +63,7 @@ class ScaffoldClient(FederatedClient):
 
     def _look(self, batches: Iterable[tuple[Tensor, Tensor]]) -> None:
         """Compute g_i(x) over all examples, which option I asks for before the first step."""
-        if self.at.settings.option == "II":
+        if self.ctx.settings.option == "II":
             return
         count, total = 0, {name: torch.zeros_like(value) for name, value in self._start.items()}
         for x, y in batches:
@@ -75,8 +75,8 @@ class ScaffoldClient(FederatedClient):
     @torch.no_grad()
     def _renewed(self) -> Tensors:
         """Compute c_i+."""
-        if self.at.settings.option == "I":
+        if self.ctx.settings.option == "I":
             return self._at_start
-        travelled = max(1, self.steps_made) * self.at.experiment.lr
+        travelled = max(1, self.steps_made) * self.ctx.experiment.lr
         ways = {name: (self._start[name] - value) / travelled for name, value in self.trainable_parameters().items()}
         return {name: self._before[name] - self._control[name] + way for name, way in ways.items()}

@@ -173,9 +173,9 @@ def _attempted(answer: Callable[[], Message]) -> Message | Exception:
 
 def _note_truth(worker: FederatedClient, context: Context) -> None:
     """Let a client note the examples of its training where an audit needs them."""
-    site = Site.from_config(context.node_config, worker.at.run)
+    site = Site.from_config(context.node_config, worker.ctx.run)
     gives_all = site.truth is not None and site.volunteered is None
-    worker.noted = [] if gives_all and uploads.is_audited(worker.at.experiment, worker.at.round) else None
+    worker.noted = [] if gives_all and uploads.is_audited(worker.ctx.experiment, worker.ctx.round) else None
 
 
 def _trained(
@@ -186,7 +186,7 @@ def _trained(
     result: tuple[Tensors, dict[str, Any]],
 ) -> Message:
     """Build the answer to a message that asked for training, and write down the noted examples."""
-    site, ctx = Site.from_config(context.node_config, worker.at.run), worker.at
+    site, ctx = Site.from_config(context.node_config, worker.ctx.run), worker.ctx
     sent, metrics = result
     if site.truth is not None and worker.noted is not None:
         uploads.write_truth(site.truth, ctx.experiment, ctx.round, ctx.partition, worker.noted)
@@ -206,7 +206,7 @@ def answer_probe(message: Message, context: Context) -> Message:
             worker.load_received(received, config["version"])
             return worker.observed(x, y, worker.generator("probe"))
 
-        ctx = worker.at
+        ctx = worker.ctx
         site = Site.from_config(context.node_config, config["experiment"])
         asked = config, received, ctx.task, ctx.experiment, ctx.partition, site
         sent = probe.answer(*asked, worker.stored, target, example)

@@ -93,14 +93,14 @@ def norms_of(client: FederatedClient) -> list[float]:
 
     def follow(parameters: Mapping[str, Tensor], x: Tensor, y: Tensor) -> tuple[float, Tensors]:
         def losses() -> Tensor:
-            return cross_entropy(client.model(client.at.task.inputs.normalise(x)), y, reduction="none")
+            return cross_entropy(client.model(client.ctx.task.inputs.normalise(x)), y, reduction="none")
 
         batch = per_example.clipped_sum(losses, inf)
         means.append(float(batch.norms.mean()))
         return float(batch.losses.mean()), {name: value / len(y) for name, value in batch.sums.items()}
 
     client.train_epochs(
-        client.trainable_parameters(), client.at.experiment.local_epochs, client.optimiser(), follow=follow
+        client.trainable_parameters(), client.ctx.experiment.local_epochs, client.optimiser(), follow=follow
     )
     return means
 

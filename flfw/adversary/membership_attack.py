@@ -29,7 +29,7 @@ class MembershipRound:
             that received the same.
         lr: learning rate of the local steps.
         steps: number of the target's local steps.
-        mechanism: what stands between the target's gradient and its message; None: nothing, or it is not granted.
+        operator: what stands between the target's gradient and its message; None: nothing, or it is not granted.
     """
 
     round: int

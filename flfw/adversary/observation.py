@@ -94,7 +94,7 @@ class Knowledge:
         weights: whether the sent tensors are weights after training, rather than a gradient.
         lr: the learning rate of the steps; None: not granted.
         granted: the same in words, a sentence each, for the report.
-        mechanism: the mechanism between the gradient and the observation; None: none, or not granted.
+        operator: the mechanism between the gradient and the observation; None: none, or not granted.
         unrolled: whether ``model`` computes the sent weights, through every local step, rather than a gradient.
         public: public data; None: not granted.
         start: the client's private tensors before training, by name; None: not granted.

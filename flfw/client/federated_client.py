@@ -38,7 +38,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
     answer with it, `fit` and `evaluate` check their arrays. `fit_named` and `evaluate_named` do not check again.
 
     Args:
-        at: the workplace, a new one for each message: the experiment, the task, the method and its settings, the
+        ctx: the context, a new one for each message: the experiment, the task, the method and its settings, the
             partition, the round, the defence and the store of this client.
 
     Attributes:
@@ -47,7 +47,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
             no network may score the places.
         regresses: whether they follow the mean of the examples' own losses, whatever the loss, so that labels may be
             numbers; otherwise a regression is refused.
-        at: the workplace; a client half reads its hyper-parameters from ``at.settings``.
+        ctx: the context; a client half reads its hyper-parameters from ``ctx.settings``.
         border: check of the received and of the sent tensors.
         download_names: the model's tensors that the server sends, in the order of `get_parameters`.
         private_names: all other tensors, which are kept between rounds.
@@ -111,7 +111,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         """Do one round: install, evaluate, train, evaluate, keep private tensors, send shared ones.
 
         Raises:
-            SharingViolationError: the arrays are not the method's downloads, or `outgoing` is not its uploads.
+            SharingViolationError: the arrays are not the method's downloads, or `upload_tensors` is not its uploads.
         """
         sent, metrics = self.fit_named(self._named(parameters), int(config["version"]))
         self.border.check_sent(sent)
@@ -150,7 +150,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         self._keep_private(version)
         sent = self.leaving()
         examples = len(self.indices("train"))
-        metrics |= self.at.defence.measures if self.at.defence else {}
+        metrics |= self.ctx.defence.measures if self.ctx.defence else {}
         return sent, self._reported({**metrics, "num-examples": examples, "seconds": time.monotonic() - started})
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
@@ -160,7 +160,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         the training data that it protects. With ``metrics=none`` nothing is computed: the answer is free, and the time
         that it takes would tell of the data.
         """
-        if self.at.experiment.metrics == "none":
+        if self.ctx.experiment.metrics == "none":
             return {}
 
         def personalising() -> Phases[dict[str, float]]:
@@ -171,14 +171,14 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         if len(self.indices("validation")):
             self.load_received(received, version)
             metrics |= self.metrics_of("validation", "global_validation")
-        if self.at.defence is not None:
+        if self.ctx.defence is not None:
             self.load_received(received, version)
             metrics |= self.metrics_of("train", "protected")
         return self._reported({**metrics, "num-examples": len(self.indices("test"))})
 
     def _reported(self, metrics: dict[str, Any]) -> dict[str, Any]:
         """Choose the metrics that may leave as they are: not one unless all may, since each depends on the data."""
-        return metrics if self.at.experiment.metrics == "all" else {}
+        return metrics if self.ctx.experiment.metrics == "all" else {}
 
     def load_received(self, received: Mapping[str, np.ndarray], version: int) -> None:
         """Load the received tensors into the model, and the private tensors of an earlier round if there are any.
@@ -197,8 +197,8 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         if self.device.type != "cpu":
             self.model.to(self.device)
         private = self.private_state()
-        if private and self.at.store:
-            self.at.store.allow(version)
+        if private and self.ctx.store:
+            self.ctx.store.allow(version)
         if version and private:
             for name, value in self._private_store().load(version, private).items():
                 private[name].copy_(value)
@@ -212,7 +212,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         return kept
 
     def leaving(self) -> Tensors:
-        """Build the upload of a round: `outgoing`, after the defence, in the form that the method sends."""
+        """Build the upload of a round: `upload_tensors`, after the defence, in the form that the method sends."""
         sent = self._defended({name: value.cpu() for name, value in self.upload_tensors().items()})
         return self._factored_upload.compress(sent, self.received) if self._factored_upload else sent
 
@@ -229,21 +229,21 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
 
     def _defended(self, sent: Tensors) -> Tensors:
         """Apply the defence to the change of the sent tensors; tensors that were not received have no change."""
-        if self.at.defence is None:
+        if self.ctx.defence is None:
             return sent
         before = {n: torch.tensor(self.received[n]) for n in sent if n in self.received}
         change = {n: sent[n] - value for n, value in before.items() if value.is_floating_point()}
-        change = self.at.defence.update(change, self.generator("defence"))
+        change = self.ctx.defence.update(change, self.generator("defence"))
         return {**sent, **{n: before[n] + value if n in before else value for n, value in change.items()}}
 
     def _keep_private(self, version: int) -> None:
         if private := self.private_state():
-            self._private_store().save(self.at.round, private, after=version)
+            self._private_store().save(self.ctx.round, private, after=version)
 
     def _private_store(self) -> ClientStore:
-        if self.at.store is None:
+        if self.ctx.store is None:
             raise RuntimeError(
-                f"Expected a state folder for the private tensors of {self.at.experiment.method}, got none; set "
+                f"Expected a state folder for the private tensors of {self.ctx.experiment.method}, got none; set "
                 "state in the node config or FLFW_STATE."
             )
-        return self.at.store
+        return self.ctx.store

@@ -30,19 +30,19 @@ class LocalTrainer(ABC):
     """Local training on named tensors; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:
-        at: the workplace.
+        ctx: the context.
 
     Attributes:
         model: the method's model; its initial values are the same for all clients and come from the seed.
         sharing: the downloaded and uploaded tensors, by the client's own copy of the method.
         device: device of the training: a GPU if the experiment gives clients a share of it, else the CPU.
-        steps_made: number of local steps that `descend` has made for this message.
+        steps_made: number of local steps that `train_epochs` has made for this message.
         noted: the batches of training examples, each with its indices in the data set, for an audit of the upload;
             None: they are not noted.
     """
 
     def __init__(self, ctx: ClientContext) -> None:
-        self.at = ctx
+        self.ctx = ctx
         self.model: nn.Module = ctx.fresh_model()
         self.sharing = ctx.method.shared(self.model, ctx.settings)
         self._lasting = (
@@ -65,7 +65,7 @@ class LocalTrainer(ABC):
 
     def loss(self, x: Tensor, y: Tensor) -> Tensor:
         """Compute the mean loss of raw inputs (B, ...) in [0, 1] with labels (B,), or of all places of such texts."""
-        scores = self.model(self.at.task.inputs.normalise(x))
+        scores = self.model(self.ctx.task.inputs.normalise(x))
         return self.penalised(scores, targets(scores, x, y))
 
     def penalised(self, scores: Tensor, y: Tensor) -> Tensor:
@@ -82,7 +82,7 @@ class LocalTrainer(ABC):
 
     def optimiser(self) -> Optimiser:
         """Choose the optimiser at the start of a round: a new one, unless the settings keep it between rounds."""
-        return self._lasting or self.at.settings.optimiser_at(self.at.experiment.lr)
+        return self._lasting or self.ctx.settings.optimiser_at(self.ctx.experiment.lr)
 
     def lasting(self) -> Mapping[str, tuple[StatefulOptimiser, Mapping[str, Tensor]]]:
         """List optimisers that are kept between rounds, with their parameters, by a name for their memory."""
@@ -115,7 +115,7 @@ class LocalTrainer(ABC):
             optimiser: optimiser of the steps; a new one has no memory of earlier calls.
             purpose: name of the generator of the shuffles; two calls in one round need different names.
             follow: function of a batch of raw inputs and labels, for its mean loss and the direction of a step;
-                default `follow`.
+                default `loss_and_direction`.
             clips: see `clips`.
             batches: function for the batches of one epoch; default `batches`, the client's own data.
 
@@ -140,27 +140,27 @@ class LocalTrainer(ABC):
 
     def indices(self, part: str) -> np.ndarray:
         """Return the indices of the client's own ``train``, ``test`` or ``validation`` examples in the data set."""
-        return getattr(self.at.task.split, part)[self.at.partition]
+        return getattr(self.ctx.task.split, part)[self.ctx.partition]
 
     def batches(self, rng: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield the batches of one pass over the client's training data, in shuffled order unless it is fixed."""
         mine = self.indices("train")
-        shuffled = self.at.experiment.order == "shuffled"
+        shuffled = self.ctx.experiment.order == "shuffled"
         order = torch.randperm(len(mine), generator=rng).numpy() if shuffled else np.arange(len(mine))
-        for start in range(0, len(mine), self.at.experiment.batch_size):
-            x, y = self.examples("train", mine[order[start : start + self.at.experiment.batch_size]], vary=rng)
+        for start in range(0, len(mine), self.ctx.experiment.batch_size):
+            x, y = self.examples("train", mine[order[start : start + self.ctx.experiment.batch_size]], vary=rng)
             yield self.guarded(x, y, rng)
 
     def guarded(self, x: Tensor, y: Tensor, rng: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return the batch that a local step sees; the client's defence readies the model, and may change the batch."""
-        if self.at.defence is None:
+        if self.ctx.defence is None:
             return x, y
-        self.at.defence.prepare(self.model, rng)
-        return self.at.defence.batch(x, y, rng)
+        self.ctx.defence.prepare(self.model, rng)
+        return self.ctx.defence.batch(x, y, rng)
 
     def examples(self, part: str, indices: np.ndarray, vary: torch.Generator | None = None) -> tuple[Tensor, Tensor]:
         """Return examples on the client's device; see `flfw.task.Task.examples`."""
-        x, y = self.at.task.examples(part, indices, vary)
+        x, y = self.ctx.task.examples(part, indices, vary)
         if part == "train" and self.noted is not None:
             self.noted.append((indices, x, y))
         x, y = x.to(self.device), y.to(self.device)
@@ -170,7 +170,7 @@ class LocalTrainer(ABC):
 
     def stored(self, indices: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return training examples for a probe, on the CPU, as they are stored."""
-        x, y = self.at.task.examples("train", indices)
+        x, y = self.ctx.task.examples("train", indices)
         self._stored = y, indices
         return x, y
 
@@ -184,9 +184,9 @@ class LocalTrainer(ABC):
         with torch.no_grad():
             for start in range(0, len(mine), _EVALUATION_BATCH):
                 indices = mine[start : start + _EVALUATION_BATCH]
-                x, y = self.at.task.examples("train" if part == "train" else "test", indices)
+                x, y = self.ctx.task.examples("train" if part == "train" else "test", indices)
                 x, y = x.to(self.device), y.to(self.device)
-                right += float(hits(self.model(self.at.task.inputs.normalise(x)), x, y).sum())
+                right += float(hits(self.model(self.ctx.task.inputs.normalise(x)), x, y).sum())
         self.model.train()
         return right / len(mine)
 
@@ -196,7 +196,7 @@ class LocalTrainer(ABC):
         Errors are in the target's own units; R2 is 1 - squared error / squared distance from the part's own mean. It
         is left out where all targets of the part are equal, which have no such distance.
         """
-        number = self.at.task.dataset.columns.number if self.at.task.dataset.columns else None
+        number = self.ctx.task.dataset.columns.number if self.ctx.task.dataset.columns else None
         if number is None:
             return {f"acc_{name}": self.accuracy(part)}
         truths, guesses = self._predicted(part)
@@ -208,8 +208,8 @@ class LocalTrainer(ABC):
         mine, parts = self.indices(part), []
         with torch.no_grad():
             for start in range(0, len(mine), _EVALUATION_BATCH):
-                x, y = self.at.task.examples("train" if part == "train" else "test", mine[start:][:_EVALUATION_BATCH])
-                scores = self.model(self.at.task.inputs.normalise(x.to(self.device)))
+                x, y = self.ctx.task.examples("train" if part == "train" else "test", mine[start:][:_EVALUATION_BATCH])
+                scores = self.model(self.ctx.task.inputs.normalise(x.to(self.device)))
                 parts.append(torch.stack([y.double(), scores[:, 0].double().cpu()]))
         self.model.train()
         truths, guesses = torch.cat(parts, 1)
@@ -217,7 +217,7 @@ class LocalTrainer(ABC):
 
     def generator(self, purpose: str) -> torch.Generator:
         """Derive a generator of this client for one purpose in this round."""
-        return torch_generator(self.at.experiment.seed, purpose, self.at.round, self.at.partition, *self.at.probe)
+        return torch_generator(self.ctx.experiment.seed, purpose, self.ctx.round, self.ctx.partition, *self.ctx.probe)
 
     def defended(self, gradients: Tensors, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Return the gradients of the uploaded tensors for a local step, after the client's defence.
@@ -229,11 +229,11 @@ class LocalTrainer(ABC):
             rng: generator of the defence's randomness.
         """
         leaving = {n: g for n, g in gradients.items() if matches(n, self.sharing.uploads)}
-        if self.at.defence is None:
+        if self.ctx.defence is None:
             return leaving
-        return self.at.defence.step(
+        return self.ctx.defence.step(
             LocalStep(
-                leaving, x, y, self.model, self.at.task.inputs, lambda: self._public_examples, self._positions(y)
+                leaving, x, y, self.model, self.ctx.task.inputs, lambda: self._public_examples, self._positions(y)
             ),
             rng,
         )
@@ -246,5 +246,5 @@ class LocalTrainer(ABC):
     @cached_property
     def _public_examples(self) -> tuple[Tensor, Tensor]:
         """Raw inputs and labels of examples of no client, spread evenly: the defences' proxies, or else public data."""
-        x, y = self.at.task.examples(*self.at.task.unowned)
+        x, y = self.ctx.task.examples(*self.ctx.task.unowned)
         return x.to(self.device), y.to(self.device)

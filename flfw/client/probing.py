@@ -20,7 +20,7 @@ class ProbeResponder(LocalTrainer, ABC):
     """Local descent of a client with answers to probes; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:
-        at: the workplace.
+        ctx: the context.
 
     Attributes:
         received: the tensors received in this round, by name; read-only.
@@ -43,21 +43,21 @@ class ProbeResponder(LocalTrainer, ABC):
         """
         rng = self.generator("probe")
         gradient = self.local_gradient(x, y, rng)
-        return self.at.defence.update(gradient, rng) if self.at.defence else gradient
+        return self.ctx.defence.update(gradient, rng) if self.ctx.defence else gradient
 
     def local_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute a local step's direction for the uploads: the defended gradient, before `Defence.update`."""
         x, y = self.guarded(x, y, rng)
-        descended = self.at.method.descended(self.model, self.at.settings)
+        descended = self.ctx.method.descended(self.model, self.ctx.settings)
         moving = {n: p for n, p in self.model.named_parameters() if matches(n, descended)}
         loss = self.loss(x.to(self.device), y.to(self.device))
         gradient = dict(zip(moving, (g.cpu() for g in torch.autograd.grad(loss, list(moving.values()))), strict=True))
         return {**gradient, **self.defended(gradient, x, y, rng)}
 
     def followed_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
-        """Compute the direction of a local step by `follow`, as training does; a method may use it as `local_gradient`.
+        """Compute the direction of a local step by `loss_and_direction`, as training does; a method may use it as `local_gradient`.
 
-        It is for methods whose `follow` changes the gradient: by clipping, noise or a correction.
+        It is for methods whose `loss_and_direction` changes the gradient: by clipping, noise or a correction.
         """
         x, y = self.guarded(x, y, rng)
         _, direction = self.loss_and_direction(self.trainable_parameters(), x.to(self.device), y.to(self.device))

@@ -28,11 +28,11 @@ _IGNORED = -100  # the label of a row that only fills a batch up; `flfw.nets.net
 
 
 class GradientClient(BatchableClient, ABC):
-    """Base of clients with E epochs along the gradient of the loss on all parameters, and of `attraction`."""
+    """Base of clients with E epochs along the gradient of the loss on all parameters, and of `proximal_term`."""
 
     def phases(self) -> Phases[dict[str, float]]:
         """Train; return the mean loss of the last epoch."""
-        epochs = self.at.experiment.local_epochs
+        epochs = self.ctx.experiment.local_epochs
 
         def alone() -> float:
             return self.train_epochs(self.trainable_parameters(), epochs, self.optimiser())
@@ -46,11 +46,11 @@ class GradientClient(BatchableClient, ABC):
         return StackedDescent(workers, optimisers) if alike else None
 
     def local_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the loss with the term of `attraction`."""
+        """Compute the loss with the term of `proximal_term`."""
         return self.loss(x, y) + self.proximal_term(dict(self.model.named_parameters()), self.proximal_anchor())
 
     def proximal_anchor(self) -> Tensors:
-        """Return the tensors of this client that `attraction` needs, by name; by default none."""
+        """Return the tensors of this client that `proximal_term` needs, by name; by default none."""
         return {}
 
     def proximal_term(self, parameters: Mapping[str, Tensor], anchor: Mapping[str, Tensor]) -> Tensor | float:
@@ -58,7 +58,7 @@ class GradientClient(BatchableClient, ABC):
 
         Args:
             parameters: the client's parameters.
-            anchor: its `anchor`.
+            anchor: its `proximal_anchor`.
         """
         return 0.0
 
@@ -103,7 +103,7 @@ class StackedDescent(BatchedSteps):
     def __init__(self, workers: Sequence[GradientClient], optimisers: Sequence[StatefulOptimiser]) -> None:
         first = workers[0]
         self._workers, self._model, self._attraction = workers, first.model, first.proximal_term
-        self._inputs, self._at_work = first.at.task.inputs, len(workers)
+        self._inputs, self._at_work = first.ctx.task.inputs, len(workers)
         moving = [worker.trainable_parameters() for worker in workers]
         whole = dict(first.model.named_parameters()).keys()
         require(moving[0].keys() == whole, "local steps on all parameters", cohort=len(workers))

@@ -42,7 +42,7 @@ class DPClient(PrivatelyReporting, ABC):
     reveal the real one. A batch of a shuffled pass is divided by its size, which is known.
 
     Args:
-        at: the workplace.
+        ctx: the context.
     """
 
     batch_loss = False  # steps clip each example's gradient
@@ -54,7 +54,7 @@ class DPClient(PrivatelyReporting, ABC):
     @property
     def privacy(self) -> DPSettings:
         """Settings of the clipping and the noise, a part of the method's settings."""
-        chosen: Any = self.at.settings
+        chosen: Any = self.ctx.settings
         assert isinstance(chosen, DPSettings)
         return chosen
 
@@ -73,12 +73,12 @@ class DPClient(PrivatelyReporting, ABC):
     @cached_property
     def noise(self) -> GaussianNoise:
         """Source of this client's noise in this round."""
-        numbers = (self.at.round, self.at.partition, *self.at.probe)
-        return self.privacy.noise(self.at.experiment.seed, "noise", *numbers)
+        numbers = (self.ctx.round, self.ctx.partition, *self.ctx.probe)
+        return self.privacy.noise(self.ctx.experiment.seed, "noise", *numbers)
 
     @cached_property
     def _coins(self) -> torch.Generator:
-        return torch_generator(self.at.experiment.seed, "coins", self.at.round, self.at.partition)
+        return torch_generator(self.ctx.experiment.seed, "coins", self.ctx.round, self.ctx.partition)
 
     def coins(self, count: int, probability: float) -> np.ndarray:
         """Draw the coins (count,) of one Poisson batch, as secret as the noise; True: the example is drawn."""
@@ -158,14 +158,14 @@ class DPClient(PrivatelyReporting, ABC):
         """Compute the mean loss of a batch and, where steps are clipped, the noisy mean of its clipped gradients."""
         if not self.privacy.on_steps:
             return super().loss_and_direction(parameters, x, y)
-        probed, size = bool(self.at.probe), self.at.experiment.batch_size
+        probed, size = bool(self.ctx.probe), self.ctx.experiment.batch_size
         values, total = self.summed(x, y, self.steps.deviation(1.0, len(y) if probed else size))
         divisor = max(1, len(y)) if probed else self.divisor(len(y))
         return float(values.mean()) if len(y) else 0.0, {name: value.div_(divisor) for name, value in total.items()}
 
     def divisor(self, drawn: int) -> float:
         """Return the divisor of a batch's sum: its size where that is known to all, else its expectation."""
-        size, examples = self.at.experiment.batch_size, len(self.indices("train"))
+        size, examples = self.ctx.experiment.batch_size, len(self.indices("train"))
         if self.steps.batches == "poisson":
             return min(size, examples)
         return examples / ceil(examples / size) if self.steps.batches == "balls" else max(1, drawn)
@@ -175,7 +175,7 @@ class DPClient(PrivatelyReporting, ABC):
 
         def summed(x: Tensor, y: Tensor) -> ClippedSum:
             def of_each() -> Tensor:
-                return losses(self.model(self.at.task.inputs.normalise(x)), x, y)
+                return losses(self.model(self.ctx.task.inputs.normalise(x)), x, y)
 
             return self.per_example.clipped_sum(of_each, bound)
 
@@ -213,7 +213,7 @@ class DPClient(PrivatelyReporting, ABC):
             yield from super().batches(rng)
             return
         indices = self.indices("train")
-        for drawn in self._drawn(len(indices), self.at.experiment.batch_size):
+        for drawn in self._drawn(len(indices), self.ctx.experiment.batch_size):
             x, y = self.examples("train", indices[drawn], vary=rng)
             yield self.guarded(x, y, rng) if len(y) else (x, y)
 
@@ -240,11 +240,13 @@ class DPClient(PrivatelyReporting, ABC):
         """Answer a probe of one step; where updates are clipped, by a clipped step divided by ``-lr``."""
         if not self.privacy.on_update:
             return super().gradient(x, y)
-        lr, rng = self.at.experiment.lr, self.generator("probe")
+        lr, rng = self.ctx.experiment.lr, self.generator("probe")
         change = self._clipped({name: -lr * value for name, value in self.local_gradient(x, y, rng).items()})
         change = self.noise.added(change, self.privacy.update_deviation)
         gradient = {name: value / -lr for name, value in change.items()}
-        return self.at.defence.update(gradient, rng) if self.at.defence else gradient  # after the noise, as in training
+        return (
+            self.ctx.defence.update(gradient, rng) if self.ctx.defence else gradient
+        )  # after the noise, as in training
 
     def upload_tensors(self) -> Tensors:
         """Return the uploaded tensors; where updates are clipped, the received ones plus the clipped noisy change."""
@@ -283,7 +285,7 @@ class JointNoisySteps(BatchedSteps):
     """
 
     def __init__(self, workers: Sequence[DPClient]) -> None:
-        self._workers, self._model, self._inputs = workers, workers[0].model, workers[0].at.task.inputs
+        self._workers, self._model, self._inputs = workers, workers[0].model, workers[0].ctx.task.inputs
         self._moving = [worker.trainable_parameters() for worker in workers]
         whole = dict(self._model.named_parameters()).keys()
         require(self._moving[0].keys() == whole, "noisy steps on all parameters", cohort=len(workers))
@@ -300,7 +302,7 @@ class JointNoisySteps(BatchedSteps):
         sums = stacked_clipped_sums(self._loss, parameters, batches, groups, each, rule)
         means: list[Tensor] = []
         for place, (worker, clipped, bound) in enumerate(zip(workers, sums, bounds, strict=True)):
-            deviation = worker.steps.deviation(1.0, worker.at.experiment.batch_size)
+            deviation = worker.steps.deviation(1.0, worker.ctx.experiment.batch_size)
             total, divisor = worker.noised(clipped, bound, deviation), worker.divisor(len(clipped.losses))
             direction = {name: value.div_(divisor) for name, value in total.items()}
             self._optimisers[place].step({n: v[place] for n, v in self._stacked.items()}, direction)

@@ -38,12 +38,12 @@ class PrivatelyReporting(GradientClient, ABC):
 
     def round(self, received: Mapping[str, np.ndarray], version: int) -> Phases[tuple[Tensors, dict[str, Any]]]:
         """Do one round; see the base."""
-        if self.at.experiment.metrics != "private":
+        if self.ctx.experiment.metrics != "private":
             return (yield from super().round(received, version))
         self.load_received(received, version)
         before = self.right("test")
         yield from self.training()
-        validated = self.at.experiment.patience > 0  # not whether there are such examples, which would tell
+        validated = self.ctx.experiment.patience > 0  # not whether there are such examples, which would tell
         parts = {"train": self.losses(), "test": torch.cat([before, self.right("test")], 1)}
         parts |= {"validation": self.right("validation")} if validated else {}
         self._keep_private(version)
@@ -52,23 +52,23 @@ class PrivatelyReporting(GradientClient, ABC):
         (accuracy_before, accuracy_after), _ = noisy["test"]
         metrics = {"acc_global": accuracy_before, "acc_local": accuracy_after}
         metrics |= {"acc_validation": noisy["validation"].means[0]} if validated else {}
-        metrics["loss"] = loss * loss_bound(self.at.task.dataset.classes)
+        metrics["loss"] = loss * loss_bound(self.ctx.task.dataset.classes)
         return self.leaving(), {**metrics, "num-examples": count}
 
     def evaluate_named(self, received: Mapping[str, np.ndarray], version: int) -> dict[str, Any]:
         """Evaluate the received model; see the base."""
-        if self.at.experiment.metrics != "private":
+        if self.ctx.experiment.metrics != "private":
             return super().evaluate_named(received, version)
         self.load_received(received, version)
         (accuracy,), count = self._released({"test": self.right("test")}, "metrics of evaluation")["test"]
         return {"acc_global": accuracy, "num-examples": count}
 
     def _released(self, parts: Mapping[str, Tensor], purpose: str) -> dict[str, NoisyMeans]:
-        settings: Any = self.at.settings
+        settings: Any = self.ctx.settings
         assert isinstance(settings, DPSettings)
         clipped: Clipped = "example" if settings.on_steps else "client"
-        noise = settings.noise(self.at.experiment.seed, purpose, self.at.round, self.at.partition)
-        return released(parts, clipped, self.at.experiment.metrics_noise, noise)
+        noise = settings.noise(self.ctx.experiment.seed, purpose, self.ctx.round, self.ctx.partition)
+        return released(parts, clipped, self.ctx.experiment.metrics_noise, noise)
 
     def right(self, part: str) -> Tensor:
         """Tell of each of n examples whether the model is right, of a text at which share of places: (n, 1)."""
@@ -76,7 +76,7 @@ class PrivatelyReporting(GradientClient, ABC):
 
     def losses(self) -> Tensor:
         """Compute the loss of each of n training examples, as a share (n, 1) of its bound; 1 where it is no number."""
-        bound = loss_bound(self.at.task.dataset.classes)
+        bound = loss_bound(self.ctx.task.dataset.classes)
 
         def shares(scores: Tensor, x: Tensor, y: Tensor) -> Tensor:
             return losses(scores, x, y).double().nan_to_num(bound, bound).clamp(0, bound) / bound
@@ -89,9 +89,9 @@ class PrivatelyReporting(GradientClient, ABC):
         mine, values = self.indices(part), [torch.empty(0, dtype=torch.float64)]
         with torch.no_grad():
             for start in range(0, len(mine), ROWS):
-                x, y = self.at.task.examples("train" if part == "train" else "test", mine[start : start + ROWS])
+                x, y = self.ctx.task.examples("train" if part == "train" else "test", mine[start : start + ROWS])
                 filled = torch.cat([x, x.new_zeros(ROWS - len(x), *x.shape[1:])]).to(self.device)
-                scores = self.model(self.at.task.inputs.normalise(filled))[: len(y)]
+                scores = self.model(self.ctx.task.inputs.normalise(filled))[: len(y)]
                 values.append(measure(scores, filled[: len(y)], y.to(self.device)).double().cpu())
         self.model.train()
         return torch.cat(values).unsqueeze(1)

@@ -150,7 +150,7 @@ class SearchResult:
 
     Attributes:
         samples: (B, ...) raw inputs in the box; NaN where every start failed.
-        matched: the distance at the samples, without the prior.
+        matching_loss: the distance at the samples, without the prior.
         labels: (B,) given or searched for.
         iterations: iterations of the start that counts, until it was solved; None where it never was.
     """

@@ -15,17 +15,17 @@ class RunSchedule:
 
     Attributes:
         rounds: T, number of training rounds.
-        participations: largest number of rounds in which the same client takes part.
+        max_participations: largest number of rounds in which the same client takes part.
         clients: K, number of clients.
-        cohort: Kt, clients in a round; with Poisson sampling the expected number.
+        cohort_size: Kt, clients in a round; with Poisson sampling the expected number.
         poisson: whether each client is drawn by an independent coin.
-        fewest: training examples of the client with the fewest.
-        most: training examples of the client with the most.
-        batch: B, examples in a local step.
+        min_examples: training examples of the client with the fewest.
+        max_examples: training examples of the client with the most.
+        batch_size: B, examples in a local step.
         epochs: passes over a client's examples in a round.
-        replication: largest number of clients that hold the same example.
+        max_copies: largest number of clients that hold the same example.
         tensors: number of entries of each trained tensor, by name.
-        summed: least number of clients whose updates are in a round's sum, also when others drop out; a round with
+        min_summed_updates: least number of clients whose updates are in a round's sum, also when others drop out; a round with
             fewer has no sum.
         colluding: further clients whose updates may be in that sum, and whose noise does not count.
     """

@@ -30,8 +30,8 @@ class GaussianEvent:
     """Equal steps of a subsampled Gaussian mechanism of sensitivity 1.
 
     Attributes:
-        multiplier: deviation of the noise over the sensitivity, >= 0; 0: no noise.
-        rate: probability that the unit is drawn in a step, in (0, 1].
+        noise_multiplier: deviation of the noise over the sensitivity, >= 0; 0: no noise.
+        sampling_rate: probability that the unit is drawn in a step, in (0, 1].
         steps: number of steps, >= 0.
         bins: t; where it is above 1, a step stands for a pass of t steps, in one of which the unit takes part, by a
             uniform choice that the adversary does not know. Whoever does not use it gives no credit for the choice.
@@ -46,7 +46,7 @@ class GaussianEvent:
 @final
 @dataclass(frozen=True)
 class Mechanism:
-    """Clipping, noise and sampling as one adversary sees them; for another, `hidden` and `summed` may differ.
+    """Clipping, noise and sampling as one adversary sees them; for another, `secret_sampling` and `min_summed_updates` may differ.
 
     Attributes:
         noise_multiplier: sigma >= 0; the noise on the sum has deviation sigma C in each entry. 0: none.
@@ -54,19 +54,19 @@ class Mechanism:
         clip: C > 0, bound of each group's L2 norm; inf: nothing is clipped, so nothing can be claimed.
         clipped: the clipped vector: an example's gradient or a client's whole update.
         groups: M >= 1, number of groups of tensors that are clipped separately, each to C.
-        draws: noise once per ``batch``, or once per ``example`` in it. The latter is for an adversary that sees only
+        noise_per: noise once per ``batch``, or once per ``example`` in it. The latter is for an adversary that sees only
             sums; for one that reads each noisy gradient, use noise per batch of one.
         batch: B, examples in a step's batch, the same number in every step; 0: it varies or is not known.
         noised_by: the party that adds the noise; clients add it independently of each other.
         sampling_rate: q in (0, 1], probability to be drawn in a step.
         poisson: whether each is drawn by its own coin; False for passes in shuffled order and batches of fixed size.
-        hidden: whether this adversary never learns the drawn units; False for a server that picks the clients.
-        participations: largest number of steps in which one example (or client) takes part, at most ``steps``; None:
+        secret_sampling: whether this adversary never learns the drawn units; False for a server that picks the clients.
+        max_participations: largest number of steps in which one example (or client) takes part, at most ``steps``; None:
             all. It counts if sampling gives no credit: 1 a pass for passes in shuffled order.
-        replication: r >= 1, number of clients that hold a copy of the same example.
-        shares: n >= 1; a client's own noise on its clipped update has deviation sigma C / sqrt(n), so that n of them
+        max_copies: r >= 1, number of clients that hold a copy of the same example.
+        noise_divisor: n >= 1; a client's own noise on its clipped update has deviation sigma C / sqrt(n), so that n of them
             make sigma C together.
-        summed: S >= 1, the least number of updates in a sum, each with its client's noise, for an adversary that sees
+        min_summed_updates: S >= 1, the least number of updates in a sum, each with its client's noise, for an adversary that sees
             nothing but these sums; 1: it may see a single update.
         colluding: c >= 0, the most updates beside these in such a sum without noise that counts; copies of an example
             may be among them.

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 class FederatedStrategy(Method, Strategy, ABC):
     """Base of the methods; a real Flower strategy, usable alone in another Flower app.
 
-    Subclasses declare themselves (`flfw.method.Method`) and write `aggregate`; some also override `message_for`.
+    Subclasses declare themselves (`flfw.method.Method`) and write `aggregate`; some also override `arrays_for`.
 
     Args:
         settings: the method's hyper-parameters, an instance of ``Settings``.
@@ -53,21 +53,21 @@ class FederatedStrategy(Method, Strategy, ABC):
         round: number of the round that is combined.
         state: the server's own tensors beside the broadcast model, for methods that have any: kept in checkpoints,
             never sent.
-        last_round: the last round from which a client's update was used: the version of its private state to go on
+        last_participation: the last round from which a client's update was used: the version of its private state to go on
             from.
         stamp: scalars that every message carries.
         rounds_before: number of rounds that an earlier process did; Flower itself always counts from 1.
-        watch: function of the tensors sent to a round's clients and of each update that is used; None: there is none.
-        at: resources of the run's server: the experiment (``at.experiment.lr``), the method's model with its first
+        on_update: function of the tensors sent to a round's clients and of each update that is used; None: there is none.
+        ctx: resources of the run's server: the experiment (``ctx.experiment.lr``), the method's model with its first
             numbers and without any (``ctx.model()``, ``ctx.blank``), the tensors sent down and up, the server's data
             and its device; see `flfw.server.context.ServerContext`. Runs and estimates set it. None in another app that
             uses the strategy alone; `require_context` is the same for methods that need it.
-        asking: function that is called with a round and its tensors before it is sent; it returns how often the round
+        before_round: function that is called with a round and its tensors before it is sent; it returns how often the round
             was asked for before. None: each round is asked for once.
         cohort_key: 32 secret bytes by which Poisson cohorts are drawn; empty: by the seed, which clients have.
         robust: replaces a round's updates by one that stands for all; None: they are aggregated as they are.
         summed: whether some updates may come as one sum; see `flfw.server.partial_sums`.
-        noted: figures that a method adds to the row of the current round.
+        round_metrics: figures that a method adds to the row of the current round.
     """
 
     def __init__(

@@ -25,7 +25,7 @@ class Operator(ABC):
 
     An attacker who knows it applies it to the gradient of a guess, and compares the result with the observation. Facts
     of an observation (the support, the rounding step) are read once, in `read`. A part of the mechanism that can be
-    undone in the observation itself is undone there, in `undone`.
+    undone in the observation itself is undone there, in `undo`.
 
     Args:
         settings: the defence's hyper-parameters by name, as in its dataclass.
@@ -51,7 +51,7 @@ class Operator(ABC):
 
         Args:
             trial: the gradient of a guess, by name.
-            sent: the observation after `undone`, by name.
+            sent: the observation after `undo`, by name.
             constants: the result of `read`.
         """
 
@@ -95,7 +95,7 @@ class Operator(ABC):
 
     @property
     def passes(self) -> bool:
-        """True where `passage` gives something."""
+        """True where `residual` gives something."""
         return type(self).residual is not Operator.residual
 
     @property

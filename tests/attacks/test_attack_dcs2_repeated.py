@@ -319,7 +319,7 @@ def test_a_client_that_dropped_out_of_a_round_takes_no_answer_of_another_with_it
     answering = ProbeResponder.gradient
 
     def failing(self: ProbeResponder, x: Tensor, y: Tensor) -> dict[str, Tensor]:
-        if self.at.partition == 1 and self.at.round == 1:
+        if self.ctx.partition == 1 and self.ctx.round == 1:
             raise ValueError("has dropped out for the test")
         return answering(self, x, y)
 

@@ -25,7 +25,7 @@ def test_the_classifiers_gradient_gives_the_features_exactly(small: Experiment, 
     sent = client.gradient(x, torch.tensor([3]))
     assert set(sent) == {"classifier.weight", "classifier.bias"}
     read = read_features(sent["classifier.weight"], sent["classifier.bias"])
-    true = client.model.get_submodule("extractor")(client.at.task.inputs.normalise(x))[0]
+    true = client.model.get_submodule("extractor")(client.ctx.task.inputs.normalise(x))[0]
     torch.testing.assert_close(read, true, rtol=1e-4, atol=1e-5)
 
 

@@ -89,7 +89,7 @@ def knock(experiment: Experiment, door: str, arrays: Arrays, folder: Path) -> An
     """Hand client 1 arrays in one way or another."""
     if door in ("train", "train.probe", "evaluate"):
         return ask(experiment, door, arrays, folder)
-    ctx = dataclasses.replace(make_client(experiment, 1, folder).at, defence=resolve(experiment).new_defence())
+    ctx = dataclasses.replace(make_client(experiment, 1, folder).ctx, defence=resolve(experiment).new_defence())
     client = resolve(experiment).client(ctx)
     values = list(arrays.values())
     return client.fit(values, {"version": 0}) if door == "fit" else client.evaluate(values, {"version": 0})
@@ -187,7 +187,7 @@ def test_a_server_that_sends_nan_leaves_the_private_state_as_it_was(tiny: Experi
 def test_on_the_ladder_the_rungs_network_crosses_and_nothing_else(tiny: Experiment, tmp_path: Path, rung: str) -> None:
     experiment = by_method(tiny, "fedper")
     with torch.no_grad():
-        build = make_client(experiment, 1, tmp_path).at.task.build_net
+        build = make_client(experiment, 1, tmp_path).ctx.task.build_net
         net = build("linear") if rung == "control" else build()
     arrays, details = {n: v.numpy() for n, v in net.state_dict().items()}, {"rung": rung, "point": rung}
     assert set(ask(experiment, "train.probe", arrays, tmp_path, **details)) == set(arrays)

@@ -71,7 +71,7 @@ def played(
 ) -> list[dict[str, torch.Tensor]]:
     """Train clients of a class; return what they send."""
     received = views(pack(fresh(experiment).state_dict()))
-    workers = [cls(one.at) for one in clients(experiment, folder)]
+    workers = [cls(one.ctx) for one in clients(experiment, folder)]
     if together:
         results = side_by_side(workers, [worker.round(received, 0) for worker in workers])
     else:
@@ -85,7 +85,7 @@ class Paced(GradientClient):
     """Client with a learning rate of its own."""
 
     def optimiser(self) -> Optimiser:
-        return SGD(0.1 / (1 + self.at.partition))
+        return SGD(0.1 / (1 + self.ctx.partition))
 
 
 def test_clients_whose_optimisers_differ_take_their_own_steps(tmp_path: Path) -> None:

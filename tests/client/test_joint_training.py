@@ -96,7 +96,7 @@ def test_a_client_that_fails_by_itself_fails_alone(tmp_path: Path) -> None:
     experiment = asked()
     received = views(pack(fresh(experiment).state_dict()))
     workers = clients(experiment, tmp_path)
-    works = [worker.round(received, 0 if worker.at.partition != 1 else 7) for worker in workers]
+    works = [worker.round(received, 0 if worker.ctx.partition != 1 else 7) for worker in workers]
     workers[1].private_names = ["extractor.1.weight"]  # then it looks for its state of round 7
     results = side_by_side(workers, works)
     assert isinstance(results[1], Exception) and "Expected private state of round 7" in str(results[1])

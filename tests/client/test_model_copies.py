@@ -67,7 +67,7 @@ def at_run(ctx: ClientContext, run: str = "run") -> ClientContext:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_begins_with_the_model_that_it_builds(small: Experiment, tmp_path: Path, method: str) -> None:
-    ctx = make_client(by_method(dataclasses.replace(small, net="lenet"), method), 1, tmp_path).at
+    ctx = make_client(by_method(dataclasses.replace(small, net="lenet"), method), 1, tmp_path).ctx
     built, made = ctx.fresh_model(), [at_run(ctx).fresh_model() for _ in range(4)]
     for model in made:
         assert_same(built, model)
@@ -84,7 +84,7 @@ def test_every_method_begins_with_the_model_that_it_builds(small: Experiment, tm
     [(net, "none") for net in ("cnn1", "lenet5", "resnet18", "vit_norm", "mlp")] + [("cnn1", d) for d in DEFENCES],
 )
 def test_every_network_begins_as_it_is_built(small: Experiment, tmp_path: Path, net: str, defence: str) -> None:
-    ctx = make_client(dataclasses.replace(small, net=net, defence=defence), 1, tmp_path).at
+    ctx = make_client(dataclasses.replace(small, net=net, defence=defence), 1, tmp_path).ctx
     built, made = ctx.fresh_model(), [at_run(ctx).fresh_model() for _ in range(3)][-1]
     assert_same(built, made)
     copied(built)
@@ -117,7 +117,7 @@ def test_experiments_of_one_process_have_their_own_models(
         change = {"set": ("momentum=0.25",)}
     first = by_method(dataclasses.replace(small, net="lenet"), method)
     second = dataclasses.replace(first, **change)
-    ats = [make_client(experiment, 0, tmp_path).at for experiment in (first, second)]
+    ats = [make_client(experiment, 0, tmp_path).ctx for experiment in (first, second)]
     built = [ctx.fresh_model() for ctx in ats]
     for which in (0, 0, 0, 1, 0, 1, 1, 1, 0, 0):
         assert_same(at_run(ats[which]).fresh_model(), built[which])
@@ -129,7 +129,7 @@ def test_clients_that_begin_with_their_own_private_tensors_keep_them(
 ) -> None:
     experiment, begun = by_method(small, method, set=("start=independent",)), []
     for partition in (0, 1, 0, 1):
-        ctx = make_client(experiment, partition, tmp_path).at
+        ctx = make_client(experiment, partition, tmp_path).ctx
         begun.append(at_run(ctx).fresh_model())
         assert_same(ctx.fresh_model(), begun[-1])
     weights = [model.state_dict()["extractor.0.weight"] for model in begun]
@@ -138,7 +138,7 @@ def test_clients_that_begin_with_their_own_private_tensors_keep_them(
 
 
 def test_another_default_type_has_another_model(small: Experiment, tmp_path: Path) -> None:
-    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at)
+    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).ctx)
     for dtype in (torch.float32, torch.float64, torch.float32):
         torch.set_default_dtype(dtype)
         try:
@@ -155,7 +155,7 @@ def test_settings_that_may_change_are_never_kept(small: Experiment, tmp_path: Pa
     class Listed(LocalTraining):
         lengths: list[int] = dataclasses.field(default_factory=list)
 
-    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at)
+    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).ctx)
     ctx = dataclasses.replace(ctx, settings=Listed())
     for _ in range(3):
         assert_same(ctx.fresh_model(), dataclasses.replace(ctx, run="").fresh_model())
@@ -396,7 +396,7 @@ def test_a_model_that_cannot_be_built_is_asked_for_again() -> None:
 
 
 def test_threads_get_models_of_their_own(small: Experiment, tmp_path: Path) -> None:
-    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at, "threads")
+    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).ctx, "threads")
     expected, made = dataclasses.replace(ctx, run="").fresh_model(), []
     threads = [threading.Thread(target=lambda: made.append(ctx.fresh_model())) for _ in range(8)]
     for thread in threads:
@@ -412,7 +412,7 @@ def test_threads_get_models_of_their_own(small: Experiment, tmp_path: Path) -> N
 
 def test_a_built_model_draws_nothing_from_the_process(small: Experiment, tmp_path: Path) -> None:
     """The global generator stays as it is, whether a model is built or copied."""
-    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at, "generator")
+    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).ctx, "generator")
     before = torch.get_rng_state()
     for _ in range(3):
         ctx.fresh_model()
@@ -421,7 +421,7 @@ def test_a_built_model_draws_nothing_from_the_process(small: Experiment, tmp_pat
 
 def test_the_task_decides_too(small: Experiment, tmp_path: Path) -> None:
     """Two sites of one process may have data of unlike shapes."""
-    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).at, "shapes")
+    ctx = at_run(make_client(dataclasses.replace(small, net="lenet"), 0, tmp_path).ctx, "shapes")
     wide = dataclasses.replace(
         ctx, task=dataclasses.replace(ctx.task, dataset=dataclasses.replace(ctx.task.dataset, classes=12))
     )

@@ -38,7 +38,7 @@ NOT_TRACED = {"dcs2"}
 
 def client(experiment: Experiment, folder: Path, server_round: int = 1, probe: tuple[int, ...] = ()) -> FederatedClient:
     """Build the first client, with the experiment's defence."""
-    ctx = dataclasses.replace(make_client(experiment, 0, folder, server_round).at, probe=probe)
+    ctx = dataclasses.replace(make_client(experiment, 0, folder, server_round).ctx, probe=probe)
     return resolve(experiment).client(dataclasses.replace(ctx, defence=resolve(experiment).defence_of(0)))
 
 

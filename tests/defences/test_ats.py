@@ -202,7 +202,7 @@ def test_a_bad_policy_is_one_line_and_exit_code_2(tmp_path: Path, capsys: pytest
 def test_a_client_computes_the_gradient_of_the_transformed_images(tmp_path: Path) -> None:
     experiment = asked(clients=2, set=("ats.policy=0-15",))
     plain = make_client(experiment, 0, tmp_path)
-    ctx = replace(plain.at, defence=resolve(experiment).defence_of(0))
+    ctx = replace(plain.ctx, defence=resolve(experiment).defence_of(0))
     client, bare = resolve(experiment).client(ctx), resolve(experiment).client(replace(ctx, defence=None))
     x, y = client.examples("train", client.indices("train")[:1])
     sent = client.gradient(x, y)

@@ -337,9 +337,9 @@ def test_a_defended_client_gives_the_accuracy_on_the_data_that_it_protects(small
     client, plain = worker(small, defence="prune"), worker(small)
     received = {name: value.numpy().copy() for name, value in client.model.state_dict().items()}
     model = plain.model.eval()
-    x, y = plain.at.task.examples("train", plain.indices("train"))
+    x, y = plain.ctx.task.examples("train", plain.indices("train"))
     with torch.no_grad():
-        right = float((model(plain.at.task.inputs.normalise(x)).argmax(1) == y).float().mean())
+        right = float((model(plain.ctx.task.inputs.normalise(x)).argmax(1) == y).float().mean())
     assert client.evaluate_named(received, version=0)["acc_protected"] == pytest.approx(right)
     assert "acc_protected" not in plain.evaluate_named(received, version=0)
 
@@ -355,7 +355,7 @@ def test_proxies_come_from_their_pool_or_else_from_public_data(small: Experiment
     chosen = ("pools.train=20",) if split == "pools" else ()
     client = worker(replace(small, split=split), *chosen)
     x, _ = client._public_examples
-    cut, data = client.at.task.split, client.at.task.dataset
+    cut, data = client.ctx.task.split, client.ctx.task.dataset
     pool = data.train_x[cut.proxy] if split == "pools" else data.test_x[cut.public]
     places = {bytes(row) for row in pool.reshape(len(pool), -1)}
     raw = (x.numpy() * 255).round().astype("uint8") if pool.dtype.kind == "u" else x.numpy().astype(pool.dtype)

@@ -148,7 +148,7 @@ def test_each_stage_has_its_own_settings() -> None:
 def test_a_client_builds_and_follows_a_pipeline(tmp_path: Path) -> None:
     experiment = asked("precode+soteria+prune", set=("prune.ratio=0.5", "precode.width=8"))
     defence = resolve(experiment).defence_of(0)
-    client = resolve(experiment).client(replace(make_client(experiment, 0, tmp_path).at, defence=defence))
+    client = resolve(experiment).client(replace(make_client(experiment, 0, tmp_path).ctx, defence=defence))
     assert len(bottlenecks(client.model)) == 1
     x, y = client.examples("train", client.indices("train")[:4])
     sent = client.gradient(x, y)

@@ -45,7 +45,7 @@ def asked(**changes: object) -> Experiment:
 
 
 def client_of(experiment: Experiment, folder: Path, partition: int = 0) -> FederatedClient:
-    ctx = replace(make_client(experiment, partition, folder).at, defence=resolve(experiment).defence_of(partition))
+    ctx = replace(make_client(experiment, partition, folder).ctx, defence=resolve(experiment).defence_of(partition))
     return resolve(experiment).client(ctx)
 
 
@@ -67,7 +67,7 @@ def test_a_round_equals_a_loop_with_the_divergence_in_its_loss(tmp_path: Path) -
         order = mine[torch.randperm(len(mine), generator=rng).numpy()]
         for at in range(0, len(order), 300):
             x, y = Task.load(experiment, None).examples("train", order[at : at + 300], rng)
-            h = net.extractor(looped.at.task.inputs.normalise(x))
+            h = net.extractor(looped.ctx.task.inputs.normalise(x))
             mean, raw = bottleneck.encoder(h).chunk(2, 1)
             s = torch.nn.functional.softplus(raw)
             z = mean + s * torch.randn(mean.shape, generator=rng)

@@ -103,7 +103,7 @@ def test_a_client_sends_and_follows_the_defended_gradient(tmp_path: Path) -> Non
         Experiment(dataset="digits", defence="soteria", set=("momentum=0", "weight_decay=0"), attack=("none",), **given)  # type: ignore[arg-type]
     )
     defence = resolve(experiment).defence_of(0)
-    client = resolve(experiment).client(replace(make_client(experiment, 0, tmp_path).at, defence=defence))
+    client = resolve(experiment).client(replace(make_client(experiment, 0, tmp_path).ctx, defence=defence))
     x, y = client.examples("train", client.indices("train"))
     start = {name: value.clone() for name, value in client.model.state_dict().items()}
     sent = client.local_gradient(x, y, torch_generator(0, "probe"))

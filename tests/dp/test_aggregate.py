@@ -512,7 +512,7 @@ def test_result_and_report_have_both_claims(running: Experiment, capsys: pytest.
 
 def dropping(monkeypatch: pytest.MonkeyPatch, partitions: Sequence[int]) -> None:
     def failing(self: FedSDPClient) -> dict[str, float]:
-        if self.at.partition in partitions:
+        if self.ctx.partition in partitions:
             raise ValueError("has dropped out for the test")
         return DPClient.train(self)
 

@@ -57,7 +57,7 @@ class SameNoise(DPClient):
 
     @property
     def noise(self) -> GaussianNoise:  # pyright: ignore
-        return self.privacy.noise(self.at.experiment.seed, "noise", 1, self.at.partition)
+        return self.privacy.noise(self.ctx.experiment.seed, "noise", 1, self.ctx.partition)
 
 
 class Uniform(DPClient):
@@ -65,7 +65,7 @@ class Uniform(DPClient):
 
     @cached_property
     def uniform(self) -> torch.Generator:
-        return torch_generator(self.at.experiment.seed, "uniform", self.at.round, self.at.partition)
+        return torch_generator(self.ctx.experiment.seed, "uniform", self.ctx.round, self.ctx.partition)
 
     def summed(self, x: Tensor, y: Tensor, deviation: float) -> tuple[Tensor, dict[str, Tensor]]:
         losses, total = super().summed(x, y, 0.0)

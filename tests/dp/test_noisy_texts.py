@@ -32,7 +32,7 @@ def client(folder: Path) -> TextClient:
     (folder / "text.txt").write_text("".join(f"line {number} of a text. " for number in range(12)))
     name = f"text:{folder / 'text.txt'}@6"
     asked = Experiment(method="dp_fedavg", dataset=name, net="gpt_next", clients=2, set=("unit=example", "clip=0.5"))
-    return TextClient(make_client(without_auto(replace(asked, split="iid")), 0, folder).at)
+    return TextClient(make_client(without_auto(replace(asked, split="iid")), 0, folder).ctx)
 
 
 def test_each_text_s_gradient_is_clipped_as_a_whole(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_each_text_s_gradient_is_clipped_as_a_whole(tmp_path: Path) -> None:
 
 def test_private_metrics_count_the_places_of_a_text(tmp_path: Path) -> None:
     noisy = client(tmp_path)
-    x, y = noisy.at.task.examples("train", noisy.indices("train"))
+    x, y = noisy.ctx.task.examples("train", noisy.indices("train"))
     noisy.model.eval()
     following = torch.cat([(255 * x[:, 1:]).round().long(), y[:, None]], 1)
     with torch.no_grad():

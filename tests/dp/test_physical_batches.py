@@ -112,7 +112,7 @@ def test_no_more_examples_are_at_work_at_once(
         for noted in together.values():
             noted.clear()
         client = client_of(of(tiny, "fed_cdp", f"physical_batch={most}", f"batches={batches}"), tmp_path / str(most))
-        client.load_received(initial_tensors(client.at.experiment), 0)
+        client.load_received(initial_tensors(client.ctx.experiment), 0)
 
         def entering(module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
             together["network"].append(len(inputs[0]))

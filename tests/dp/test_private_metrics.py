@@ -224,9 +224,9 @@ def test_near_to_no_noise_the_numbers_are_the_true_ones() -> None:
     bare.load_received({name: value.numpy() for name, value in sent.items()}, 0)
     assert numbers["acc_local"] == pytest.approx(bare.accuracy("test"), abs=1e-4)
     bound, total = 2 * log(10), 0.0
-    x, y = bare.at.task.examples("train", client.indices("train"))
+    x, y = bare.ctx.task.examples("train", client.indices("train"))
     with torch.no_grad():
-        for row, label in zip(bare.model.eval()(bare.at.task.inputs.normalise(x)), y, strict=True):
+        for row, label in zip(bare.model.eval()(bare.ctx.task.inputs.normalise(x)), y, strict=True):
             total += min(bound, float(row.exp().sum().log() - row[label]))
     assert numbers["loss"] == pytest.approx(total / len(y), abs=1e-4)
     evaluated = client.evaluate_named(received, 0)
@@ -281,13 +281,13 @@ def test_no_example_changes_a_digit_of_what_is_measured_on_others(net: str, side
     resolved = resolved_for("fed_cdp", net=net, side=side)
     client = client_of(resolved)
     client.load_received(initial(resolved), 0)
-    task, mine, whole = client.at.task, client.indices("test"), scores_of(client)
+    task, mine, whole = client.ctx.task, client.indices("test"), scores_of(client)
     pixels = np.array(task.dataset.test_x)
     pixels[mine[3]] = 255 - pixels[mine[3]]
-    client.at = replace(client.at, task=replace(task, dataset=replace(task.dataset, test_x=pixels)))
+    client.ctx = replace(client.ctx, task=replace(task, dataset=replace(task.dataset, test_x=pixels)))
     others = scores_of(client)
-    client.at = replace(
-        client.at, task=replace(task, split=replace(task.split, test=(mine[:-1], *task.split.test[1:])))
+    client.ctx = replace(
+        client.ctx, task=replace(task, split=replace(task.split, test=(mine[:-1], *task.split.test[1:])))
     )
     assert torch.equal(scores_of(client), whole[:-1])  # and the last batch is as large without it
     keep = [place for place in range(len(mine)) if place != 3]

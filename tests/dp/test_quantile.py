@@ -211,7 +211,7 @@ def test_clients_clip_to_the_bound_they_are_sent_and_say_whether_it_bites(
 def test_a_defence_does_not_touch_the_answer(tiny: Experiment, tmp_path: Path) -> None:
     asked = of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "clip=1e-3", "prune.ratio=0.99", defence="prune")
     client = make_client(asked, 0, tmp_path)
-    client.at = dataclasses.replace(client.at, defence=resolve(asked).new_defence())
+    client.ctx = dataclasses.replace(client.ctx, defence=resolve(asked).new_defence())
     sent, _ = client.fit_named(initial_tensors(asked), version=0)
     assert sent[FACTOR].tolist() == [-0.5]
 

@@ -120,5 +120,5 @@ def test_an_evaluation_that_tells_nothing_reads_no_data(
 ) -> None:
     """It costs nothing of a budget, so that a server could ask for it at any weights and take the time."""
     client = make_client(site, 0, tmp_path)
-    monkeypatch.setattr(client.at.task.__class__, "examples", None)
+    monkeypatch.setattr(client.ctx.task.__class__, "examples", None)
     assert client.evaluate_named(initial_tensors(site), 0) == {}

@@ -116,7 +116,7 @@ def test_all_who_take_part_begin_with_glorots_weights(tmp_path: Path) -> None:
     with initialising(given.seed, "model"):
         resolved = resolve(given).build_model().state_dict()
     server = ServerContext(given, resolve(given).method, resolve(given).settings).model().state_dict()
-    client = make_client(given, 0, tmp_path / "client").at.fresh_model().state_dict()
+    client = make_client(given, 0, tmp_path / "client").ctx.fresh_model().state_dict()
     for name, value in sent.items():
         assert all(torch.equal(value, other[name]) for other in (resolved, server, client)), name
     assert not sent["classifier.bias"].any() and float(sent["classifier.weight"].abs().max()) > 0.2

@@ -97,7 +97,7 @@ def test_an_attacker_who_guesses_right_sees_what_was_sent(asked: Experiment, tmp
         x, y = client.examples("train", client.indices("train")[:3])
         sent = client.gradient(x.double(), y)
         received = {name: true[name] for name in client.sharing.downloads}
-        victim = FedBN.victim_model(rounds.fresh(asked), received, client.at.task.inputs, client.at.settings)
+        victim = FedBN.victim_model(rounds.fresh(asked), received, client.ctx.task.inputs, client.ctx.settings)
         names = {f"{layer}.{name}" for layer in NORMED for name in ("weight", "bias")}
         assert set(victim.unknown) == names and set(victim.shared) == set(sent)
         assert all(torch.equal(v, torch.full_like(v, float("weight" in n))) for n, v in victim.unknown.items())

@@ -197,7 +197,7 @@ def relative_error_of_change(result: dict[str, Tensor], expected: dict[str, Tens
 def test_sends_what_it_declares_and_keeps_the_rest(small: Experiment, tmp_path: Path, method: str) -> None:
     experiment = by_method(small, method)
     client = make_client(experiment, 0, tmp_path)
-    sharing = client.at.method.shared(client.model, client.at.settings)
+    sharing = client.ctx.method.shared(client.model, client.ctx.settings)
     sent, metrics = client.fit_named(initial_tensors(experiment), version=0)
     everything = set(client.model.state_dict())
     assert set(sent) == {name for name in everything if matches(name, sharing.uploads)}
@@ -326,7 +326,7 @@ def test_a_probe_is_the_gradient_of_what_is_shared_and_changes_nothing(
     loss = cross_entropy(client.model(task.inputs.normalise(x)), y)
     moving = {n: p for n, p in client.model.named_parameters() if n in result}
     assert set(result) == {
-        n for n in before if matches(n, client.at.method.descended(client.model, client.at.settings))
+        n for n in before if matches(n, client.ctx.method.descended(client.model, client.ctx.settings))
     }
     if moving:
         assert_equal(result, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True)))
@@ -344,7 +344,7 @@ def test_a_noisy_probe_repeats_and_no_other_round_or_seed_has_its_noise(
     def probe(experiment: Experiment, server_round: int = 1) -> dict[str, Tensor]:
         client = make_client(experiment, 0, tmp_path, server_round)
         with initialising(0, "model"):  # that another seed changes nothing but the noise
-            weights = client.at.method.build_model(client.at.task.build_net(), client.at.settings).state_dict()
+            weights = client.ctx.method.build_model(client.ctx.task.build_net(), client.ctx.settings).state_dict()
         client.model.load_state_dict(weights)
         given = Task.load(small, None).split.train[0][:2]
         return client.gradient(*client.examples("train", given))

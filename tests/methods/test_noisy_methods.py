@@ -493,7 +493,7 @@ def test_probes_of_one_client_have_noise_of_their_own_and_so_has_training(tiny: 
     result = []
     for probe in ((), (0, 1, 1), (1, 1, 1), (0, 2, 1)):
         client = client_of(experiment, 0, tmp_path)
-        client.at = dataclasses.replace(client.at, probe=probe)
+        client.ctx = dataclasses.replace(client.ctx, probe=probe)
         x, y = client.examples("train", client.indices("train")[:0])
         result.append(client.gradient(x, y)["extractor.1.weight"])
     for one, other in ((a, b) for a in range(4) for b in range(a)):
@@ -521,7 +521,7 @@ def test_a_defence_acts_on_what_has_noise_in_a_probe_as_in_training(
 ) -> None:
     experiment = of(tiny, method, "prune.ratio=0.5", defence="prune")
     client = client_of(experiment, 0, tmp_path)
-    client.at = dataclasses.replace(client.at, defence=resolve(experiment).new_defence())
+    client.ctx = dataclasses.replace(client.ctx, defence=resolve(experiment).new_defence())
     x, y = client.examples("train", client.indices("train")[:2])
     probe = torch.cat([value.flatten() for value in client.gradient(x, y).values()])
     received = initial_tensors(experiment)
@@ -571,7 +571,7 @@ def test_heads_without_noise_take_plain_passes_or_no_step_at_all(tiny: Experimen
     heads = []
     for batches in ("shuffled", "poisson"):
         client = client_of(of(tiny, "centaur", f"batches={batches}", "head_epochs=2", batch_size=3), 0, tmp_path)
-        client.fit_named(initial_tensors(client.at.experiment), version=0)
+        client.fit_named(initial_tensors(client.ctx.experiment), version=0)
         heads.append({n: v for n, v in client.model.state_dict().items() if n.startswith("classifier.")})
     assert_equal(heads[1], heads[0])
 
@@ -764,12 +764,12 @@ EMPTY = [False, True, False, True]
 
 def without(client: DPClient, place: int) -> None:
     """Takes one of the client's examples away."""
-    split = client.at.task.split
+    split = client.ctx.task.split
     train = tuple(
-        np.delete(chosen, place) if p == client.at.partition else chosen for p, chosen in enumerate(split.train)
+        np.delete(chosen, place) if p == client.ctx.partition else chosen for p, chosen in enumerate(split.train)
     )
-    task = dataclasses.replace(client.at.task, split=dataclasses.replace(split, train=train))
-    client.at = dataclasses.replace(client.at, task=task)
+    task = dataclasses.replace(client.ctx.task, split=dataclasses.replace(split, train=train))
+    client.ctx = dataclasses.replace(client.ctx, task=task)
 
 
 @pytest.mark.parametrize("method", ["fed_cdp", *OWN])

@@ -358,12 +358,12 @@ def test_an_attacker_of_pfedhn_computes_the_gradient_that_a_client_sends(asked: 
     x, y = one.stored(one.indices("train")[:1])
     sent, known = one.gradient(x, y), {name: torch.tensor(value) for name, value in received.items()}
     model, cls = rounds.fresh(asked, 7), resolve(asked).method
-    victim = cls.victim_model(model, known, one.at.task.inputs, one.at.settings)
+    victim = cls.victim_model(model, known, one.ctx.task.inputs, one.ctx.settings)
     assert not victim.unknown
     computed = victim.gradient(x, y, {}, victim.observed(sent)[1])
     for name, value in sent.items():
         torch.testing.assert_close(computed[name], value)
-    steps = cls.local_steps(one.at.settings, 0.5, 3)
+    steps = cls.local_steps(one.ctx.settings, 0.5, 3)
     assert steps is not None and (steps.clip, steps.momentum) == (50.0, 0.5)
     private = resolve(dataclasses.replace(asked, method="pfedhn_pc"))
     assert private.method.local_steps(private.settings, 0.5, 3) is None  # the head's momentum is the client's alone

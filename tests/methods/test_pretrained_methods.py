@@ -274,7 +274,7 @@ def test_the_server_reads_the_adapters_gradient_off_the_hypernetworks(
         assert isinstance(net, GeneratedNet)
         x, y = torch.rand(3, 1, 8, 8), torch.tensor([1, 4, 4])
         theta = {name: value.detach().requires_grad_() for name, value in net.extractor_weights().items()}
-        loss = cross_entropy(net.classifier(net.features(client.at.task.inputs.normalise(x), theta)), y)
+        loss = cross_entropy(net.classifier(net.features(client.ctx.task.inputs.normalise(x), theta)), y)
         expected = dict(zip(theta, torch.autograd.grad(loss, list(theta.values())), strict=True))
         sent = client.gradient(x, y)
         known = {name: torch.tensor(value) for name, value in received.items()}
@@ -299,7 +299,7 @@ def test_the_attackers_model_of_a_client_gives_its_message(
     private = {n: v.clone() for n, v in client.model.state_dict().items() if n in client.private_names}
     sent = client.gradient(x, y)
     granted = {n: received[n] for n in client.download_names}
-    victim = resolved.method.victim_model(rounds.fresh(experiment), granted, client.at.task.inputs, resolved.settings)
+    victim = resolved.method.victim_model(rounds.fresh(experiment), granted, client.ctx.task.inputs, resolved.settings)
     observed, constants = victim.observed(sent)
     guessed = victim.gradient(x, y, {n: private[n] for n in victim.unknown}, constants)
     for name, value in observed.items():

@@ -93,7 +93,7 @@ FAULTY = """
 
         def outgoing(self):
             sent = super().outgoing()
-            return self.spoiled(sent) if self.at.partition == 1 else sent
+            return self.spoiled(sent) if self.ctx.partition == 1 else sent
 
         def spoiled(self, sent):
             return sent
@@ -432,8 +432,8 @@ def test_in_process_a_late_answer_is_a_failure_and_the_next_clients_are_not_aske
     asked = []
 
     def slow(self, received, version):  # type: ignore[no-untyped-def]
-        asked.append((self.at.round, self.at.partition))
-        if self.at.partition == 1:
+        asked.append((self.at.round, self.ctx.partition))
+        if self.ctx.partition == 1:
             time.sleep(1.5)
         return real(self, received, version)
 

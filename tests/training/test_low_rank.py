@@ -341,7 +341,7 @@ def counted(made: HyperFLClient, work: Callable[[], object]) -> int:
 
 def test_an_evaluation_generates_the_extractor_once_and_from_then_on_anew() -> None:
     made = client(tests=1100)
-    x, y = torch.tensor(made.at.task.dataset.test_x), torch.tensor(made.at.task.dataset.test_y)
+    x, y = torch.tensor(made.ctx.task.dataset.test_x), torch.tensor(made.ctx.task.dataset.test_y)
 
     def right() -> float:
         return float((made.model(x).argmax(1) == y).double().mean())

@@ -65,7 +65,7 @@ def guessed_right(
         received = {name: value.detach().clone() for name, value in client.model.state_dict().items()}
         x, y = client.examples("train", client.indices("train")[:batch])
         sent = client.gradient(x.double(), y)
-        method, settings, inputs = client.at.method, client.at.settings, client.at.task.inputs
+        method, settings, inputs = client.ctx.method, client.ctx.settings, client.ctx.task.inputs
         victim = method.victim_model(rounds.fresh(experiment), received, inputs, settings)
         assert isinstance(victim, PlainVictim)
         victim.precision = torch.float64
@@ -97,12 +97,12 @@ def test_several_steps_normalise_each_by_its_batch(asked: Experiment, tmp_path: 
         client = rounds.client(asked, tmp_path, 0)
         received = {name: value.detach().clone() for name, value in client.model.state_dict().items()}
         client.received = {name: value.numpy().copy() for name, value in received.items()}
-        method, settings = client.at.method, client.at.settings
+        method, settings = client.ctx.method, client.ctx.settings
         x, y = client.examples("train", client.indices("train")[:4])
         sent = client.stepped(x.double(), y, 3)
         local = method.local_steps(settings, asked.lr, 3)
         assert local is not None
-        plain = PlainVictim(rounds.fresh(asked), received, ("*",), client.at.task.inputs)
+        plain = PlainVictim(rounds.fresh(asked), received, ("*",), client.ctx.task.inputs)
         normalise_by_batch(plain)
         victim = SteppedVictim(plain, received, local)
         assert "extractor.1.running_mean" in victim.known and victim.unknown == {}

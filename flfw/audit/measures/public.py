@@ -99,7 +99,7 @@ class PublicData:
         return self.samples[self.lookalike_indices(label, rng, most)]
 
     def lookalike_indices(self, label: int, rng: np.random.Generator, most: int = 99) -> np.ndarray:
-        """Draw the places (N,) of `lookalikes` in ``samples``; the same generator draws the same ones.
+        """Draw the places (N,) of `distractors` in ``samples``; the same generator draws the same ones.
 
         `flfw.audit.measures.identification` asks for places, because examples share look-alikes.
 
