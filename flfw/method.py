@@ -161,7 +161,8 @@ class Method:
     def weakest_settings(cls, settings: Any) -> Any | None:
         """Return settings with which messages are known to leak to an attacker who knows it; None: there are none.
 
-        By default the same settings for a method without a mechanism, else None; see `flfw.defence.Defence.mildest`.
+        By default the same settings for a method without a mechanism, else None; see
+        `flfw.defence.Defence.weakest_settings`.
         """
         return cls.disabled_settings(settings)
 

@@ -1,6 +1,6 @@
 """Time of a local iteration: the training of a client, timed in turns with plain training of the same network.
 
-The time covers `flfw.client.federated_client.FederatedClient.train` in a round and `outgoing`, which prepares the
+The time covers `flfw.client.federated_client.FederatedClient.train` in a round and `upload_tensors`, which prepares the
 upload: batches and their loading, gradients, clipping, noise, steps. It is divided by the number of mini-batches.
 Evaluation, messages and the server are not timed. Times are processor times, since other programs may use the machine.
 Compare only ratios with those of another machine, and only ratios of trainings that were timed in turns.

@@ -66,13 +66,13 @@ class FedCDPSettings(DPSGDSettings):
         fixed = self.bound != "median" or self.clipping == "abadi"
         require(fixed, "a bound other than median with clipping=automatic", bound=self.bound)
 
-    def bare(self) -> FedCDPSettings:
+    def disabled(self) -> FedCDPSettings:
         """Return settings that clip, zero and disturb nothing."""
-        return replace(super().bare(), bound="constant", compress="none")
+        return replace(super().disabled(), bound="constant", compress="none")
 
-    def mildest(self) -> FedCDPSettings:
+    def weakest(self) -> FedCDPSettings:
         """Return settings with faint noise, and at most a tenth of the entries zeroed."""
-        return replace(super().mildest(), compress_ratio=min(self.compress_ratio, 0.1))
+        return replace(super().weakest(), compress_ratio=min(self.compress_ratio, 0.1))
 
     def clip_at(self, server_round: int, rounds: int) -> float:
         """Return C of a round, counted from 1; before the first round that of the first.

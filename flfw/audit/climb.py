@@ -92,7 +92,9 @@ class ControlRunner:
         if plan is None:
             hider = self._resolved.experiment.defence
             hider = self._resolved.experiment.method if hider == "none" else hider
-            return ControlResult(rung, None, None, stopped=f"{hider} has no settings for this rung: write `mildest`")
+            return ControlResult(
+                rung, None, None, stopped=f"{hider} has no settings for this rung: write `weakest_settings`"
+            )
         if beside is None or not beside.exchanges:
             return ControlResult(rung, None, None, stopped="its probes were not recorded")
         solution, rows = self._attempt(plan, beside)

@@ -153,7 +153,8 @@ def answer(
 
     Raises:
         RequestDeclinedError: this site keeps no truth, and so answers no probes; or it keeps no gradients of single
-            examples, where these are requested; or it gives away too few examples, or none to this run, which is not recorded.
+            examples, where these are requested; or it gives away too few examples, or none to this run, which is not
+            recorded.
     """
     rung, numbers = config["rung"], [config[name] for name in ("round", "slot", "own_slot", "batch", "steps")]
     if not _exists(config, experiment) or not all(isinstance(n, int) and n >= 0 for n in numbers):

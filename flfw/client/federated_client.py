@@ -1,7 +1,7 @@
 """Client half of a method: a NumPyClient that works on named tensors and keeps private ones.
 
-A client half subclasses `FederatedClient` and writes `train`. Local steps are in `flfw.client.local_trainer`, the answers
-to probes in `flfw.client.probing`.
+A client half subclasses `FederatedClient` and writes `train`. Local steps are in `flfw.client.local_trainer`, the
+answers to probes in `flfw.client.probing`.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class FederatedClient(ProbeResponder, NumPyClient, ABC):
         """Choose the tensors to send after training, by name: by default the method's uploads."""
         return {n: v.detach() for n, v in self.model.state_dict().items() if matches(n, self.sharing.uploads)}
 
-    # The NumPyClient contract: arrays by position, in the order of `download_names` and of `outgoing`.
+    # The NumPyClient contract: arrays by position, in the order of `download_names` and of `upload_tensors`.
 
     def get_parameters(self, config: dict[str, Any]) -> NDArrays:
         """List the client's current values of the downloaded tensors."""

@@ -51,7 +51,7 @@ class TrainingPhase:
         together: function that makes the joint steps of some clients in this phase; None: for these clients, one after
             the other is faster.
         epochs: passes over a client's own data.
-        purpose: name of the generator of the shuffles, see `flfw.client.local_trainer.LocalTrainer.descend`.
+        purpose: name of the generator of the shuffles, see `flfw.client.local_trainer.LocalTrainer.train_epochs`.
     """
 
     alone: Callable[[], float]

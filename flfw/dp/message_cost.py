@@ -152,7 +152,7 @@ def _counted(resolved: Resolved, mechanism: Mechanism | None, probed: bool) -> M
         raise BudgetExceededError(
             f"the server can repeat the noise with noise_source={source}; run with noise_source=secure"
         )
-    if mechanism.clip == inf:
+    if mechanism.clipping_norm == inf:
         raise BudgetExceededError(f"{method} clips nothing")
     if probed and mechanism.noise_per == "example":
         raise BudgetExceededError("a probe with a draw of noise for each example is not counted")

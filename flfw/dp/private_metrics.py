@@ -92,7 +92,7 @@ def metrics_mechanism(multiplier: float, answers: int, clipped: Clipped, replica
         clipped: whose presence the noise hides.
         replication: from `most_held`.
     """
-    return Mechanism(multiplier, answers, clip=1.0, clipped=clipped, max_copies=replication)
+    return Mechanism(multiplier, answers, clipping_norm=1.0, clipped=clipped, max_copies=replication)
 
 
 def most_held(split: Split) -> int:

@@ -56,11 +56,11 @@ class DPSettings(LocalTraining):
         sent, held = self.noise_multiplier * self.clip, f"noise_multiplier * clip <= {LARGEST_DEVIATION:g}"
         require(sent <= LARGEST_DEVIATION, f"{held}, which float32 holds", noise_multiplier=self.noise_multiplier)
 
-    def bare(self) -> Self:
+    def disabled(self) -> Self:
         """Return settings that clip nothing and add no noise."""
         return replace(self, noise_multiplier=0.0, clip=_WIDE, clipping="abadi")
 
-    def mildest(self) -> Self:
+    def weakest(self) -> Self:
         """Return settings with so little noise that a message leaks; the clipping stays."""
         return replace(self, noise_multiplier=min(self.noise_multiplier, _FAINT))
 
@@ -184,7 +184,7 @@ class DPSGDSettings(DPSettings):
         return Mechanism(
             noise_multiplier=self.noise_multiplier,
             steps=schedule.max_participations * schedule.local_steps,
-            clip=self.clip,
+            clipping_norm=self.clip,
             groups=self.groups(schedule.tensors, chosen),
             noise_per=self.draws,
             batch=min(schedule.batch_size, schedule.max_examples),
@@ -275,7 +275,7 @@ def mechanism_of_updates(
     return Mechanism(
         noise_multiplier=noise.noise_multiplier,
         steps=schedule.rounds,
-        clip=noise.clip,
+        clipping_norm=noise.clip,
         clipped="client",
         groups=noise.groups(schedule.tensors, chosen),
         noised_by=noised_by,

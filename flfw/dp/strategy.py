@@ -29,12 +29,12 @@ class DPStrategy(FederatedStrategy, ABC):
     @classmethod
     def disabled_settings(cls, settings: DPSettings) -> DPSettings:
         """Return settings that clip nothing and add no noise."""
-        return settings.bare()
+        return settings.disabled()
 
     @classmethod
     def weakest_settings(cls, settings: DPSettings) -> DPSettings:
         """Return settings with so little noise that a message leaks."""
-        return settings.mildest()
+        return settings.weakest()
 
 
 class EitherUnitStrategy(DPStrategy, ABC):

@@ -3,6 +3,9 @@
 The types are those of annotations: ``int``, ``list[str]``, ``Literal``, a dataclass, whose fields are the table's keys,
 or a ``TypedDict``, which allows further keys. A number is finite, and a whole one has 64 bits. The refusal names file
 and field.
+
+A dataclass whose fields have new names keeps the old ones in ``EARLIER_NAMES``, by which files of earlier versions are
+read.
 """
 
 from __future__ import annotations
@@ -219,6 +222,7 @@ def _is_needed(shape: Any, hint: Any) -> bool:
 
 def _table(value: Mapping[Any, Any], shape: Any, field: str) -> Any:
     known, needed = _fields(shape)
+    value = _renamed(value, getattr(shape, "EARLIER_NAMES", {}), field)
     for name in needed:
         if name not in value:
             raise SchemaMismatchError(f"{_under(field, name)}, got none")
@@ -229,6 +233,14 @@ def _table(value: Mapping[Any, Any], shape: Any, field: str) -> Any:
             raise SchemaMismatchError(f"{', '.join(known)}{f' in {field}' if field else ''}, got {_shown(key)}")
         made[key] = fit(item, known.get(key, Any), _under(field, key))
     return made if is_typeddict(shape) else shape(**made)
+
+
+def _renamed(value: Mapping[Any, Any], earlier: Mapping[str, str], field: str) -> Mapping[Any, Any]:
+    """Return a table with the new names of its keys; a key under both of its names is refused."""
+    for old, new in earlier.items():
+        if old in value and new in value:
+            raise SchemaMismatchError(f"{_under(field, new)} alone, got {old} too")
+    return {earlier.get(name, name): item for name, item in value.items()} if earlier else value
 
 
 def _under(field: str, key: object) -> str:

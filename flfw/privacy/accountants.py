@@ -92,7 +92,7 @@ def compute_epsilon(parts: Sequence[GaussianEvent], delta: float, accountant: Ac
 
 
 def epsilon(mechanism: Mechanisms, delta: float, accountant: Accountant = "prv") -> float:
-    """Compute the epsilon of one clipped example or client under one or several mechanisms: `account` in short.
+    """Compute the epsilon of one clipped example or client under one or several mechanisms: `compute_epsilon` in short.
 
     >>> epsilon(Mechanism(noise_multiplier=0.0, steps=1), delta=1e-5)
     inf
@@ -161,7 +161,7 @@ def _that_matter(composed: Composed, orders: Sequence[float], delta: float) -> n
     Args:
         composed: the mechanisms.
         orders: in ascending order.
-        delta: as for `account`.
+        delta: as for `compute_epsilon`.
     """
     at = np.array(orders)
     # What Opacus adds to a divergence for the epsilon.

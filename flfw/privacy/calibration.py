@@ -26,8 +26,8 @@ def noise_for(
     Args:
         target_epsilon: target, > 0 and finite.
         mechanism: one or several in turn; their noise multipliers are all replaced by the same one.
-        delta: as for `account`.
-        accountant: as for `account`.
+        delta: as for `compute_epsilon`.
+        accountant: as for `compute_epsilon`.
         beside: further mechanisms that count against the target, with the noise that they have.
 
     Raises:
@@ -36,7 +36,7 @@ def noise_for(
     require(0 < target_epsilon < inf, "0 < target_epsilon < inf", target_epsilon=target_epsilon)
     mechanisms = (mechanism,) if isinstance(mechanism, Mechanism) else tuple(mechanism)
     for part in mechanisms:
-        require(part.clip < inf, "clip < inf", clip=part.clip)
+        require(part.clipping_norm < inf, "clip < inf", clip=part.clipping_norm)
         require(part.steps >= 1, "steps >= 1", steps=part.steps)
         require(part.max_participations != 0, "participations >= 1", participations=part.max_participations)
 
@@ -85,8 +85,8 @@ def steps_within(
     Args:
         budget: the largest allowed epsilon, > 0 and finite.
         one: a single round, with its steps and participations.
-        delta: as for `account`; for all rounds together.
-        accountant: as for `account`.
+        delta: as for `compute_epsilon`; for all rounds together.
+        accountant: as for `compute_epsilon`.
         spent: earlier mechanisms that count against the same budget.
 
     Returns:

@@ -145,7 +145,7 @@ def claim(
         adversary: the adversary; the sampling of whole clients is never hidden from the server, also if it sees sums.
         delta: probability in (0, 1) with which the bound may fail.
         rounds: number of rounds that the mechanism covers, >= 0.
-        accountant: as for `flfw.privacy.accountants.account`.
+        accountant: as for `flfw.privacy.accountants.compute_epsilon`.
         examples: largest number of examples of a patient in one client, or of a client, >= 1; None: not known. It
             counts if examples are clipped.
         metrics: numbers that clients report: all, which the server must be trusted to ignore, private or none.
@@ -200,7 +200,7 @@ def _unsupported(mechanisms: Sequence[Mechanism], unit: Unit, adversary: Adversa
     void = next((part.void for part in mechanisms if part.void), "")
     if void:
         return void
-    if any(part.clip == inf and part.steps for part in mechanisms):
+    if any(part.clipping_norm == inf and part.steps for part in mechanisms):
         return f"Nothing is clipped, so one {unit} can change a sum by any amount: no noise is known to be enough."
     if mechanisms[0].clipped == "example" and unit != "example" and examples is None:
         return f"Single examples are clipped, and how many of them one {unit} has is not known: no number holds."
@@ -254,7 +254,7 @@ def _span(values: Sequence[float]) -> str:
 def _of_a_mechanism(part: Mechanism) -> list[str]:
     noisy_clients = (part.clipped, part.noised_by) == ("client", "client")
     thing = "example's gradient" if part.clipped == "example" else "client's update"
-    norm = f"Each {thing} is clipped to an L2 norm of {part.clip:g}"
+    norm = f"Each {thing} is clipped to an L2 norm of {part.clipping_norm:g}"
     if part.groups > 1:
         norm += f" in each of {part.groups} groups of tensors, so that it counts {sqrt(part.groups):.3g} times"
     sentences = [f"{norm}."]

@@ -25,8 +25,8 @@ class RunSchedule:
         epochs: passes over a client's examples in a round.
         max_copies: largest number of clients that hold the same example.
         tensors: number of entries of each trained tensor, by name.
-        min_summed_updates: least number of clients whose updates are in a round's sum, also when others drop out; a round with
-            fewer has no sum.
+        min_summed_updates: least number of clients whose updates are in a round's sum, also when others drop out; a
+            round with fewer has no sum.
         colluding: further clients whose updates may be in that sum, and whose noise does not count.
     """
 

@@ -13,10 +13,10 @@ never learns which examples were drawn. Otherwise q counts as 1, for the steps i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, expm1, inf, log1p, sqrt
-from typing import Literal, TypeAlias, final
+from typing import ClassVar, Literal, TypeAlias, final
 
 from flfw.errors import require
 
@@ -46,28 +46,30 @@ class GaussianEvent:
 @final
 @dataclass(frozen=True)
 class Mechanism:
-    """Clipping, noise and sampling as one adversary sees them; for another, `secret_sampling` and `min_summed_updates` may differ.
+    """Clipping, noise and sampling as one adversary sees them.
+
+    For another adversary, `secret_sampling` and `min_summed_updates` may differ.
 
     Attributes:
         noise_multiplier: sigma >= 0; the noise on the sum has deviation sigma C in each entry. 0: none.
         steps: number of steps with noise, of one client if clients add it, else of the server; >= 0.
-        clip: C > 0, bound of each group's L2 norm; inf: nothing is clipped, so nothing can be claimed.
+        clipping_norm: C > 0, bound of each group's L2 norm; inf: nothing is clipped, so nothing can be claimed.
         clipped: the clipped vector: an example's gradient or a client's whole update.
         groups: M >= 1, number of groups of tensors that are clipped separately, each to C.
-        noise_per: noise once per ``batch``, or once per ``example`` in it. The latter is for an adversary that sees only
-            sums; for one that reads each noisy gradient, use noise per batch of one.
+        noise_per: noise once per ``batch``, or once per ``example`` in it. The latter is for an adversary that sees
+            only sums; for one that reads each noisy gradient, use noise per batch of one.
         batch: B, examples in a step's batch, the same number in every step; 0: it varies or is not known.
         noised_by: the party that adds the noise; clients add it independently of each other.
         sampling_rate: q in (0, 1], probability to be drawn in a step.
         poisson: whether each is drawn by its own coin; False for passes in shuffled order and batches of fixed size.
         secret_sampling: whether this adversary never learns the drawn units; False for a server that picks the clients.
-        max_participations: largest number of steps in which one example (or client) takes part, at most ``steps``; None:
-            all. It counts if sampling gives no credit: 1 a pass for passes in shuffled order.
+        max_participations: largest number of steps in which one example (or client) takes part, at most ``steps``;
+            None: all. It counts if sampling gives no credit: 1 a pass for passes in shuffled order.
         max_copies: r >= 1, number of clients that hold a copy of the same example.
-        noise_divisor: n >= 1; a client's own noise on its clipped update has deviation sigma C / sqrt(n), so that n of them
-            make sigma C together.
-        min_summed_updates: S >= 1, the least number of updates in a sum, each with its client's noise, for an adversary that sees
-            nothing but these sums; 1: it may see a single update.
+        noise_divisor: n >= 1; a client's own noise on its clipped update has deviation sigma C / sqrt(n), so that n
+            of them make sigma C together.
+        min_summed_updates: S >= 1, the least number of updates in a sum, each with its client's noise, for an adversary
+            that sees nothing but these sums; 1: it may see a single update.
         colluding: c >= 0, the most updates beside these in such a sum without noise that counts; copies of an example
             may be among them.
         moving: whether C is only the first bound of clients' updates and follows a quantile of their norms; sigma is
@@ -75,7 +77,7 @@ class Mechanism:
         bands: b >= 1, rounds whose sums are in one noisy sum, with weights of length 1; the rounds of one client are at
             least b apart, so that no noisy sum holds it twice: see `flfw.privacy.banded`. 1: each round's alone.
         bins: t >= 1, steps of a pass, in one of which each example takes part by its own uniform choice (the least of
-            all clients'); ``participations`` counts the passes. 0: there is no such choice.
+            all clients'); ``max_participations`` counts the passes. 0: there is no such choice.
         void: a sentence on why no epsilon holds, if another message depends on the data; else empty.
 
     Raises:
@@ -83,9 +85,18 @@ class Mechanism:
             noise that is not each client's own on its whole update.
     """
 
+    EARLIER_NAMES: ClassVar[Mapping[str, str]] = {
+        "clip": "clipping_norm",
+        "draws": "noise_per",
+        "hidden": "secret_sampling",
+        "participations": "max_participations",
+        "replication": "max_copies",
+        "shares": "noise_divisor",
+        "summed": "min_summed_updates",
+    }
     noise_multiplier: float
     steps: int
-    clip: float = 1.0
+    clipping_norm: float = 1.0
     clipped: Clipped = "example"
     groups: int = 1
     noise_per: Literal["batch", "example"] = "batch"
@@ -107,7 +118,7 @@ class Mechanism:
     def __post_init__(self) -> None:
         sigma, taken = self.noise_multiplier, self.max_participations
         require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
-        require(self.clip > 0, "clip > 0", clip=self.clip)
+        require(self.clipping_norm > 0, "clip > 0", clip=self.clipping_norm)
         require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
         least = {"steps": 0, "groups": 1, "batch": 0, "replication": 1, "shares": 1, "summed": 1, "bands": 1, "bins": 0}
         least["colluding"] = 0
@@ -147,7 +158,7 @@ class Mechanism:
     @property
     def multiplier(self) -> float:
         """Multiplier z: deviation of the noise on a step's sum over the L2 sensitivity of one clipped unit."""
-        if self.clip == inf:
+        if self.clipping_norm == inf:
             return 0.0
         draws = self.min_summed_updates * (self.batch if self.noise_per == "example" else 1)
         return self.noise_multiplier * sqrt(draws) / sqrt(self.groups * self.noise_divisor)

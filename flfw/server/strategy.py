@@ -53,17 +53,18 @@ class FederatedStrategy(Method, Strategy, ABC):
         round: number of the round that is combined.
         state: the server's own tensors beside the broadcast model, for methods that have any: kept in checkpoints,
             never sent.
-        last_participation: the last round from which a client's update was used: the version of its private state to go on
-            from.
+        last_participation: the last round from which a client's update was used: the version of its private state to go
+            on from.
         stamp: scalars that every message carries.
         rounds_before: number of rounds that an earlier process did; Flower itself always counts from 1.
-        on_update: function of the tensors sent to a round's clients and of each update that is used; None: there is none.
+        on_update: function of the tensors sent to a round's clients and of each update that is used; None: there is
+            none.
         ctx: resources of the run's server: the experiment (``ctx.experiment.lr``), the method's model with its first
             numbers and without any (``ctx.model()``, ``ctx.blank``), the tensors sent down and up, the server's data
             and its device; see `flfw.server.context.ServerContext`. Runs and estimates set it. None in another app that
             uses the strategy alone; `require_context` is the same for methods that need it.
-        before_round: function that is called with a round and its tensors before it is sent; it returns how often the round
-            was asked for before. None: each round is asked for once.
+        before_round: function that is called with a round and its tensors before it is sent; it returns how often the
+            round was asked for before. None: each round is asked for once.
         cohort_key: 32 secret bytes by which Poisson cohorts are drawn; empty: by the seed, which clients have.
         robust: replaces a round's updates by one that stands for all; None: they are aggregated as they are.
         summed: whether some updates may come as one sum; see `flfw.server.partial_sums`.
@@ -138,7 +139,7 @@ class FederatedStrategy(Method, Strategy, ABC):
 
     @property
     def require_context(self) -> ServerContext:
-        """Resources ``at`` of the run's server, for methods that need them."""
+        """Resources ``ctx`` of the run's server, for methods that need them."""
         if self.ctx is None:
             raise RuntimeError(f"Expected {type(self).__name__}.ctx, the ServerContext of a run, got none.")
         return self.ctx

@@ -65,7 +65,7 @@ def drop_unfinished(folder: Path) -> None:
 def seal(folder: Path, stem: str, suffix: str, data: bytes, *, force: bool = True) -> Path:
     """Write ``data`` into ``folder`` as ``STEM-SHA256SUFFIX``, readable by its owner only; return the path.
 
-    See `write_whole` for ``force``.
+    See `write_atomic` for ``force``.
     """
     path = folder / f"{stem}-{hashlib.sha256(data).hexdigest()}{suffix}"
     write_atomic(path, data, 0o600, force=force)
@@ -99,7 +99,7 @@ def unseal(path: Path) -> bytes:
 
 
 def write_checked(path: Path, data: bytes, mode: int = 0o600) -> None:
-    """Write a file whose last line is the SHA-256 of the lines before it; see `write_whole`."""
+    """Write a file whose last line is the SHA-256 of the lines before it; see `write_atomic`."""
     write_atomic(path, with_checksum(data), mode)
 
 

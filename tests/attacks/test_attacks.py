@@ -364,7 +364,7 @@ def with_few_steps(name: str) -> Attack:
     try:
         cls = plugins.load_class(plugins.ATTACK, name, Attack)
     except InputError as error:
-        way = "define one class that derives from Attack and has its `budget` and its `run` (of a search: its `recipe`)"
+        way = "define one class that derives from Attack and has its `cost` and its `run` (of a search: its `recipe`)"
         raise AssertionError(breach(name, str(error).rstrip("."), way)) from error
     frozen = dataclasses.is_dataclass(cls.Settings)
     assert frozen, breach(name, "its `Settings` is no dataclass", "write @dataclass(frozen=True) above it")
@@ -391,7 +391,7 @@ def test_budget_is_stated(name: str) -> None:
     cost = attacked(name).attack.cost
     way = "return Budget(iterations >= 0, restarts >= 1, the rule that chooses a result, in words)"
     stated = cost.iterations >= 0 and cost.restarts >= 1 and cost.selection
-    assert stated, breach(name, f"its `budget` is {cost}", way)
+    assert stated, breach(name, f"its `cost` is {cost}", way)
 
 
 @pytest.mark.slow

@@ -91,7 +91,7 @@ class Thief(FederatedClient):
         return {"loss": 1.0}
 
     def outgoing(self):
-        x, _ = self.at.task.examples("train", self.indices("train")[:1])
+        x, _ = self.ctx.task.examples("train", self.indices("train")[:1])
         return {**super().outgoing(), "patient": x}
 
 

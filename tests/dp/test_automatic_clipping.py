@@ -188,8 +188,8 @@ def test_the_audits_own_gradients_follow_the_rule(tiny: Experiment) -> None:
 
 def test_without_clipping_nothing_is_scaled_up_and_the_mildest_setting_keeps_the_rule() -> None:
     settings = DPUnitSettings(clipping="automatic")
-    assert settings.bare().clipping == "abadi" and settings.bare().clip > 1e6
-    assert settings.mildest().clipping == "automatic" and settings.mildest().clip == settings.clip
+    assert settings.disabled().clipping == "abadi" and settings.disabled().clip > 1e6
+    assert settings.weakest().clipping == "automatic" and settings.weakest().clip == settings.clip
 
 
 @pytest.mark.parametrize(

@@ -344,7 +344,13 @@ def test_the_shift_that_is_claimed() -> None:
     assert claimed_shift(Mechanism(3.0, 36, max_participations=9)) == pytest.approx(1.0)
     assert claimed_shift(Mechanism(3.0, 9, groups=4)) == pytest.approx(2.0)
     sampled = Mechanism(3.0, 36, sampling_rate=0.1, poisson=True, secret_sampling=True)
-    others = (None, sampled, Mechanism(0.0, 1), Mechanism(3.0, 1, clip=inf), Mechanism(3.0, 1, clipped="client"))
+    others = (
+        None,
+        sampled,
+        Mechanism(0.0, 1),
+        Mechanism(3.0, 1, clipping_norm=inf),
+        Mechanism(3.0, 1, clipped="client"),
+    )
     assert [claimed_shift(other) for other in others] == [None] * 5
 
 

@@ -41,7 +41,7 @@ OTHERS = ("another client", "outsider")
 
 
 def settled_as(experiment: Experiment, split: Any) -> tuple[Experiment, list[str]]:
-    """The experiment that `settle` makes of one, and its notes."""
+    """The experiment that `calibrate_noise` makes of one, and its notes."""
     resolved, notes = calibrate_noise(resolve(experiment), split)
     return resolved.experiment, notes
 

@@ -304,7 +304,7 @@ def test_a_network_with_buffers_is_refused_by_their_names() -> None:
 def probed(small: Experiment, folder: Path, *settings: str) -> tuple[Any, Tensor, Tensor, dict[str, Tensor]]:
     one = client(asked(small, *settings), folder)
     x, y = one.examples("train", one.indices("train")[:1])
-    loss = cross_entropy(one.model(one.at.task.inputs.normalise(x)), y)
+    loss = cross_entropy(one.model(one.ctx.task.inputs.normalise(x)), y)
     moving = {n: p for n, p in one.model.named_parameters() if n.startswith("shared.")}
     return one, x, y, dict(zip(moving, torch.autograd.grad(loss, list(moving.values())), strict=True))
 
@@ -332,8 +332,8 @@ def test_the_victim_gives_what_was_sent_for_the_true_data(small: Experiment, tmp
     one.install(came, version=0)
     sent, known = one.gradient(x, y), {name: torch.tensor(value) for name, value in came.items()}
     with initialising(1, "attacker"):
-        model = DSSGD.build_model(one.at.task.build_net(), one.at.settings)
-    victim = DSSGD.victim_model(model, known, one.at.task.inputs, one.at.settings)
+        model = DSSGD.build_model(one.ctx.task.build_net(), one.ctx.settings)
+    victim = DSSGD.victim_model(model, known, one.ctx.task.inputs, one.ctx.settings)
     assert set(victim.unknown) == {name for name in one.model.state_dict() if name.startswith("own.")}
     observed, constants = victim.observed(sent)
     right = {name: value for name, value in one.model.state_dict().items() if name.startswith("own.")}

@@ -100,7 +100,7 @@ experiment, cls, chosen = resolved.experiment, resolved.method, resolved.setting
 for count in (2, 2, 6, 2, 6):
     strategy = cls(chosen)
     strategy.at = ServerContext(experiment, cls, chosen)
-    model = strategy.at.model().state_dict()
+    model = strategy.ctx.model().state_dict()
     first = {n: v.clone() for n, v in model.items() if matches(n, cls.downloads)}
     sent = {n: v for n, v in first.items() if matches(n, cls.uploads)}
     uploads = [Update(p, 10, {n: v.clone() for n, v in sent.items()}) for p in range(count)]

@@ -326,11 +326,11 @@ def test_a_best_order_at_the_end_is_said_and_not_warned_of() -> None:
 
 
 def test_what_makes_the_multiplier() -> None:
-    assert Mechanism(6, 1, clip=4.0).multiplier == 6
+    assert Mechanism(6, 1, clipping_norm=4.0).multiplier == 6
     assert Mechanism(6, 1, groups=9).multiplier == 2
     assert Mechanism(6, 1, noise_per="example", batch=4).multiplier == 12
     assert Mechanism(6, 1, noise_per="example", batch=4, groups=9).multiplier == 4
-    assert Mechanism(6, 1, clip=inf).multiplier == 0
+    assert Mechanism(6, 1, clipping_norm=inf).multiplier == 0
 
 
 def test_the_multiplier_is_what_clipped_groups_and_drawn_noise_measure() -> None:
@@ -494,7 +494,7 @@ def test_no_claim_comes_with_its_reason_first() -> None:
     whole = Mechanism(6, 10, clipped="client", noised_by="server")
     for made, reason in (
         (claim(Mechanism(0, 10), "example", "server", DELTA, 1), "There is no noise"),
-        (claim(Mechanism(6, 10, clip=inf), "example", "server", DELTA, 1), "Nothing is clipped"),
+        (claim(Mechanism(6, 10, clipping_norm=inf), "example", "server", DELTA, 1), "Nothing is clipped"),
         (claim(Mechanism(6, 10), "client", "server", DELTA, 1), "how many of them one client has is not known"),
         (claim(Mechanism(6, 10), "patient", "outsider", DELTA, 1), "how many of them one patient has is not known"),
         (claim(whole, "client", "server", DELTA, 1), "The server adds the noise itself"),

@@ -94,13 +94,13 @@ def federation(folder: Path) -> None:
 
 
 BUDGET = EpsilonBudget(80.0, 1e-5)
-STEPS = Mechanism(1.0, 6, clip=4.0, groups=3, max_participations=2)
+STEPS = Mechanism(1.0, 6, clipping_norm=4.0, groups=3, max_participations=2)
 UPDATE = Mechanism(2.0, 1, clipped="client", noise_divisor=3)
 FIRST = MessageEntry("a1b2", 1, "train", "fed_cdp", STEPS, examples=120, sends=("*",))
 MESSAGES = (
     FIRST,
     replace(FIRST, round=2),
-    replace(FIRST, round=0, kind="query.probe", mechanism=Mechanism(1.0, 1, clip=4.0, groups=3)),
+    replace(FIRST, round=0, kind="query.probe", mechanism=Mechanism(1.0, 1, clipping_norm=4.0, groups=3)),
     replace(FIRST, run="c3d4", method="dp_fedavg", mechanism=UPDATE, metrics=Mechanism(9.0, 1), held=150),
     replace(FIRST, run="c3d4", round=3, kind="evaluate", mechanism=None, sends=()),
 )

@@ -432,7 +432,7 @@ def test_in_process_a_late_answer_is_a_failure_and_the_next_clients_are_not_aske
     asked = []
 
     def slow(self, received, version):  # type: ignore[no-untyped-def]
-        asked.append((self.at.round, self.ctx.partition))
+        asked.append((self.ctx.round, self.ctx.partition))
         if self.ctx.partition == 1:
             time.sleep(1.5)
         return real(self, received, version)

@@ -46,7 +46,8 @@ class MembershipRequest:
         lines: the manifest's lines of the uploads that are granted: of all clients, of a peer alone, or none.
         candidates: the trusted side's record of the candidates.
         kind: ``target``, ``easy`` (few members learnt by heart) or ``one_step``.
-        anonymity_set_size: number of clients in a sum that the attack cannot take apart; 0: single messages are seen, or none.
+        anonymity_set_size: number of clients in a sum that the attack cannot take apart; 0: single messages are seen,
+            or none.
         adaptive: whether the attacker is told what hides the data of the game's targets.
     """
 
