@@ -8,10 +8,13 @@ Nothing is imported here before a name is asked for: a client process pays for e
 docs/python.md explains the names.
 """
 
+import sys
 from importlib import import_module
 from pathlib import Path as _Path
 from types import ModuleType
 from typing import Any
+
+from flfw.earlier_names import EarlierNames, refusal
 
 __version__ = "0.1.0"
 
@@ -19,6 +22,9 @@ __version__ = "0.1.0"
 # without its links.
 if not _Path(__file__).with_name("strategies").exists():
     __path__.append(str(_Path(__file__).parent.parent))
+
+if not any(isinstance(finder, EarlierNames) for finder in sys.meta_path):
+    sys.meta_path.insert(0, EarlierNames())
 
 _INTERFACE = {
     **dict.fromkeys(("InputError", "RunError"), "flfw.errors"),
@@ -40,11 +46,15 @@ _INTERFACE = {
 }
 """Module of each name of the interface; ``audit`` is a package, which can be called."""
 
+_EARLIER = {"BadInput": "InputError", "RunFailed": "RunError"}
+
 __all__ = ["__version__", "audit", *_INTERFACE]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
     """Import a name of the interface when it is asked for first."""
+    if name in _EARLIER:
+        raise ImportError(refusal(f"flfw.{_EARLIER[name]}", name), name=__name__)
     if name not in _INTERFACE:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(_INTERFACE[name]), name)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
 
+from flfw.earlier_names import EarlierHooks
 from flfw.nets.inputs import InputSpec
 from flfw.nets.net import Net, Tensors
 from flfw.plugins import NoSettings
@@ -62,12 +63,18 @@ class DefendedData:
     public: Tensor
 
 
-class Defence(ABC):
+class Defence(EarlierHooks, ABC):
     """Base of the defences: a subclass overrides the hook at which it acts; private tensors pass through no hook.
 
     Args:
         settings: the defence's hyper-parameters, an instance of ``Settings``.
     """
+
+    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {
+        "acts_at": "active_hooks",
+        "bare": "disabled_settings",
+        "mildest": "weakest_settings",
+    }
 
     Settings: ClassVar[type] = NoSettings
     independent_noise: ClassVar[bool] = False

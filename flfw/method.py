@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from torch import nn
 
+from flfw.earlier_names import EarlierHooks
 from flfw.messages.factored_upload import FactoredUpload
 from flfw.messages.sharing import Sharing, matches
 from flfw.nets import Net, Tensors, Trained
@@ -26,8 +27,24 @@ if TYPE_CHECKING:
 from flfw.plugins import NoSettings
 
 
-class Method:
+class Method(EarlierHooks):
     """Declaration of a method: subclasses set the class attributes, and override functions that do not fit."""
+
+    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {
+        "as_published": "published_accounting",
+        "bare": "disabled_settings",
+        "mildest": "weakest_settings",
+        "rounds_apart": "min_separation",
+        "ask": "create_message",
+        "at": "ctx",
+        "broadcasted": "last_broadcast",
+        "combined": "aggregate_round",
+        "expected": "expected_cohort_size",
+        "last_round": "last_participation",
+        "message_for": "arrays_for",
+        "noted": "round_metrics",
+        "without_updates": "aggregate_empty",
+    }
 
     Settings: ClassVar[type] = NoSettings
     downloads: ClassVar[tuple[str, ...]] = ("*",)

@@ -84,7 +84,7 @@ class DPFTRL(DPStrategy):
     def mechanism(cls, settings: DPFTRLSettings, schedule: RunSchedule) -> Mechanism:
         """Return the mechanism: for a client with k rounds a Gaussian one of multiplier sigma / sqrt(k)."""
         updates = mechanism_of_updates(settings, schedule, cls.uploads, "server")
-        return replace(updates, hidden=False, bands=settings.bands)
+        return replace(updates, secret_sampling=False, bands=settings.bands)
 
     @property
     def coefficients(self) -> Sequence[float]:

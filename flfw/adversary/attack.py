@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction
 from flfw.adversary.upload import Upload
+from flfw.earlier_names import EarlierHooks
 from flfw.inversion.compute import ComputeLimits
 from flfw.inversion.fit import Fit
 from flfw.plugins import NoSettings
@@ -81,8 +82,10 @@ class AttackPlugin(ABC):
         self.compute = compute or ComputeLimits()
 
 
-class Attack(AttackPlugin):
+class Attack(EarlierHooks, AttackPlugin):
     """Base of the attacks that reconstruct examples; their arguments are those of `AttackPlugin`."""
+
+    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {"budget": "cost"}
 
     against: ClassVar[str] = ""
     """Name of the defence whose recipe the attack is built on; empty: none. It is said among the grants."""

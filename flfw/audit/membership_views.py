@@ -123,7 +123,7 @@ class InformedAttacker:
 
     def with_operators(self, view: MembershipView) -> MembershipView:
         """Return a view with the mechanism of each round."""
-        rounds = tuple(replace(one, mechanism=self.operator(view.client, one.round)) for one in view.rounds)
+        rounds = tuple(replace(one, operator=self.operator(view.client, one.round)) for one in view.rounds)
         return replace(view, rounds=rounds, adaptive=True, replaced="" if self.game.easy else self.replaced)
 
     def operator(self, client: int, server_round: int) -> Operator | None:

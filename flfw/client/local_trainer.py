@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import TypeAlias
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from flfw.client.context import ClientContext
 from flfw.defence import LocalStep
+from flfw.earlier_names import EarlierHooks
 from flfw.messages.sharing import matches
 from flfw.nets.bottleneck import penalty
 from flfw.nets.net import Tensors, hits, loss, regression_metrics, targets
@@ -26,7 +27,7 @@ Batches: TypeAlias = Callable[[torch.Generator], Iterator[tuple[Tensor, Tensor]]
 Follow: TypeAlias = Callable[[Mapping[str, Tensor], Tensor, Tensor], tuple[float, Tensors]]
 
 
-class LocalTrainer(ABC):
+class LocalTrainer(EarlierHooks, ABC):
     """Local training on named tensors; base of `flfw.client.federated_client.FederatedClient`.
 
     Args:
@@ -40,6 +41,17 @@ class LocalTrainer(ABC):
         noted: the batches of training examples, each with its indices in the data set, for an audit of the upload;
             None: they are not noted.
     """
+
+    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {
+        "apart": "not_batchable_reason",
+        "at": "ctx",
+        "descend": "train_epochs",
+        "follow": "loss_and_direction",
+        "install": "load_received",
+        "moving": "trainable_parameters",
+        "outgoing": "upload_tensors",
+        "private": "private_state",
+    }
 
     def __init__(self, ctx: ClientContext) -> None:
         self.ctx = ctx

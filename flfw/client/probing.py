@@ -57,7 +57,8 @@ class ProbeResponder(LocalTrainer, ABC):
     def followed_gradient(self, x: Tensor, y: Tensor, rng: torch.Generator) -> Tensors:
         """Compute the direction of a local step by `loss_and_direction`, as training does.
 
-        A method may use it as `local_gradient`. It is for methods whose `loss_and_direction` changes the gradient: by clipping, noise or a correction.
+        A method may use it as `local_gradient`. It is for methods whose `loss_and_direction` changes the gradient: by
+        clipping, noise or a correction.
         """
         x, y = self.guarded(x, y, rng)
         _, direction = self.loss_and_direction(self.trainable_parameters(), x.to(self.device), y.to(self.device))

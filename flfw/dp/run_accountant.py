@@ -194,7 +194,7 @@ class RunAccountant:
             return None
         mechanism = mechanism_in(self.resolved, self._course(self.resolved.settings))
         if mechanism is not None and _hides_cohorts(mechanism):
-            return replace(mechanism, participations=None)  # nobody knows beforehand who will be drawn how often
+            return replace(mechanism, max_participations=None)  # nobody knows beforehand who will be drawn how often
         return mechanism
 
     @property
@@ -217,7 +217,7 @@ class RunAccountant:
         again = self.again if getattr(settings, "secure", False) else 0
         summed = min(known.min_summed_updates, self.summed or known.min_summed_updates)
         return replace(
-            known, rounds=known.rounds + again, participations=known.max_participations + again, summed=summed
+            known, rounds=known.rounds + again, max_participations=known.max_participations + again, min_summed_updates=summed
         )
 
     @property
@@ -291,8 +291,8 @@ class RunAccountant:
         reported = self.reported
         if unit == "patient":  # the same factor for all that a patient's clients send
             times = self.patients()[1]
-            mechanism = replace(mechanism, replication=mechanism.max_copies * times)
-            reported = reported and replace(reported, replication=reported.max_copies * times)
+            mechanism = replace(mechanism, max_copies=mechanism.max_copies * times)
+            reported = reported and replace(reported, max_copies=reported.max_copies * times)
         assert asked.metrics != "auto", "a resolved experiment has no auto"
         how = (asked.delta, asked.rounds, asked.accountant, examples, asked.metrics, secure)
         result = claim(mechanism, unit, adversary, *how, reported)

@@ -247,5 +247,5 @@ def _goal(
         )
     counted = (mechanism, reported) if reported else (mechanism,)
     if mechanism.clipped == "client":  # copies of an example in other clients belong to those clients
-        counted = tuple(replace(part, replication=1) for part in counted)
+        counted = tuple(replace(part, max_copies=1) for part in counted)
     return tuple(part if part.noise_divisor > 1 else part.alone for part in counted), experiment.accountant

@@ -169,10 +169,10 @@ def claim(
     if why:
         return Claim(unit, adversary, inf, delta, "none", (why,), rounds)
     if unit == "client":  # copies of its examples elsewhere belong to other clients
-        mechanisms = tuple(replace(part, replication=1) for part in mechanisms)
+        mechanisms = tuple(replace(part, max_copies=1) for part in mechanisms)
     receives = adversary in ("server", "aggregate")
     if receives and mechanisms[0].clipped == "client":  # each drawn client sends the server a message
-        mechanisms = tuple(replace(part, hidden=False) for part in mechanisms)
+        mechanisms = tuple(replace(part, secret_sampling=False) for part in mechanisms)
     colluding = any(part.colluding for part in mechanisms)
     summed = [adversary == "aggregate" and (part.adds_up or part.colluding > 0) for part in mechanisms]
     mechanisms = tuple(part if of_sums else part.alone for part, of_sums in zip(mechanisms, summed, strict=True))

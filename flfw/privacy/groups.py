@@ -84,7 +84,7 @@ def _truncated(mechanisms: Sequence[Mechanism], copies: int, delta: float) -> tu
             most = max(1, int(binom.isf(allowed, n, part.sampling_rate)))
             while most < n and binom.sf(most, n, part.sampling_rate) > allowed:
                 most += 1
-            largest, phase = max(largest, most), replace(phase, multiplier=part.multiplier / min(most, n))
+            largest, phase = max(largest, most), replace(phase, noise_multiplier=part.multiplier / min(most, n))
         parts.append(phase)
     return largest, parts
 

@@ -120,7 +120,7 @@ class Mechanism:
         require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
         require(self.clipping_norm > 0, "clip > 0", clip=self.clipping_norm)
         require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
-        least = {"steps": 0, "groups": 1, "batch": 0, "replication": 1, "shares": 1, "summed": 1, "bands": 1, "bins": 0}
+        least = {"steps": 0, "groups": 1, "batch": 0, "max_copies": 1, "noise_divisor": 1, "min_summed_updates": 1, "bands": 1, "bins": 0}
         least["colluding"] = 0
         for name, lowest in least.items():
             value = getattr(self, name)
@@ -137,7 +137,7 @@ class Mechanism:
         require(passes, "bins=0 unless examples choose among the steps of a known number of passes", bins=self.bins)
         require(self.noise_per == "batch" or self.batch >= 1, "batch >= 1 with draws=example", batch=self.batch)
         alone = "shares=1 and summed=1 where clients do not add noise to their clipped updates"
-        parted = {"shares": self.noise_divisor, "summed": self.min_summed_updates + self.colluding}
+        parted = {"noise_divisor": self.noise_divisor, "min_summed_updates": self.min_summed_updates + self.colluding}
         require(self.is_distributed or set(parted.values()) == {1}, alone, **parted)
 
     @property
@@ -153,7 +153,7 @@ class Mechanism:
     @property
     def alone(self) -> Mechanism:
         """The same for an adversary that may see a single update, or may know the noise of others, as one of them."""
-        return replace(self, summed=1, colluding=0)
+        return replace(self, min_summed_updates=1, colluding=0)
 
     @property
     def multiplier(self) -> float:

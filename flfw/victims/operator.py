@@ -5,10 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, ClassVar, Literal, TypeAlias, final
 
 from torch import Tensor
 
+from flfw.earlier_names import EarlierHooks
 from flfw.membership.adapted import ResidualMechanism
 from flfw.nets.net import Tensors
 from flfw.victims.local_steps import LocalSteps, SteppedVictim
@@ -20,7 +21,7 @@ that no bound on their joint norm has scaled, and the rank of matrices, which is
 TRAITS: frozenset[Trait] = frozenset(("zeros", "largest", "noise", "scale", "rank"))
 
 
-class Operator(ABC):
+class Operator(EarlierHooks, ABC):
     """Known defence or compressor, as an operator on the gradient of a guess; fit for vmap.
 
     An attacker who knows it applies it to the gradient of a guess, and compares the result with the observation. Facts
@@ -30,6 +31,14 @@ class Operator(ABC):
     Args:
         settings: the defence's hyper-parameters by name, as in its dataclass.
     """
+
+    EARLIER_HOOKS: ClassVar[Mapping[str, str]] = {
+        "left_out": "unmodelled_part",
+        "needs": "requires",
+        "passage": "residual",
+        "spares": "preserves",
+        "undone": "undo",
+    }
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self.settings = settings

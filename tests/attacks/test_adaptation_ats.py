@@ -171,7 +171,7 @@ def transformed_digit(policy: str) -> tuple[Tensor, Tensor, list[Observation], l
     x = (x * 255).round() / 255
     changed, _ = ATS(ATSSettings(policy)).batch(x, y, torch_generator(0, "ats"))
     seen, known = attackable("linear", 8, (changed, y))
-    return x, changed, seen, [replace(one, mechanism=told(policy)) for one in known]
+    return x, changed, seen, [replace(one, operator=told(policy)) for one in known]
 
 
 @pytest.mark.slow
@@ -179,12 +179,12 @@ def test_a_told_search_is_the_search_of_who_is_not_told_and_is_undone_at_its_end
     x, changed, seen, known = transformed_digit("13-0")
     attack = IG(IGSettings(iterations=300))
     (searched,) = attack.run(seen, known, generators(1))
-    (plain,) = attack.run(seen, [replace(known[0], mechanism=None)], generators(1))
+    (plain,) = attack.run(seen, [replace(known[0], operator=None)], generators(1))
     assert torch.equal(searched.samples, plain.samples) and db(changed, searched) > 40
     result = restored(searched, known[0])
     assert result.searched is searched.samples and db(x, result) > db(x, searched) + 10
     lost = Reconstruction(torch.full_like(x, torch.nan))
-    assert restored(lost, known[0]) is lost and restored(searched, replace(known[0], mechanism=None)) is searched
+    assert restored(lost, known[0]) is lost and restored(searched, replace(known[0], operator=None)) is searched
     public = Examples(digits(100, 50, side=8)[0], torch.zeros(50))
     assert torch.equal(
         restored(searched, replace(known[0], public=public)).samples,
@@ -198,7 +198,7 @@ def test_what_the_attack_gives_without_a_message_is_undone_as_well_and_counts_as
     assert result.unguided is not None and len(result.unguided) == 2
     assert torch.equal(result.unguided[:1], changed) and torch.equal(result.unguided[1:], result.samples)
     assert db(x, Reconstruction(result.unguided[1:])) > db(x, Reconstruction(changed)) + 10
-    untold = restored(Reconstruction(changed, unguided=changed), replace(known[0], mechanism=None))
+    untold = restored(Reconstruction(changed, unguided=changed), replace(known[0], operator=None))
     assert untold.unguided is changed
 
 
@@ -209,9 +209,9 @@ def test_the_objective_is_that_of_the_version_that_fits_best() -> None:
     attack, rng = IG(), torch_generator(0, "objective")
     fits = attack.objective(seen[0], known[0], guesses, rng)
     assert fits is not None and fits[0].distance < 1e-6 < 1e-3 < fits[1].distance and fits[2].distance < 1e-6
-    untold = attack.objective(seen[0], replace(known[0], mechanism=None), guesses[:1], rng)
+    untold = attack.objective(seen[0], replace(known[0], operator=None), guesses[:1], rng)
     assert untold is not None and untold[0].distance > 1e-2
-    many = replace(known[0], mechanism=told("3-1-7-21-24-13-15"))
+    many = replace(known[0], operator=told("3-1-7-21-24-13-15"))
     assert attack.objective(seen[0], many, guesses[:1], rng) is None
 
 

@@ -118,7 +118,7 @@ def test_a_defence_that_it_is_told_of_stands_in_the_objective(search: str, defen
     inside = of_the_generator(3)
     observations, knowledge = observed("mlp", inside)
     sent = DifferentiableDefence(defence).defended(observations[0].sent, torch_generator(0, "defence"))
-    informed = dataclasses.replace(knowledge[0], mechanism=mechanism)
+    informed = dataclasses.replace(knowledge[0], operator=mechanism)
     seen = [dataclasses.replace(observations[0], sent=sent)]
     settings = {"space": "latent", "search": search, "distance": "l2", "candidates": 16, "kl": 0.0}
     without, within = (attacked((seen, [known]), **settings)[0] for known in (knowledge[0], informed))
@@ -131,7 +131,7 @@ def test_known_noise_is_met_by_its_likelihood_and_the_prior_of_z() -> None:
     observations, knowledge = observed("mlp", inside)
     rng, mechanism = torch_generator(0, "noise"), DPGaussianAdaptation({"std": 0.02, "clip": 0.0})
     sent = {n: v + 0.02 * torch.randn(v.shape, generator=rng) for n, v in observations[0].sent.items()}
-    informed = dataclasses.replace(knowledge[0], mechanism=mechanism)
+    informed = dataclasses.replace(knowledge[0], operator=mechanism)
     noisy = [dataclasses.replace(observations[0], sent=sent)], [informed]
     settings = {"search": "cma", "restarts": 1, "candidates": 16}
     (result,), (further,) = (attacked(noisy, space=space, **settings) for space in ("latent", "features"))

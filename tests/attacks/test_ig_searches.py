@@ -83,7 +83,7 @@ def test_the_result_is_that_of_the_nearer_search() -> None:
 
     def found(searches: str, operator: Operator | None) -> float:
         observations, knowledge = attackable("lenet", 8, batch)
-        asked = [replace(known, mechanism=operator) for known in knowledge]
+        asked = [replace(known, operator=operator) for known in knowledge]
         settings = IGSettings(iterations=40, searches=searches)  # type: ignore[arg-type]
         (result,) = IG(settings).run(observations, asked, generators(1))
         assert result.matching_loss is not None

@@ -301,7 +301,7 @@ def test_an_attack_that_is_told_keeps_to_one_model_of_what_stands_between() -> N
     import dataclasses
 
     observations, knowledge = attackable("lenet", 8, digits(0, side=8), digits(1, side=8))
-    informed = [dataclasses.replace(known, mechanism=DifferentiableDefence(OwnPrune())) for known in knowledge]
+    informed = [dataclasses.replace(known, operator=DifferentiableDefence(OwnPrune())) for known in knowledge]
     own_prune = OwnPrune()
     pruned = [dataclasses.replace(o, sent=own_prune.update(o.sent, torch_generator(0, "x"))) for o in observations]
     attack = IG(IG.Settings(iterations=5))

@@ -314,7 +314,7 @@ def defended(
     sent = [defence.update(o.sent, rng(i)) for i, o in enumerate(observations)]
     observations = [seen(s, o.received, i) for i, (s, o) in enumerate(zip(sent, observations, strict=True))]
     operator = DifferentiableDefence(defence) if informed else None
-    return observations, [replace(k, mechanism=operator) for k in known]
+    return observations, [replace(k, operator=operator) for k in known]
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ def test_without_credit_for_sampling() -> None:
     one = Mechanism(6, 100, batch=5, max_participations=1, sampling_rate=0.01, secret_sampling=True)
     for groups, epsilons in ((1, (0.65, 2.30, 8.60)), (3, (1.19, 4.26, 16.9))):
         for rounds, expected in zip((1, 10, 100), epsilons, strict=True):
-            made = replace(one, groups=groups, steps=100 * rounds, participations=rounds)
+            made = replace(one, groups=groups, steps=100 * rounds, max_participations=rounds)
             assert epsilon(made, DELTA, "rdp") == pytest.approx(expected, rel=5e-3)
 
 
@@ -342,7 +342,7 @@ def test_the_multiplier_is_what_clipped_groups_and_drawn_noise_measure() -> None
     measured = noise.std() / np.linalg.norm(clipped)
     made = Mechanism(sigma, 1, clip, groups=groups, noise_per="example", batch=batch)
     assert measured == pytest.approx(made.multiplier, rel=0.01)
-    assert not 2 / 3 < replace(made, draws="batch").multiplier / measured < 3 / 2
+    assert not 2 / 3 < replace(made, noise_per="batch").multiplier / measured < 3 / 2
 
 
 def test_copies_with_the_clients_own_noise_are_runs_and_with_the_servers_one_larger_step() -> None:
@@ -465,7 +465,7 @@ def test_a_claim_says_what_it_rests_on() -> None:
     assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in made.assumptions)
     assert len(set(made.assumptions)) == len(made.assumptions)
     assert not told(made, "no credit")
-    bare = claim(replace(one, hidden=False, draws="example", batch=5, replication=2), "example", "outsider", DELTA, 1)
+    bare = claim(replace(one, secret_sampling=False, noise_per="example", batch=5, max_copies=2), "example", "outsider", DELTA, 1)
     assert told(bare, "no credit", "adversary may know", "drawn 5 times", "more than 2 clients", "An outsider")
 
 
@@ -511,8 +511,8 @@ def test_a_client_is_no_example() -> None:
     assert made.epsilon == pytest.approx(epsilon(Mechanism(6 / 5, 100), DELTA, "rdp"))
     assert told(made, "the 500 examples of one client")
     # Copies of its examples elsewhere are not its own; of a patient they are.
-    assert claim(replace(one, replication=3), "client", "server", DELTA, 1, "rdp", 500).epsilon == made.epsilon
-    assert claim(replace(one, replication=3), "patient", "server", DELTA, 1, "rdp", 500).epsilon > 2 * made.epsilon
+    assert claim(replace(one, max_copies=3), "client", "server", DELTA, 1, "rdp", 500).epsilon == made.epsilon
+    assert claim(replace(one, max_copies=3), "patient", "server", DELTA, 1, "rdp", 500).epsilon > 2 * made.epsilon
 
 
 def test_a_small_group_of_a_sampled_mechanism_by_group_privacy() -> None:
@@ -555,7 +555,7 @@ def test_an_example_in_a_clipped_client_counts_twice() -> None:
     assert claim(plain, "client", "server", DELTA, 10).epsilon == epsilon(plain, DELTA)
     changed = claim(plain, "example", "server", DELTA, 10)
     assert changed.epsilon == pytest.approx(epsilon(Mechanism(3, 10), DELTA)) and told(changed, "exchange one update")
-    two = claim(replace(plain, replication=2), "patient", "server", DELTA, 10)
+    two = claim(replace(plain, max_copies=2), "patient", "server", DELTA, 10)
     assert two.epsilon == pytest.approx(epsilon(Mechanism(3, 20), DELTA))
 
 
@@ -572,7 +572,7 @@ def test_clients_that_add_their_own_noise_are_not_hidden() -> None:
     for adversary in ADVERSARIES:
         result = claim(chosen, "client", adversary, DELTA, 10)
         assert result.epsilon == epsilon(Mechanism(6, 10), DELTA) and told(result, "who is not drawn adds no noise")
-    known = claim(replace(chosen, clipped="example", hidden=False), "example", "server", DELTA, 10)
+    known = claim(replace(chosen, clipped="example", secret_sampling=False), "example", "server", DELTA, 10)
     assert known.epsilon == epsilon(Mechanism(6, 10), DELTA) and told(known, "adversary may know who is drawn")
 
 
@@ -693,7 +693,7 @@ OTHER: Any = "other"
         (lambda: epsilon(ONE, 0.1, OTHER), "Expected accountant among prv, rdp, moments, got accountant=other."),
         (lambda: epsilon([], 0.1), "Expected at least one mechanism, got mechanisms=0."),
         (lambda: noise_for(0.0, ONE, 0.1), "Expected 0 < target_epsilon < inf, got target_epsilon=0.0."),
-        (lambda: noise_for(1.0, replace(ONE, clip=inf), 0.1), "Expected clip < inf, got clip=inf."),
+        (lambda: noise_for(1.0, replace(ONE, clipping_norm=inf), 0.1), "Expected clip < inf, got clip=inf."),
         (lambda: noise_for(1.0, Mechanism(6, 0), 0.1), "Expected steps >= 1, got steps=0."),
         (lambda: steps_within(inf, ONE, 0.1), "Expected 0 < budget < inf, got budget=inf."),
         (lambda: steps_within(1.0, Mechanism(6, 0), 0.1), "Expected steps >= 1, got steps=0."),
