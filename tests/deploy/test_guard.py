@@ -695,6 +695,19 @@ def test_for_a_process_that_died_the_site_answers() -> None:
     assert refused(one) == "its process died"
 
 
+def test_a_process_is_answered_for_once() -> None:
+    """It stays among the dead while the next message is worked on."""
+    one = site()
+    one.pull()
+    one.dead = [begun(one)]
+    one.push()
+    one.link.left = [one.link.message]
+    one.pull()
+    one.answered(reply(one, arrays("net.b")))
+    one.push()
+    assert [envelope.has_error() for envelope in one.link.sent] == [True, False]
+
+
 def test_a_process_that_answered_may_end_as_it_likes() -> None:
     one = site()
     one.pull()
