@@ -578,7 +578,7 @@ def test_the_iterations_of_an_opening_count() -> None:
     x, target = linear_target(victim)
     opening = Stage(squared_distance, signed(3, 0.01))
     recipe = Recipe(
-        squared_distance, signed(60, 1e-3), start=lambda shape, rng: x + 0.05, solved=1e-4, opening=(opening,)
+        squared_distance, signed(60, 1e-3), start=lambda shape, rng: x + 0.05, solved=1e-3, opening=(opening,)
     )
     (result,) = invert(victim, [target], recipe)
     assert result.iterations is not None and 3 < result.iterations < 63
