@@ -217,7 +217,10 @@ class RunAccountant:
         again = self.again if getattr(settings, "secure", False) else 0
         summed = min(known.min_summed_updates, self.summed or known.min_summed_updates)
         return replace(
-            known, rounds=known.rounds + again, max_participations=known.max_participations + again, min_summed_updates=summed
+            known,
+            rounds=known.rounds + again,
+            max_participations=known.max_participations + again,
+            min_summed_updates=summed,
         )
 
     @property

@@ -120,7 +120,16 @@ class Mechanism:
         require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
         require(self.clipping_norm > 0, "clip > 0", clip=self.clipping_norm)
         require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
-        least = {"steps": 0, "groups": 1, "batch": 0, "max_copies": 1, "noise_divisor": 1, "min_summed_updates": 1, "bands": 1, "bins": 0}
+        least = {
+            "steps": 0,
+            "groups": 1,
+            "batch": 0,
+            "max_copies": 1,
+            "noise_divisor": 1,
+            "min_summed_updates": 1,
+            "bands": 1,
+            "bins": 0,
+        }
         least["colluding"] = 0
         for name, lowest in least.items():
             value = getattr(self, name)

@@ -134,6 +134,10 @@ def test_verdict(case: str) -> None:
     assert concluded(**changes)[:2] == (word, cause)
 
 
+def test_a_rung_without_a_number_counts_as_none_recovered() -> None:
+    assert "(0.0 dB)" in concluded(told=ControlResult("told", None, None)).reason
+
+
 def test_no_leak_found_says_whether_candidates_were_held_against_the_messages() -> None:
     assert "not with the message itself, which may tell more" in concluded().reason
     held = concluded(pointed=CHANCE, settings=4).reason

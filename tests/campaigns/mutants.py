@@ -102,16 +102,23 @@ class Mutant:
 
 
 def mutants(file: str, text: str) -> Iterator[Mutant]:
-    r"""Yield the mutants of a file; lines with letters outside ASCII, whose columns differ, are left out.
+    r"""Yield the mutants of a file.
 
-    >>> print(*((one.before, one.after) for one in mutants("a.py", "x = y + 1\nassert not y > 0")), sep="\n")
+    Annotations, which nothing evaluates, are left out, and lines with letters outside ASCII, whose columns differ.
+
+    >>> print(*((one.before, one.after) for one in mutants("a.py", "x: 1 | 2 = y + 1\nassert not y > 0")), sep="\n")
     ('y + 1', 'y - 1')
     ('not y > 0', '(y > 0)')
     ('1', '2')
     ('y > 0', 'y >= 0')
     ('0', '1')
     """
-    for node in ast.walk(ast.parse(text)):
+    tree = ast.parse(text)
+    for node in ast.walk(tree):
+        for field in ("annotation", "returns"):
+            if hasattr(node, field):
+                setattr(node, field, None)
+    for node in ast.walk(tree):
         for part, change in _changes(node):
             before = ast.get_source_segment(text, part)
             if before is not None and before.isascii() and text.splitlines()[part.lineno - 1].isascii():
@@ -202,9 +209,15 @@ class Reached:
         return cls(seconds, {place: frozenset(names) for place, names in tests.items()})
 
     def of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that reach a mutant's lines, the cheapest first, as many as its time allows."""
+        """Return the tests that reach a mutant's lines, the cheapest first, as many as its time allows.
+
+        A line that is run when its module is imported counts as reached by all tests that reach the module.
+        """
         last = mutant.line + mutant.before.count("\n")
         names = {name for line in range(mutant.line, last + 1) for name in self.tests.get((mutant.file, line), ())}
+        names = names or {
+            name for (file, _), reaching in self.tests.items() if file == mutant.file for name in reaching
+        }
         chosen, total = list[str](), 0.0
         for name in sorted(names, key=lambda name: (self.seconds.get(name, 0.0), name)):
             total += self.seconds.get(name, 0.0)
@@ -264,6 +277,7 @@ def main(arguments: Sequence[str]) -> int:
     ask.add_argument("--seed", type=int, default=1, help="of the draw (1)")
     ask.add_argument("--number", type=int, default=300, help="of mutants (300)")
     ask.add_argument("--of", type=Path, help="take the mutants of this file of kill, rather than draw")
+    ask.add_argument("--left", action="store_true", help="of those only what was not killed")
     ask.add_argument("--out", type=Path, required=True)
     asked = ask.parse_args(arguments)
     root = asked.tests.absolute()
@@ -271,7 +285,8 @@ def main(arguments: Sequence[str]) -> int:
         return cover(root, asked.suite, asked.out, asked.places)
     names = Mutant.__dataclass_fields__
     stored = json.loads(asked.of.read_text()) if asked.of else []
-    chosen = [Mutant(**{name: row[name] for name in names}) for row in stored]
+    left = [row for row in stored if not (asked.left and row["outcome"] == "killed")]
+    chosen = [Mutant(**{name: row[name] for name in names}) for row in left]
     kill(root, chosen or drawn(root, asked.seed, asked.number), Reached.read(asked.reached), asked.out)
     return 0
 

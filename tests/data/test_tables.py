@@ -75,11 +75,39 @@ def test_a_missing_value_has_a_feature_and_rare_categories_share_one(tmp_path: P
     assert held.columns is not None
     kind, size = held.columns.columns
     assert (kind.categories, kind.other, kind.width) == (("a", "b"), True, 3)
-    assert "rarer" in kind.encoding
+    assert "2 rarer values are (other)" in kind.encoding
     assert size.missing and size.width == 2 and size.absent == pytest.approx(1 / 7)
     together = np.concatenate([held.train_x, held.test_x])
     assert sorted(together[:, :3].sum(1).tolist()) == [1.0] * 9
     assert together[:, 2].sum() == 2 and together[:, 4].sum() == 1
+
+
+def test_one_rare_category_has_a_feature_too(tmp_path: Path) -> None:
+    lines = [f"{word},{place % 2}" for place, word in enumerate("daaaabbbbcccc")]
+    held = load(write(tmp_path, "\n".join(["kind,y", *lines])), "y", "csv.most=3", "csv.task=classification")
+    assert held.columns is not None
+    (kind,) = held.columns.columns
+    assert kind.other and "1 rarer value is (other)" in kind.encoding
+
+
+@pytest.mark.parametrize(("values", "fits"), [("a b a b", True), ("a b c b", False), ("a a a a", False)])
+def test_a_boolean_that_is_asked_for_has_two_values(tmp_path: Path, values: str, fits: bool) -> None:
+    lines = [f"{word},{place},{place % 2}" for place, word in enumerate(values.split() * 2)]
+    file = write(tmp_path, "\n".join(["flag,size,y", *lines]))
+    if fits:
+        held = load(file, "y", "csv.boolean=flag")
+        assert held.columns is not None and held.columns.columns[0].categories == ("a", "b")
+    else:
+        refused = refusal(file, "y", "csv.boolean=flag")
+        assert refused == f"Expected two values in column flag for csv.boolean, got {len(set(values.split()))}."
+
+
+@pytest.mark.parametrize(("columns", "more"), [(1, ""), (5, ""), (7, " and 2 more columns")])
+def test_the_first_five_columns_with_words_among_numbers_are_named(tmp_path: Path, columns: int, more: str) -> None:
+    rows = [",".join([*["ward" if place == 3 else str(place)] * columns, str(place % 2)]) for place in range(20)]
+    file = write(tmp_path, "\n".join([",".join([*(f"c{n}" for n in range(columns)), "y"]), *rows]))
+    refused = refusal(file, "y", "csv.task=classification")
+    assert refused.count("(") == min(columns, 5) and f"){more}; if they mean" in refused
 
 
 @pytest.mark.parametrize(
@@ -222,6 +250,7 @@ def test_semicolons_decimal_commas_and_a_thousand_columns(tmp_path: Path) -> Non
         ('"1,234" "2,5" "3,25" "7,1"', False),
         ('"0,123" "1,250" "2,125" "0,500"', False),
         ('"1,234 m" "2,345 m" "1,234 m" x', False),
+        ('"1,234,567" "2,345,678" a b', False),  # words among them: nobody takes these for numbers
     ],
 )
 def test_commas_between_thousands_are_no_decimal_ones(tmp_path: Path, values: str, refused: bool) -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -693,6 +693,26 @@ def test_for_a_process_that_died_the_site_answers() -> None:
     one.dead = [begun(one)]
     one.push()
     assert refused(one) == "its process died"
+
+
+def test_for_a_process_that_dies_while_the_next_message_is_worked_on_nothing_is_answered() -> None:
+    one = site()
+    one.pull()
+    task = begun(one)
+    one.answered(reply(one, arrays("net.w")))
+    one.push()
+    one.link.left = [one.link.message]
+    one.pull()
+
+    class DiesBeforeTheAnswer(list[int]):
+        def __iter__(self) -> Iterator[int]:
+            if not self:
+                one.answered(reply(one, arrays("net.b")))
+            return super().__iter__()
+
+    one.dead = DiesBeforeTheAnswer([task])
+    one.push()
+    assert [envelope.has_error() for envelope in one.link.sent] == [False, False]
 
 
 def test_a_process_that_answered_may_end_as_it_likes() -> None:

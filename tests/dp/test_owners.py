@@ -64,7 +64,7 @@ def test_owners_whose_updates_meet_in_one_noisy_sum(owners: int) -> None:
 
 def test_an_example_twice_at_one_client_is_refused_and_across_clients_counted() -> None:
     experiment = asked("fed_cdp", "noise_multiplier=6", "grouping=flat")
-    with pytest.raises(InputError, match="each example once at a client"):
+    with pytest.raises(InputError, match=r"each example once at a client, .*, got once=False\.$"):
         claims(experiment, [0, 1, 2, 2], [3, 4])
     both = claims(experiment, range(20), range(15, 35))
     assert both["example", "server"].epsilon == epsilon(6, 1, 2 * 10)
@@ -133,6 +133,7 @@ def test_a_patient_at_two_clients_is_counted_at_both() -> None:
     named = dataclasses.replace(held(range(20), range(20, 40)), patients=apart)
     entries = RunAccountant(resolve(experiment), named).claims()
     counted = next(one for one in entries if (one.unit, one.adversary) == ("patient", "server"))
+    assert any("no more than 2 of the clients" in assumed for assumed in counted.assumptions)
     both = dataclasses.replace(experiment, patient_examples=3, patient_clients=2)
     assert counted.epsilon == claims(both, range(20), range(20, 40))["patient", "server"].epsilon
 

@@ -573,6 +573,17 @@ def test_what_counts_as_solved_at_zero_is_never_solved() -> None:
     assert result.matching_loss < 0 and result.iterations is None
 
 
+def test_the_iterations_of_an_opening_count() -> None:
+    victim = linear_victim()
+    x, target = linear_target(victim)
+    opening = Stage(squared_distance, signed(3, 0.01))
+    recipe = SearchConfig(
+        squared_distance, signed(60, 1e-3), start=lambda shape, rng: x + 0.05, solved=1e-3, opening=(opening,)
+    )
+    (result,) = invert(victim, [target], recipe)
+    assert result.iterations is not None and 3 < result.iterations < 63
+
+
 def test_search_reports_the_distance_at_the_samples_without_the_prior() -> None:
     victim = linear_victim()
     _, target = linear_target(victim)

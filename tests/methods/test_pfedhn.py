@@ -436,7 +436,7 @@ def test_what_does_not_fit_is_refused_before_anything_starts(
         ("embedding_lr=-1", "Expected 0 <= embedding_lr < inf, got embedding_lr=-1.0"),
         ("embedding=-1", "Expected embedding >= 0, got embedding=-1"),
         ("hidden=0", "Expected hidden >= 1, got hidden=0"),
-        ("layers=-1", "Expected layers >= 0, got layers=-1"),
+        ("layers=-1", "Expected layers >= 0, got layers=-1"),  # without any, the embedding goes straight to the heads
         ("server_step=both", "server_step among mean, sequential"),
         ("lr_scale=m", "lr_scale among clients, none"),
     ],

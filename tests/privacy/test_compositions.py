@@ -177,6 +177,10 @@ def test_a_window_of_the_binomial_is_enough_for_many_steps() -> None:
     assert randomised_responses(1e-3, 10**6, 1e-6) == pytest.approx(gaussian(1.0, 1e-6), rel=2e-3)
 
 
+def test_steps_whose_epsilons_add_up_to_one_are_composed_too() -> None:
+    assert randomised_responses(1e-3, 1000, 1e-6) < 0.2  # 1 by plain addition
+
+
 def test_optimal_by_hand() -> None:
     """Theorem 3.3 with the split found by another search."""
     z, q, steps = 6.0, 0.1, 100

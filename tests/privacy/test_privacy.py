@@ -21,7 +21,7 @@ from flfw.privacy import accountants
 from flfw.privacy.accountants import Accountant, compute_epsilon, epsilon
 from flfw.privacy.calibration import noise_for, steps_within
 from flfw.privacy.claims import ADVERSARIES, Claim, claim
-from flfw.privacy.lower_bound import correct_guesses, lower_bound, p_value
+from flfw.privacy.lower_bound import correct_guesses, gaussian_rejects, lower_bound, p_value
 from flfw.privacy.mechanism import GaussianEvent, Mechanism, gaussian_events
 from flfw.rng import numpy_generator
 
@@ -66,6 +66,18 @@ DP_ACCOUNTING = {
     (6 / 3**0.5, 0.01, 10000): (1.2193, 1.1164), (6.0, 1.0, 100): (8.6033, 8.0037), (1.0, 1.0, 1): (4.7285, 4.3772),
     (10.63, 1 / 12, 12000): (3.9894, 3.6873), (2.0, 0.05, 200): (1.7213, 1.5606),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(("delta", "accountant"), [(1e-5, "prv"), (0.7, "rdp")])
+def test_a_large_delta_is_left_to_the_accountant_that_can_resolve_it(delta: float, accountant: str) -> None:
+    assert compute_epsilon((GaussianEvent(1.1, 0.01, 100),), delta).accountant == accountant
+
+
+@pytest.mark.parametrize("bands", [1, 2, 3])
+def test_a_claim_says_over_how_many_rounds_noise_is_spread(bands: int) -> None:
+    mechanism = Mechanism(3.0, 20, clipped="client", noised_by="server", max_participations=4, bands=bands)
+    said = " ".join(claim(mechanism, "client", "outsider", DELTA, 20).assumptions)
+    assert (f"weighted sum of the last {bands} steps" in said) == (bands > 1)
 
 
 @pytest.mark.parametrize(("z", "q", "steps"), DP_ACCOUNTING)
@@ -465,7 +477,9 @@ def test_a_claim_says_what_it_rests_on() -> None:
     assert all(sentence[0].isupper() and sentence.endswith(".") for sentence in made.assumptions)
     assert len(set(made.assumptions)) == len(made.assumptions)
     assert not told(made, "no credit")
-    bare = claim(replace(one, secret_sampling=False, noise_per="example", batch=5, max_copies=2), "example", "outsider", DELTA, 1)
+    bare = claim(
+        replace(one, secret_sampling=False, noise_per="example", batch=5, max_copies=2), "example", "outsider", DELTA, 1
+    )
     assert told(bare, "no credit", "adversary may know", "drawn 5 times", "more than 2 clients", "An outsider")
 
 
@@ -703,6 +717,7 @@ OTHER: Any = "other"
         (lambda: claim(ONE, "client", "server", 0.1, 1, "rdp", 0), "Expected examples >= 1, got examples=0."),
         (lambda: p_value(10, 5, 4, -1.0), "Expected epsilon >= 0, got epsilon=-1.0."),
         (lambda: p_value(10, 5, 4, nan), "Expected epsilon >= 0, got epsilon=nan."),
+        (lambda: gaussian_rejects(10, 5, 4, -1.0, 0.05), "Expected mu >= 0, got mu=-1.0."),
         (lambda: lower_bound(10, 11, 4), "Expected 0 <= guesses <= canaries=10, got guesses=11."),
         (lambda: lower_bound(10, 5, 6), "Expected 0 <= correct <= guesses=5, got correct=6."),
         (lambda: lower_bound(10, 5, 4, nan), "Expected 0 <= delta <= 1, got delta=nan."),
