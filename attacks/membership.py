@@ -92,7 +92,7 @@ class Membership(MembershipAttack):
         super().__init__(settings, compute)
         self._whitenings: dict[tuple[int | None, ...], tuple[MembershipView, MembershipRound, Whitening]] = {}
 
-    def left_out(self, view: MembershipView) -> tuple[str, ...]:
+    def unused_statistics(self, view: MembershipView) -> tuple[str, ...]:
         """Return why there is no `lira`, if the grants do not allow shadow trainings."""
         victim = view.model(view.rounds[0].received)
         why = self._without_shadows(view, victim) if self.settings.shadows else ""

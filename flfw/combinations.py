@@ -231,7 +231,7 @@ def _require_numbers(resolved: Resolved) -> None:
         labels = getattr(attack, "labels", "given")
         read_off = f"{name}.labels=given {on}, as classes alone can be read off"
         require(labels in ("given", "not used"), read_off, labels=labels)
-    differentiable = [stage.name for stage in resolved.stages if "network" in stage.acts_at]
+    differentiable = [stage.name for stage in resolved.stages if "network" in stage.active_hooks]
     require(not differentiable, f"a defence that leaves the network as it is {on}", defence=",".join(differentiable))
     cut = f"a split that needs no classes {on}: iid, everything, whole, sampled or drawn"
     require(experiment.split in ("iid", "everything", "whole", "sampled", "drawn"), cut, split=experiment.split)

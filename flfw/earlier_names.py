@@ -29,13 +29,17 @@ NAMES: Mapping[str, Mapping[str, str]] = MappingProxyType(
     {
         "flfw.adversary.attack": {"Budget": "AttackCost", "NotApplicable": "NotApplicableError"},
         "flfw.audit.measures.public": {"Public": "PublicData"},
+        "flfw.client.context": {"Workplace": "ClientContext"},
         "flfw.data.files.dataset": {"Arrays": "DatasetArrays"},
+        "flfw.data.splits.split_indices": {"Cut": "SplitIndices"},
         "flfw.errors": {"BadInput": "InputError", "RunFailed": "RunError"},
         "flfw.inversion.automatic": {"Automatic": "DifferentiableDefence"},
         "flfw.inversion.search": {"Recipe": "SearchConfig", "Target": "SearchTarget"},
+        "flfw.inversion.search_optimisers": {"AdamDescent": "AdamSearch"},
         "flfw.messages.replies": {"Unusable": "UnusableReplyError"},
         "flfw.nets.inputs": {"Inputs": "InputSpec"},
         "flfw.papers.preset": {"Figure": "ResultMetric"},
+        "flfw.server.context": {"ServerPlace": "ServerContext"},
         "flfw.training.optimisers": {"LastingTraining": "PersistentTraining"},
     }
 )

@@ -37,7 +37,7 @@ class DefenceStage:
     settings: Any
 
     @property
-    def acts_at(self) -> frozenset[str]:
+    def active_hooks(self) -> frozenset[str]:
         """Names of the hooks at which it acts."""
         return self.build().active_hooks
 
@@ -83,7 +83,7 @@ class Pipeline(Defence):
     @classmethod
     def disabled_settings(cls, settings: PipelineSettings) -> PipelineSettings | None:
         """Return the stages that change the network, so that they hide nothing; None: one has no such form."""
-        staying = [stage for stage in settings.stages if "network" in stage.acts_at]
+        staying = [stage for stage in settings.stages if "network" in stage.active_hooks]
         return _changed(staying, lambda stage: stage.kind.disabled_settings(stage.settings))
 
     def network(self, net: Net) -> Net:
@@ -282,7 +282,7 @@ def with_weights(experiment: Experiment, usual: nets.Trained) -> Experiment:
 
 def changes_network(experiment: Experiment) -> bool:
     """Return whether an experiment's defence changes the network."""
-    return any("network" in stage.acts_at for stage in defence_stages(experiment))
+    return any("network" in stage.active_hooks for stage in defence_stages(experiment))
 
 
 def refuse_beside_factors(name: str, defence: Defence | None) -> None:

@@ -101,7 +101,7 @@ class MembershipAttack(AttackPlugin):
     """Whether all of its statistics read the running statistics that clients send, such as BatchNorm's. Without this
     claim none of them says "no leak found" where some are sent: the mean of a batch's inputs may be among them."""
 
-    def left_out(self, view: MembershipView) -> tuple[str, ...]:
+    def unused_statistics(self, view: MembershipView) -> tuple[str, ...]:
         """Return a sentence for each statistic of messages that the grants do not allow; by default none."""
         return ()
 

@@ -71,7 +71,7 @@ class Protection:
         return defence_operator(self.resolved, self.ticket, self.vantage, factor) if self.adapts else None
 
     @property
-    def left_out(self) -> str:
+    def unmodelled_part(self) -> str:
         """Part of a defence that the adaptation to it leaves out for these messages; empty: none."""
         operator = None if self.method or not self.adapts else self.through(1.0)
         if not isinstance(operator, Operator):
@@ -93,8 +93,8 @@ class Protection:
             yield from self._of_method(adaptive)
         elif self.by:
             yield self._of_defence(adaptive, against)
-            if adaptive and self.left_out:
-                yield f"not made use of: {self.left_out}"
+            if adaptive and self.unmodelled_part:
+                yield f"not made use of: {self.unmodelled_part}"
         if self.beside:
             deed = f"that {self.beside} {self.operator.action}" if self.operator else _unwritten(self.beside)
             yield f"not made use of: {deed}, beside the defence"
@@ -297,7 +297,7 @@ def _acting(resolved: Resolved, vantage: str) -> Acting:
     The network stands before the steps, and all steps before the update.
     """
     unseen = {"update"} if vantage == "client_example" else set[str]()
-    acting = [(stage, stage.acts_at - unseen) for stage in resolved.stages]
+    acting = [(stage, stage.active_hooks - unseen) for stage in resolved.stages]
     return sorted((one for one in acting if one[1]), key=lambda one: (one[1] == {"update"}, "network" not in one[1]))
 
 

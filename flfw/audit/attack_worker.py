@@ -134,7 +134,9 @@ def _scored(job: AttackJob, game: MembershipGame, resolved: Resolved) -> JobResu
                 refused.append(f"Client {view.client} has no scores: {error}")
             else:
                 scores += as_scores(view, statistics)
-                refused += attack.left_out(view) if game.vantage == "server" else ()  # sums have fewer by nature
+                refused += (
+                    attack.unused_statistics(view) if game.vantage == "server" else ()
+                )  # sums have fewer by nature
     except NotApplicableError as error:
         stopped, scores = f"not applicable: {error}", []
     except InputError as error:

@@ -109,7 +109,7 @@ class InformedAttacker:
         """Name the parts that the model of a client's messages leaves out; empty: none."""
         hides, operator = self._hiding(client, 1), self.operator(client, 1)
         parts = [
-            hides.left_out,
+            hides.unmodelled_part,
             hides.beside,
             operator.unmodelled_clause if isinstance(operator, MethodOperator) else "",
         ]

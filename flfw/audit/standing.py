@@ -116,7 +116,7 @@ def standing(
         granted.append(f"not made use of: {unused}")
     # Labels that are read off the sent tensors are read as if no defence had changed these.
     knows = hides.how == "nothing to adapt to" or (job.adaptive and hides.adapts and attack.labels in _LABELS)
-    knows = knows and not (job.adaptive and hides.left_out)
+    knows = knows and not (job.adaptive and hides.unmodelled_part)
     knows = knows and not hides.beside and not (operator and operator.unmodelled_clause)
     seen_through = steps or (probe_set.steps == 1 and probe_set.source == "probe")
     copes = (not private or fate == "not needed") and not running and not unused and not rough and not resolved.draws

@@ -152,11 +152,11 @@ def mechanism_in(resolved: Resolved, schedule: RunSchedule) -> Mechanism | None:
     if not resolved.experiment.defended_partitions:
         return mechanism
     for hook, deed in _VOIDING.items():
-        voiding = [stage.name for stage in resolved.stages if hook in stage.acts_at]
+        voiding = [stage.name for stage in resolved.stages if hook in stage.active_hooks]
         if voiding:
             return replace(mechanism, void=f"{voiding[0]} {deed}")
     # What is left of a client's noise after a defence is not known: the noises no longer add up to a number.
-    return mechanism.alone if any(_AFTER_THE_NOISE in stage.acts_at for stage in resolved.stages) else mechanism
+    return mechanism.alone if any(_AFTER_THE_NOISE in stage.active_hooks for stage in resolved.stages) else mechanism
 
 
 @final

@@ -118,7 +118,7 @@ class Mechanism:
     def __post_init__(self) -> None:
         sigma, taken = self.noise_multiplier, self.max_participations
         require(0 <= sigma < inf, "0 <= noise_multiplier < inf", noise_multiplier=sigma)
-        require(self.clipping_norm > 0, "clip > 0", clip=self.clipping_norm)
+        require(self.clipping_norm > 0, "clipping_norm > 0", clipping_norm=self.clipping_norm)
         require(0 < self.sampling_rate <= 1, "0 < sampling_rate <= 1", sampling_rate=self.sampling_rate)
         least = {
             "steps": 0,
@@ -136,16 +136,16 @@ class Mechanism:
             require(isinstance(value, int) and value >= lowest, f"a whole number {name} >= {lowest}", **{name: value})
         require(
             taken is None or (isinstance(taken, int) and 0 <= taken <= self.steps),
-            f"a whole number 0 <= participations <= steps={self.steps}",
-            participations=taken,
+            f"a whole number 0 <= max_participations <= steps={self.steps}",
+            max_participations=taken,
         )
         require(self.clipped in ("example", "client"), "clipped=example or client", clipped=self.clipped)
-        require(self.noise_per in ("batch", "example"), "draws=batch or example", draws=self.noise_per)
+        require(self.noise_per in ("batch", "example"), "noise_per=batch or example", noise_per=self.noise_per)
         require(self.noised_by in ("client", "server"), "noised_by=client or server", noised_by=self.noised_by)
         passes = not self.bins or (self.clipped == "example" and not self.poisson and taken is not None)
         require(passes, "bins=0 unless examples choose among the steps of a known number of passes", bins=self.bins)
-        require(self.noise_per == "batch" or self.batch >= 1, "batch >= 1 with draws=example", batch=self.batch)
-        alone = "shares=1 and summed=1 where clients do not add noise to their clipped updates"
+        require(self.noise_per == "batch" or self.batch >= 1, "batch >= 1 with noise_per=example", batch=self.batch)
+        alone = "noise_divisor=1 and min_summed_updates=1 where clients do not add noise to their clipped updates"
         parted = {"noise_divisor": self.noise_divisor, "min_summed_updates": self.min_summed_updates + self.colluding}
         require(self.is_distributed or set(parted.values()) == {1}, alone, **parted)
 

@@ -19,7 +19,7 @@ _AT_ONCE = 500
 
 def sends_one_model(method: type[Method]) -> bool:
     """Return whether a round's clients are all sent the same tensors: then these have an accuracy and an average."""
-    return getattr(method, "message_for", None) is FederatedStrategy.arrays_for
+    return getattr(method, "arrays_for", None) is FederatedStrategy.arrays_for
 
 
 def sends_mean(method: type[Method], experiment: Experiment) -> bool:

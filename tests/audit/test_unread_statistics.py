@@ -45,7 +45,7 @@ def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
     def nothing(*_: Any) -> Verdict:
         return Verdict("no leak found", "nothing", "Nothing came out.")
 
-    monkeypatch.setattr(conclude, "verdict", nothing)
+    monkeypatch.setattr(conclude, "verdict_on_messages", nothing)
     given = {"net": net, "method": method, "dataset": "digits", "defence": "dp_gaussian", "attack": ("analytic",)}
     out = whole.run(tiny(tmp_path / "run", **given, audit_rounds="0", images=1))
     result = json.loads((out / "result.json").read_text())
@@ -57,7 +57,9 @@ def test_an_audit_of_a_network_with_statistics_does_not_say_that_nothing_leaks(
 def test_nor_does_an_audit_of_a_recorded_app(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Callable[[], nn.Module], cause: str
 ) -> None:
-    monkeypatch.setattr(conclude, "verdict", lambda *_: Verdict("no leak found", "nothing", "Nothing came out."))
+    monkeypatch.setattr(
+        conclude, "verdict_on_messages", lambda *_: Verdict("no leak found", "nothing", "Nothing came out.")
+    )
     folder = recorded(tmp_path / "recordings", client_app(build, 1), build)
     audited = ask(folder, tmp_path / "audit", net=build)["audit"]
     assert {entry["cause"] for entry in audited} == {cause}

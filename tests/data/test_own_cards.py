@@ -12,11 +12,11 @@ from flfw.data import load
 
 CARD = """
 import numpy as np
-from flfw.data import Arrays, DatasetCard
+from flfw.data import DatasetArrays, DatasetCard
 
 def read(root, side):
     x = np.full((3, 1, 4, 4), {value}, np.uint8)
-    return Arrays(x, np.arange(3), x[:1], np.zeros(1, int))
+    return DatasetArrays(x, np.arange(3), x[:1], np.zeros(1, int))
 
 CARD = DatasetCard(
     shape=(1, 4, 4), classes=3, files={{}}, read=read, source="made up", fetch="a pencil", mean=(0.5,), std=(0.5,)

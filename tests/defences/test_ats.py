@@ -136,10 +136,10 @@ def test_a_batch_is_its_images_one_by_one_and_repeats_with_its_generator() -> No
 
 
 def test_the_mildest_policy_is_undone_exactly_and_an_identity_stays() -> None:
-    mild = ATS.mildest(ATSSettings())
+    mild = ATS.weakest_settings(ATSSettings())
     x = pictures(3, 8, 8).float() / 255
     torch.testing.assert_close(ATS(mild).batch(x, torch.zeros(2), torch.Generator())[0], 1 - x)
-    assert ATS.mildest(ATSSettings(policy="28-39+28")).policy == "28-39+28"
+    assert ATS.weakest_settings(ATSSettings(policy="28-39+28")).policy == "28-39+28"
     assert torch.equal(transformed(x, sequences("28-39"), torch.Generator()), x)
 
 

@@ -90,9 +90,9 @@ class Thief(FederatedClient):
     def train(self):
         return {"loss": 1.0}
 
-    def outgoing(self):
+    def upload_tensors(self):
         x, _ = self.ctx.task.examples("train", self.indices("train")[:1])
-        return {**super().outgoing(), "patient": x}
+        return {**super().upload_tensors(), "patient": x}
 
 
 @final

@@ -325,9 +325,9 @@ def test_table_six(cell: Any) -> None:
     )
     assert run.local_steps == local
     if cell.keys["method"] == "Fed-CDP":
-        result = FedCDP.as_published(FedCDPSettings(noise_multiplier=sigma), run)
+        result = FedCDP.published_accounting(FedCDPSettings(noise_multiplier=sigma), run)
     else:
-        result = FedSDP.as_published(FedSDPSettings(noise_multiplier=sigma), run)
+        result = FedSDP.published_accounting(FedSDPSettings(noise_multiplier=sigma), run)
     unit: Any = {"instance": "example", "client": "client"}[cell.keys["level"]]
     assert result.epsilon(unit, DELTA) == pytest.approx(cell.value, abs=1e-4)
 

@@ -467,7 +467,7 @@ def test_a_probe_of_several_steps_shows_what_the_server_has(small: Experiment, t
 def test_private_tensors_stay_at_home(small: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = client_of(hyperfl(small, "upload=factors"), tmp_path)
     received = received_by(client)
-    monkeypatch.setattr(client, "outgoing", lambda: dict(client.model.state_dict()))
+    monkeypatch.setattr(client, "upload_tensors", lambda: dict(client.model.state_dict()))
     with pytest.raises(SharingViolationError, match="would send embedding, but hyperfl uploads only"):
         client.fit(list(received.values()), {"version": 0})
 

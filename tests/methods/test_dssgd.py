@@ -190,7 +190,7 @@ def test_a_copy_goes_on_where_it_is_not_overwritten(small: Experiment, tmp_path:
     came["shared.classifier.weight"][:] = 0
     came["shared.classifier.weight"][3] = 7.0
     second = client(experiment, tmp_path, server_round=2)
-    second.install(came, version=1)
+    second.load_received(came, version=1)
     expected = copy["own.classifier.weight"].clone()
     expected[3] = 7.0
     assert torch.equal(second.model.state_dict()["own.classifier.weight"], expected)
@@ -329,7 +329,7 @@ def test_the_victim_gives_what_was_sent_for_the_true_data(small: Experiment, tmp
     if theta_d < 1:
         came["fresh.classifier.weight"][:, ::2] = 0
         came["shared.classifier.weight"][:, ::2] = 0
-    one.install(came, version=0)
+    one.load_received(came, version=0)
     sent, known = one.gradient(x, y), {name: torch.tensor(value) for name, value in came.items()}
     with initialising(1, "attacker"):
         model = DSSGD.build_model(one.ctx.task.build_net(), one.ctx.settings)

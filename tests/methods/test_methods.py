@@ -225,7 +225,7 @@ def test_sending_the_classifier_fails(small: Experiment, tmp_path: Path) -> None
     honest = resolve(experiment).client
 
     class Careless(honest):  # type: ignore[misc, valid-type]
-        def outgoing(self) -> dict[str, Tensor]:
+        def upload_tensors(self) -> dict[str, Tensor]:
             return {**super().upload_tensors(), "classifier.weight": self.model.state_dict()["classifier.weight"]}
 
     method, settings = resolve(experiment).method, resolve(experiment).settings

@@ -316,7 +316,7 @@ def test_each_client_is_sent_its_own_network_and_nobody_the_broadcast(asked: Exp
 def test_the_head_of_pc_never_leaves_and_its_momentum_lasts(asked: Experiment, tmp_path: Path) -> None:
     experiment = dataclasses.replace(asked, method="pfedhn_pc")
     strategy, clients = play(experiment, tmp_path, [0, 1], [0, 1])
-    assert all(name.startswith("extractor.") for name in unpack(strategy.message_for(0, pack(first(experiment)))))
+    assert all(name.startswith("extractor.") for name in unpack(strategy.arrays_for(0, pack(first(experiment)))))
     for i, client in clients.items():
         assert all(name.startswith("extractor.") for name in client.upload_tensors())
         x, y = client.stored(client.indices("train")[:1])
@@ -325,7 +325,7 @@ def test_the_head_of_pc_never_leaves_and_its_momentum_lasts(asked: Experiment, t
         velocity = {f"head/velocity/classifier.{name}" for name in ("weight", "bias")}
         assert kept.keys() == {"classifier.weight", "classifier.bias", *velocity}
         third = rounds.client(experiment, tmp_path, i, 3)
-        third.load_received(views(strategy.message_for(i, pack(first(experiment)))), version=2)
+        third.load_received(views(strategy.arrays_for(i, pack(first(experiment)))), version=2)
         memory = {name: value for name, value in third.private_state().items() if name in velocity}
         assert all(bool(value.any()) and torch.equal(value, kept[name]) for name, value in memory.items())
         assert memory.keys() == velocity

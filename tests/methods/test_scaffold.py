@@ -170,7 +170,7 @@ def test_a_probe_of_steps_sends_both_sets(asked: Experiment, tmp_path: Path, opt
             c: before[c] + (direction[n] - gap[n]) - state[n.replace("net.", "own.", 1)] for n, c in controls.items()
         }
         assert rounds.error({c: sent[c] for c in change}, change, before) < 1e-8
-        for name, value in client.private().items():
+        for name, value in client.private_state().items():
             assert torch.equal(value, state[name])
 
 

@@ -92,7 +92,7 @@ def test_who_gets_credit() -> None:
     assert (
         spent([(BALLS, 1)], 10.0, 1e-5) == compute_epsilon((GaussianEvent(2.0, 1.0, 6),), 5e-6).epsilon
     )  # a site's own count
-    for wrong in ({"poisson": True}, {"participations": None}, {"clipped": "client"}):
+    for wrong in ({"poisson": True}, {"max_participations": None}, {"clipped": "client"}):
         with pytest.raises(InputError, match="bins=0 unless examples choose"):
             Mechanism(**{"noise_multiplier": 4.0, "steps": 60, "participations": 6, "bins": 10, **wrong})  # type: ignore[arg-type]
 

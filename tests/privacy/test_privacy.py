@@ -158,7 +158,7 @@ def test_without_credit_for_sampling() -> None:
             assert epsilon(made, DELTA, "rdp") == pytest.approx(expected, rel=5e-3)
 
 
-@pytest.mark.parametrize("visible", [{"poisson": False}, {"hidden": False}])
+@pytest.mark.parametrize("visible", [{"poisson": False}, {"secret_sampling": False}])
 def test_sampling_counts_only_if_it_is_independent_and_hidden(visible) -> None:
     one = sampled(6, 0.01, 100)
     assert epsilon(replace(one, **visible), DELTA) == epsilon(Mechanism(6, 100), DELTA) > 50 * epsilon(one, DELTA)
@@ -362,8 +362,8 @@ def test_copies_with_the_clients_own_noise_are_runs_and_with_the_servers_one_lar
     assert one.phase() == GaussianEvent(6, 1.0, 40)
     assert replace(one, noised_by="server").phase() == GaussianEvent(1.5, 1.0, 10)
     assert epsilon(one, DELTA) == pytest.approx(epsilon(Mechanism(3, 10), DELTA))  # z / sqrt(r)
-    assert sampled(6, 0.1, 10, replication=4).phase() == GaussianEvent(6, 0.1, 40)
-    met = sampled(6, 0.1, 10, replication=4, noised_by="server").phase()
+    assert sampled(6, 0.1, 10, max_copies=4).phase() == GaussianEvent(6, 0.1, 40)
+    met = sampled(6, 0.1, 10, max_copies=4, noised_by="server").phase()
     assert (met.noise_multiplier, met.sampling_rate, met.steps) == (1.5, pytest.approx(1 - 0.9**4), 10)
 
 
@@ -670,8 +670,8 @@ def test_noise_at_two_thirds_of_what_is_claimed_is_caught() -> None:
         ({"noise_multiplier": -1.0}, "Expected 0 <= noise_multiplier < inf, got noise_multiplier=-1.0."),
         ({"noise_multiplier": nan}, "Expected 0 <= noise_multiplier < inf, got noise_multiplier=nan."),
         ({"noise_multiplier": inf}, "Expected 0 <= noise_multiplier < inf, got noise_multiplier=inf."),
-        ({"clip": -1.0}, "Expected clip > 0, got clip=-1.0."),
-        ({"clip": nan}, "Expected clip > 0, got clip=nan."),
+        ({"clipping_norm": -1.0}, "Expected clipping_norm > 0, got clipping_norm=-1.0."),
+        ({"clipping_norm": nan}, "Expected clipping_norm > 0, got clipping_norm=nan."),
         ({"sampling_rate": 0.0}, "Expected 0 < sampling_rate <= 1, got sampling_rate=0.0."),
         ({"sampling_rate": 1.5}, "Expected 0 < sampling_rate <= 1, got sampling_rate=1.5."),
         ({"sampling_rate": nan}, "Expected 0 < sampling_rate <= 1, got sampling_rate=nan."),
@@ -679,10 +679,13 @@ def test_noise_at_two_thirds_of_what_is_claimed_is_caught() -> None:
         ({"steps": 1.5}, "Expected a whole number steps >= 0, got steps=1.5."),
         ({"groups": 0}, "Expected a whole number groups >= 1, got groups=0."),
         ({"batch": -1}, "Expected a whole number batch >= 0, got batch=-1."),
-        ({"replication": 0}, "Expected a whole number replication >= 1, got replication=0."),
-        ({"participations": 6}, "Expected a whole number 0 <= participations <= steps=5, got participations=6."),
-        ({"draws": "example"}, "Expected batch >= 1 with draws=example, got batch=0."),
-        ({"draws": "twice"}, "Expected draws=batch or example, got draws=twice."),
+        ({"max_copies": 0}, "Expected a whole number max_copies >= 1, got max_copies=0."),
+        (
+            {"max_participations": 6},
+            "Expected a whole number 0 <= max_participations <= steps=5, got max_participations=6.",
+        ),
+        ({"noise_per": "example"}, "Expected batch >= 1 with noise_per=example, got batch=0."),
+        ({"noise_per": "twice"}, "Expected noise_per=batch or example, got noise_per=twice."),
         ({"clipped": "patient"}, "Expected clipped=example or client, got clipped=patient."),
         ({"noised_by": "nobody"}, "Expected noised_by=client or server, got noised_by=nobody."),
     ],

@@ -455,7 +455,7 @@ def test_the_round_in_which_a_budget_ends_is_spoken_of(monkeypatch: pytest.Monke
     monkeypatch.setattr(message_cost, "metrics_of", lambda experiment: "none")
     limit = 1.001 * spent([(Mechanism(6.0, 3), 1)], 100.0, 1e-5)
     policy = Policy(("0" * 64,), ("*",), largest_upload_mb=100, epsilon=limit, metrics="none")
-    monkeypatch.setattr(Policy, "refuses_run", lambda self, config: None)
+    monkeypatch.setattr(Policy, "run_rejection", lambda self, config: None)
     settings = {"method": "fed_cdp", "net": "linear", "split": "iid", "local_epochs": 1, "attack": ("none",)}
     asked = Experiment(**settings, set=("noise_source=secure",), rounds=9)  # type: ignore[arg-type]
     allowed = f"epsilon {limit:g} at delta 1e-05 for one example, allows 3 of 9 rounds."

@@ -91,8 +91,8 @@ FAULTY = """
         def train(self):
             return {"loss": 1.0}
 
-        def outgoing(self):
-            sent = super().outgoing()
+        def upload_tensors(self):
+            sent = super().upload_tensors()
             return self.spoiled(sent) if self.ctx.partition == 1 else sent
 
         def spoiled(self, sent):

@@ -149,20 +149,20 @@ def _inferred(
     parsed: TableName, settings: TableSettings, rows: Table, given: np.ndarray | None
 ) -> tuple[TableSchema, np.ndarray, np.ndarray | None]:
     """Return the plan that the values tell, the training rows (N,) of bool, and the patients (N,)."""
-    from flfw.data.tables import kinds
+    from flfw.data.tables import column_types
 
     words = rows[parsed.target]
     if not len(words):
         raise InputError(f"Expected values of target {parsed.target} in {parsed.path}, got none.")
-    task = kinds.task_of(parsed.target, words, settings.task)
-    names = kinds.class_names(words) if task == "classification" else ()
+    task = column_types.task_of(parsed.target, words, settings.task)
+    names = column_types.class_names(words) if task == "classification" else ()
     group = _patients(parsed, rows, settings.patient)
     labels = np.searchsorted(sorted(names), words.astype(str)) if names else np.zeros(len(words), np.int64)
     train = ~tested(labels, group, bool(names)) if given is None else ~given
     if not train.any():
         raise InputError(f"Expected training rows in {parsed.path}, got none of {len(words)}; add some.")
     features = {name: column for name, column in rows.items() if name not in (parsed.target, settings.patient)}
-    columns = kinds.fitted(features, train, kinds.infer_column_types(features, settings), settings.most)
+    columns = column_types.fitted(features, train, column_types.infer_column_types(features, settings), settings.most)
     if not any(column.width for column in columns):
         why = "; ".join(f"{column.name} is left out ({column.note})" for column in columns[:3])
         more = f" and {len(columns) - 3} more columns" if len(columns) > 3 else ""
@@ -170,7 +170,7 @@ def _inferred(
         raise InputError(f"Expected a column beside {parsed.target} in {parsed.path} that tells rows apart, got {got}.")
     number: NumberTarget | None = None
     if task == "regression":
-        number = kinds.number_target(parsed.target, kinds.target_numbers(parsed.target, words)[train])
+        number = column_types.number_target(parsed.target, column_types.target_numbers(parsed.target, words)[train])
     return TableSchema(tuple(columns), parsed.target, task, names, number, settings.patient), train, group
 
 
