@@ -116,7 +116,7 @@ class DLGStatistics(Attack):
             restarted = [replace(target, rng=_same(target.rng)) for target in targets]
             recipe = SearchConfig(squared_distance, descent)
             runs.append(invert(victim, restarted, recipe, box=box, compute=self.compute))
-        return [min(candidates, key=lambda one: one.matched) for candidates in zip(*runs, strict=True)]
+        return [min(candidates, key=lambda one: one.matching_loss) for candidates in zip(*runs, strict=True)]
 
 
 def _statistics(knowledge: Knowledge) -> Tensors:

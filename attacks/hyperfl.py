@@ -151,8 +151,8 @@ class HyperFLInversion(Attack):
         distances = {"cosine": cosine_distance, "relative": relative_distance, "features": victim.features}
         recipes = [self._recipe(distances[name]) if victim.linear else self._smooth() for name in self._distances]
         searched = [invert(victim, targets, one, box=knowledge[0].box, compute=self.compute) for one in recipes]
-        best = [min(candidates, key=lambda one: one.matched) for candidates in zip(*searched, strict=True)]
-        return [Reconstruction(result.samples, result.matched, result.iterations) for result in best]
+        best = [min(candidates, key=lambda one: one.matching_loss) for candidates in zip(*searched, strict=True)]
+        return [Reconstruction(result.samples, result.matching_loss, result.iterations) for result in best]
 
     def _recipe(self, distance: Distance) -> SearchConfig:
         """Use a distance first, and at last the relative squared distance, which compares searches."""

@@ -170,7 +170,7 @@ def grant(
         there = {"vantage": Vantage(job.vantage), "sent": on_device(o.sent, device), "received": model.known}
         observations.append(Observation(**{**vars(o), **there}))
         known = None if asked.labels is None else torch.tensor(asked.labels, device=device)
-        details = {"steps": steps, "weights": lr is not None, "lr": lr, "mechanism": operator, "unrolled": steps_known}
+        details = {"steps": steps, "weights": lr is not None, "lr": lr, "operator": operator, "unrolled": steps_known}
         details |= {**common, "uploaded": uploaded.get(o.client), "earlier": tuple(before[o.slot])}
         knowledge.append(Knowledge(model, asked.examples or job.ticket.batch, known, **details))
     return observations, knowledge

@@ -142,8 +142,12 @@ def test_a_result_is_compared_with_all_versions_of_each_sample() -> None:
     versions = [[replayed(one, steps) for steps in patterns(sequences("3-1-7"))] for one in x.split(1)]
     result = torch.cat([versions[1][5], versions[0][2]])
     expected = [[min(float((v - y).square().mean()) ** 0.5 for v in mine) for y in result] for mine in versions]
-    torch.testing.assert_close(operator.apart(x, result), torch.tensor(expected))
-    assert operator.apart(x, result).diagonal().min() > 0.01 > operator.apart(x, result).flip(1).diagonal().max()
+    torch.testing.assert_close(operator.augmentation_distance(x, result), torch.tensor(expected))
+    assert (
+        operator.augmentation_distance(x, result).diagonal().min()
+        > 0.01
+        > operator.augmentation_distance(x, result).flip(1).diagonal().max()
+    )
     alike = torch.tensor([4, 4])
     guesses = [Truth(samples, alike, torch.arange(2)) for samples in (x, x.flip(0) * 0.5)]
     truth, other = _apart(operator, Reconstruction(x, searched=result), guesses) or [0.0, 0.0]

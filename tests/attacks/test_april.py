@@ -193,7 +193,7 @@ def test_the_objective_is_least_at_the_truth_both_ways() -> None:
 
 def test_budget_labels_and_unused_knowledge_follow_the_way() -> None:
     closed, search = APRIL(), APRIL(APRILSettings(way="search", iterations=7, restarts=2, labels="idlg"))
-    assert closed.budget.iterations == 0 and search.budget == AttackCost(7, 2, "lowest distance")
+    assert closed.cost.iterations == 0 and search.cost == AttackCost(7, 2, "lowest distance")
     assert (closed.labels, search.labels, APRIL(APRILSettings(way="search")).labels) == ("not used", "single", "given")
     assert closed.models == frozenset() and search.models == {"defence", "steps", "batch_statistics"}
 

@@ -603,14 +603,14 @@ def test_the_papers_attacks_are_granted_the_labels_and_get_closer(variant: Any) 
 
 def test_budget_and_labels_are_those_of_the_variant() -> None:
     attack = HyperFLInversion(HyperFLInversionSettings(iterations=7, restarts=2))
-    assert (attack.budget, attack.labels) == (AttackCost(7, 6, "lowest matching distance"), "not used")
-    assert HyperFLInversion(HyperFLInversionSettings(distance="cosine")).budget == AttackCost(
+    assert (attack.cost, attack.labels) == (AttackCost(7, 6, "lowest matching distance"), "not used")
+    assert HyperFLInversion(HyperFLInversionSettings(distance="cosine")).cost == AttackCost(
         500, 1, "lowest matching distance"
     )
     attack = HyperFLInversion(HyperFLInversionSettings(variant="two_stage", iterations=7))
-    assert (attack.budget, attack.labels) == (AttackCost(14, 1, "lowest matching distance"), "given")
+    assert (attack.cost, attack.labels) == (AttackCost(14, 1, "lowest matching distance"), "given")
     attack = HyperFLInversion(HyperFLInversionSettings(variant="joint", iterations=7))
-    assert (attack.budget, attack.labels) == (AttackCost(7, 1, "lowest matching distance"), "given")
+    assert (attack.cost, attack.labels) == (AttackCost(7, 1, "lowest matching distance"), "given")
 
 
 @pytest.mark.parametrize(

@@ -210,8 +210,8 @@ def test_ig_does_not_keep_a_restart_that_ended_in_nan() -> None:
 
 
 def test_ig_budget_is_what_was_set() -> None:
-    assert IG(IGSettings(iterations=7, restarts=3)).budget == AttackCost(7, 3, "lowest cosine distance")
-    assert IG().budget == AttackCost(1000, 1, "lowest cosine distance")
+    assert IG(IGSettings(iterations=7, restarts=3)).cost == AttackCost(7, 3, "lowest cosine distance")
+    assert IG().cost == AttackCost(1000, 1, "lowest cosine distance")
     assert Analytic().cost == AttackCost(0, 1, "closed form") and Analytic().labels == "not used"
     assert SPEAR().cost == AttackCost(0, 1, "proof by the network") and SPEAR().labels == "not used"
 

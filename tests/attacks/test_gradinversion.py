@@ -219,7 +219,7 @@ def test_its_objective_at_the_truth_holds_the_statistics_but_the_distance_does_n
 
 def test_its_budget_and_its_labels_are_what_was_set() -> None:
     attack = GradInversion(GradInversionSettings(7, restarts=3))
-    assert attack.budget == AttackCost(7, 3, "lowest distance of gradients") and attack.labels == "recovered"
+    assert attack.cost == AttackCost(7, 3, "lowest distance of gradients") and attack.labels == "recovered"
     assert "batch_statistics" in attack.models
 
 

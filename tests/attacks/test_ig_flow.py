@@ -91,7 +91,7 @@ def test_a_victim_s_result_does_not_depend_on_the_others() -> None:
 
 def test_what_it_uses_and_costs_is_what_was_set() -> None:
     attack = IG(dataclasses.replace(FEW, iterations=7, restarts=2))
-    assert attack.uses == {"public"} and attack.budget == AttackCost(7, 6, "lowest cosine distance")
+    assert attack.uses == {"public"} and attack.cost == AttackCost(7, 6, "lowest cosine distance")
 
 
 def test_it_needs_public_images() -> None:

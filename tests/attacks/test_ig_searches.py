@@ -54,8 +54,8 @@ def test_told_or_not_the_same_two_searches_are_made() -> None:
     assert kinds(untold) == kinds(informed)
     assert kinds(untold) == {((50, True), (15, True), (15, True), (20, True)), ((33, False), (33, False), (34, False))}
     assert [signs(one)[0][1] for one in (untold[0], informed[0])] == [True, False]  # first the one of what is known
-    assert IG(BOTH).budget == AttackCost(100, 2, "lowest cosine distance")
-    assert IG(replace(BOTH, prior="flow")).budget.restarts == 4
+    assert IG(BOTH).cost == AttackCost(100, 2, "lowest cosine distance")
+    assert IG(replace(BOTH, prior="flow")).cost.restarts == 4
 
 
 def test_alone_each_makes_its_own() -> None:
@@ -63,7 +63,7 @@ def test_alone_each_makes_its_own() -> None:
     assert kinds(separate.recipes(KNOWN, None)) | kinds(separate.recipes(KNOWN, Unchanged({}))) == kinds(
         IG(BOTH).recipes(KNOWN, None)
     )
-    assert len(separate.recipes(KNOWN, None)) == 1 == separate.budget.restarts
+    assert len(separate.recipes(KNOWN, None)) == 1 == separate.cost.restarts
 
 
 def test_with_known_noise_both_end_in_the_same_likelihood() -> None:
@@ -102,4 +102,4 @@ def test_april_takes_both_signs() -> None:
     untold, informed = search.recipes(KNOWN, None), search.recipes(KNOWN, Unchanged({}))
     assert kinds(untold) == kinds(informed) == {((5, True), (5, True)), ((5, False), (5, False))}
     assert {signed for one in search.recipes(KNOWN, Noisy({})) for _, signed in signs(one)} == {True, False}
-    assert search.budget.restarts == 2 == 2 * APRIL(APRILSettings(way="search")).budget.restarts
+    assert search.cost.restarts == 2 == 2 * APRIL(APRILSettings(way="search")).cost.restarts

@@ -136,15 +136,15 @@ def test_public_gradients_that_are_kept_change_nothing() -> None:
 )
 def test_what_is_not_granted_leaves_lira_out_in_words(change: dict[str, object], why: str) -> None:
     seen = replace(view(part(0, 20)), **change)  # type: ignore[arg-type]
-    assert Membership().left_out(seen) == (f"No lira of membership: {why}.",)
+    assert Membership().unused_statistics(seen) == (f"No lira of membership: {why}.",)
     assert set(scores(seen)) == STATISTICS
 
 
 def test_no_shadows_leave_it_out_without_words() -> None:
     attack = Membership(MembershipSettings(shadows=0))
-    assert attack.left_out(replace(view(part(0, 20)), local=None)) == ()
+    assert attack.unused_statistics(replace(view(part(0, 20)), local=None)) == ()
     assert set(scores(view(part(0, 20)), shadows=0)) == STATISTICS
-    assert Membership().left_out(view(part(0, 20))) == ()
+    assert Membership().unused_statistics(view(part(0, 20))) == ()
 
 
 def test_an_odd_number_of_shadows_is_refused() -> None:

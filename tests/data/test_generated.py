@@ -16,7 +16,7 @@ from flfw import data
 from flfw.data.files.population import COMMON, PERSONS, STRIDE
 from flfw.data.generated.images import SkewedImages
 from flfw.data.generated.logistic import LogisticClients, _client
-from flfw.data.splits.partition import IID, Natural, SampledOnDemand, split
+from flfw.data.splits.partition import IID, Natural, Drawn, split
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.resolve import without_auto
@@ -153,7 +153,7 @@ def test_other_words_are_refused(name: str, reason: str) -> None:
 
 def test_generated_data_are_cut_by_their_clients_alone() -> None:
     made = data.load("synthetic")
-    for scheme in (IID(), SampledOnDemand()):
+    for scheme in (IID(), Drawn()):
         with pytest.raises(InputError, match="Expected split=natural for synthetic"):
             split(made, scheme, 3, seed=0)
     with pytest.raises(InputError, match="Expected another --split for digits"):

@@ -156,7 +156,7 @@ def distance_at_the_truth(batch: int, scale: float, knows: bool) -> float:
     trial = victim.gradient(x, y, {}, constants)
     if knows:
         constants = {**constants, **operator.read(seen)}
-        seen = operator.undone(seen)
+        seen = operator.undo(seen)
         trial = operator.apply(trial, seen, constants)
     return float(cosine_distance(trial, seen))
 
@@ -168,7 +168,7 @@ def test_who_computes_the_noise_explains_one_example_exactly() -> None:
 def test_of_several_examples_the_layers_before_the_bottleneck_are_compared() -> None:
     operator, net = adaptation(), network()
     sent = sent_by(net, pictures(3), torch.arange(3))
-    left = operator.undone(sent)
+    left = operator.undo(sent)
     kept = {name for name, value in left.items() if bool(value.any())}
     assert kept == {name for name in sent if name.startswith("extractor.")}
     assert float(operator.read(sent)["compared"]) == 0
@@ -178,7 +178,7 @@ def test_of_several_examples_the_layers_before_the_bottleneck_are_compared() -> 
 def test_of_a_private_bottleneck_nothing_is_read() -> None:
     sent = {name: value for name, value in sent_by(network(), pictures(1), torch.arange(1)).items() if "extr" in name}
     operator = adaptation()
-    for tensors_compared in (operator.undone(sent), operator.apply(sent, sent, operator.read(sent))):
+    for tensors_compared in (operator.undo(sent), operator.apply(sent, sent, operator.read(sent))):
         assert set(tensors_compared) == set(sent)
         assert all(torch.equal(tensors_compared[name], value) for name, value in sent.items())
     plain = PlainVictim(network(), tensors(network()), ("extractor.*",), INPUTS)

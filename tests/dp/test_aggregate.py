@@ -172,7 +172,7 @@ def test_copies_in_one_sum_are_never_more_than_is_counted(copies: int, surely: i
 @pytest.mark.parametrize("copies", [1, 2, 3, 4, 5])
 def test_copies_at_clients_that_add_no_noise_are_counted(copies: int, surely: int, colluding: int) -> None:
     """Of a copy there the sum has no noise: with one honest client, three copies in one sum count 9, not 3."""
-    given = {"clipped": "client", "replication": copies, "summed": surely, "colluding": colluding}
+    given = {"clipped": "client", "max_copies": copies, "min_summed_updates": surely, "colluding": colluding}
     for participations, rounds in ((1, 1), (1, 3), (2, 3)):
         phase = Mechanism(1.0, rounds, max_participations=participations, **given).phase()  # type: ignore[arg-type]
         counted, least = (

@@ -220,7 +220,7 @@ def test_rungs_without_clipping_and_with_faint_noise_still_do_what_they_say(tiny
     settings = resolve(of(tiny, "dp_fedavg", "unit=client", "quantile=0.5", "clip=1e-3")).settings
     assert settings.disabled().follows_quantile and settings.weakest().follows_quantile  # the entry is sent to them too
     assert settings.disabled().clip > 1e6 and settings.disabled().server_multiplier == 0
-    assert 0 < settings.weakest().server_multiplier < 1e-5 and settings.mildest().clip == 1e-3
+    assert 0 < settings.weakest().server_multiplier < 1e-5 and settings.weakest().clip == 1e-3
 
 
 # --- a run ---

@@ -195,7 +195,7 @@ def test_a_copy_goes_on_where_it_is_not_overwritten(small: Experiment, tmp_path:
     expected[3] = 7.0
     assert torch.equal(second.model.state_dict()["own.classifier.weight"], expected)
     x = second.examples("train", second.indices("train")[:2])[0]
-    inputs = second.at.task.inputs.normalise(x)
+    inputs = second.ctx.task.inputs.normalise(x)
     bias = torch.tensor(came["shared.classifier.bias"])  # all of it is fresh
     torch.testing.assert_close(second.model(inputs), inputs.flatten(1) @ expected.T + bias)
 

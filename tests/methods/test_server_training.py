@@ -99,7 +99,7 @@ resolved = resolve(experiment)
 experiment, cls, chosen = resolved.experiment, resolved.method, resolved.settings
 for count in (2, 2, 6, 2, 6):
     strategy = cls(chosen)
-    strategy.at = ServerContext(experiment, cls, chosen)
+    strategy.ctx = ServerContext(experiment, cls, chosen)
     model = strategy.ctx.model().state_dict()
     first = {n: v.clone() for n, v in model.items() if matches(n, cls.downloads)}
     sent = {n: v for n, v in first.items() if matches(n, cls.uploads)}

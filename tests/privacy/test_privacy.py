@@ -248,7 +248,7 @@ def test_no_noise_is_no_privacy_and_no_steps_cost_nothing(accountant) -> None:
         assert isinf(spent.epsilon) and "no noise" in spent.notes[0]
         assert isinf(epsilon([sampled(6, q, 3), sampled(0.0, q, 1)], DELTA, accountant))
         assert epsilon(sampled(0.0, q, 0), DELTA, accountant) == 0
-        assert isinf(epsilon(sampled(6, q, 3, clip=inf), DELTA, accountant))
+        assert isinf(epsilon(sampled(6, q, 3, clipping_norm=inf), DELTA, accountant))
 
 
 @pytest.mark.parametrize("accountant", ACCOUNTANTS)
@@ -467,7 +467,7 @@ def told(made: Claim, *parts: str) -> bool:
 
 
 def test_a_claim_says_what_it_rests_on() -> None:
-    one = sampled(6, 0.01, 100, clip=4.0, groups=3)
+    one = sampled(6, 0.01, 100, clipping_norm=4.0, groups=3)
     made = claim(one, "example", "server", DELTA, 1)
     assert (made.epsilon, made.accountant, made.rounds) == (epsilon(one, DELTA), "prv", 1)
     assert told(made, "one example more or less", "norm of 4 in each of 3 groups", "counts 1.73 times")

@@ -34,7 +34,7 @@ AGREED = {RICH: COUNTED, POOR: COUNTED, PRIVATE: without_auto(KEPT)}
 REASON = re.compile(
     r"its process died|this site's policy [^\n]{1,2000}"
     r"|<class 'flfw\.dp\.budget\.BudgetExceededError'>:<'this site's budget: [^\n]{1,500}'>"
-    r"|<class 'flfw\.messages\.(reasons\.Declined|sharing\.SharingViolationError)'>:<'[^\n]{1,900}'>"
+    r"|<class 'flfw\.messages\.(reasons\.RequestDeclinedError|sharing\.SharingViolationError)'>:<'[^\n]{1,900}'>"
 )
 
 

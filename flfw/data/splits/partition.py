@@ -22,16 +22,16 @@ from flfw.data.splits.outside import SplitScheme, source_of
 from flfw.data.splits.schemes import (
     IID,
     AnyScheme,
-    DatasetPerClient,
+    Whole,
     Dirichlet,
     Domains,
     Dominant,
-    FullCopy,
+    Everything,
     Natural,
     Pathological,
     Pools,
     Sampled,
-    SampledOnDemand,
+    Drawn,
     Scheme,
     Shards,
     scheme,
@@ -44,16 +44,16 @@ from flfw.rng import numpy_generator
 __all__ = [
     "IID",
     "AnyScheme",
-    "DatasetPerClient",
+    "Whole",
     "Dirichlet",
     "Domains",
     "Dominant",
-    "FullCopy",
+    "Everything",
     "Natural",
     "Pathological",
     "Pools",
     "Sampled",
-    "SampledOnDemand",
+    "Drawn",
     "Scheme",
     "Shards",
     "Split",
@@ -103,10 +103,10 @@ _DIVIDE: Mapping[type[Scheme], Callable[[Dataset, Any, int, np.random.Generator]
     Sampled: sampled.divide,
     Domains: domains.divide,
     Shards: shards.divide,
-    FullCopy: shards.everything,
+    Everything: shards.everything,
     Pools: pools.divide,
-    DatasetPerClient: whole.divide,
-    SampledOnDemand: drawn.pools,
+    Whole: whole.divide,
+    Drawn: drawn.pools,
 }
 TestParts: TypeAlias = Literal["own", "shared"]
 """Whether each client has test examples of its own, or all have the same."""
@@ -131,8 +131,8 @@ def split(dataset: Dataset, scheme: AnyScheme, clients: int, seed: int, test: Te
     natural.refuse_others(dataset, type(scheme).__name__.lower())
     if dataset.train_group is not None and not isinstance(scheme, SplitScheme):
         patients.require_by_patient(dataset, scheme)
-    if isinstance(scheme, SampledOnDemand):
-        pool = _kept(dataset, SampledOnDemand(), 1, 0)
+    if isinstance(scheme, Drawn):
+        pool = _kept(dataset, Drawn(), 1, 0)
         train = drawn.parts(dataset, scheme, pool.train[0], "train", clients, seed)
         tested = drawn.parts(dataset, scheme, pool.test[0], "test", clients, seed)
         one = replace(pool, train=train, test=tested, validation=LazyParts.same(clients, pool.validation[0]))

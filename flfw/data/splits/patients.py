@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.schemes import IID, DatasetPerClient, Dirichlet, FullCopy, Pathological, Scheme
+from flfw.data.splits.schemes import IID, Whole, Dirichlet, Everything, Pathological, Scheme
 from flfw.data.splits.split_indices import SplitIndices, at_most
 from flfw.errors import InputError, require
 
-BY_PATIENT: tuple[type[Scheme], ...] = (IID, Dirichlet, Pathological, FullCopy, DatasetPerClient)
+BY_PATIENT: tuple[type[Scheme], ...] = (IID, Dirichlet, Pathological, Everything, Whole)
 """Schemes that ask for no number of examples, so that they can divide patients."""
 
 

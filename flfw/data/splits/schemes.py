@@ -91,7 +91,7 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class FullCopy:
+class Everything:
     """Whole training part for every client; the test part is cut evenly. See ``flfw.data.splits.shards``."""
 
 
@@ -109,12 +109,12 @@ class Pools:
 
 
 @dataclass(frozen=True)
-class DatasetPerClient:
+class Whole:
     """Whole data set for each client, on data that differ from client to client, see ``flfw.data.splits.whole``."""
 
 
 @dataclass(frozen=True)
-class SampledOnDemand:
+class Drawn:
     """Examples dealt to each client by the seed and its number, on demand, see ``flfw.data.splits.drawn``."""
 
     train: int = 20  # examples a client
@@ -152,10 +152,10 @@ Scheme: TypeAlias = (
     | Sampled
     | Domains
     | Shards
-    | FullCopy
+    | Everything
     | Pools
-    | DatasetPerClient
-    | SampledOnDemand
+    | Whole
+    | Drawn
     | Natural
 )
 
@@ -167,11 +167,11 @@ _SCHEMES: dict[str, type[Scheme]] = {
     "sampled": Sampled,
     "domains": Domains,
     "shards": Shards,
-    "everything": FullCopy,
+    "everything": Everything,
     "pools": Pools,
-    "drawn": SampledOnDemand,
+    "drawn": Drawn,
     "natural": Natural,
-    "whole": DatasetPerClient,
+    "whole": Whole,
 }
 
 

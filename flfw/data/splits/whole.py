@@ -10,12 +10,12 @@ from __future__ import annotations
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.schemes import DatasetPerClient
+from flfw.data.splits.schemes import Whole
 from flfw.data.splits.split_indices import SplitIndices, even, trainable
 from flfw.errors import require
 
 
-def divide(dataset: Dataset, scheme: DatasetPerClient, clients: int, rng: np.random.Generator) -> SplitIndices:
+def divide(dataset: Dataset, scheme: Whole, clients: int, rng: np.random.Generator) -> SplitIndices:
     """Split a data set of one client into training, validation and test indices.
 
     Raises:
