@@ -73,7 +73,7 @@ class Pipeline(Defence):
     @property
     def active_hooks(self) -> frozenset[str]:
         """Names of the hooks at which any stage acts."""
-        return frozenset[str]().union(*(stage.acts_at for stage in self.stages.values()))
+        return frozenset[str]().union(*(stage.active_hooks for stage in self.stages.values()))
 
     @classmethod
     def weakest_settings(cls, settings: PipelineSettings) -> PipelineSettings | None:

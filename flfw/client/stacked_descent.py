@@ -18,7 +18,7 @@ from flfw.errors import require
 from flfw.nets.net import Tensors, loss, running_statistics, targets
 from flfw.training.optimisers import SGD, Adam, FusedSGD, LocalTraining, PlainSGD, StatefulOptimiser
 
-_FOLLOWED = ("loss", "penalised", "local_loss", "follow", "moving", "defended")
+_FOLLOWED = ("loss", "penalised", "local_loss", "loss_and_direction", "trainable_parameters", "defended")
 """Functions of a client that joint steps stand for: who overrides one of them does not opt in."""
 _DENSE = 16  # clients that take joint steps on a CPU
 _VELOCITY = "velocity/"  # before a parameter's name, in the memory of `flfw.training.optimisers.PlainSGD`

@@ -194,7 +194,7 @@ ALL = [noisy(0.1, 0.5), noisy(0.1), PruneAdaptation({"ratio": 0.5}), rounds(1), 
 ALL += [rounds(1, "stochastic"), rounds(4, "stochastic")]
 
 
-@pytest.mark.parametrize("mechanism", ALL, ids=lambda m: f"{type(m).__name__} {m.settings}")
+@pytest.mark.parametrize("operator", ALL, ids=lambda m: f"{type(m).__name__} {m.settings}")
 def test_several_at_once_are_each_alone_and_have_a_derivative(operator: Operator) -> None:
     trials = {"a": torch.randn(3, 2, 4, generator=seeded(1)), "b": torch.randn(3, 5, generator=seeded(2))}
     sent = {n: torch.randn(v.shape, generator=seeded(3)).clamp(min=0) for n, v in trials.items()}
@@ -209,7 +209,7 @@ def test_several_at_once_are_each_alone_and_have_a_derivative(operator: Operator
         assert bool(torch.isfinite(flat(alone)).all()) and float(flat(alone).norm()) > 0
 
 
-@pytest.mark.parametrize("mechanism", [noisy(0.1, 0.5), rounds(4), rounds(2, "stochastic")], ids=["dp", "4", "2"])
+@pytest.mark.parametrize("operator", [noisy(0.1, 0.5), rounds(4), rounds(2, "stochastic")], ids=["dp", "4", "2"])
 def test_likelihoods_do_not_depend_on_the_units_that_are_compared(operator: Operator) -> None:
     scaled = Scaled(operator, -0.05)  # the change of the weights over the gradient
     trial, sent = a_gradient(), a_gradient(seed=1)

@@ -165,7 +165,7 @@ def test_an_upload_of_one_step_reveals_the_batchs_statistics() -> None:
     torch.testing.assert_close(inferred["batch_norm.variance.extractor.1"], variance, rtol=1e-4, atol=1e-5)
     running = GradInversion(GradInversionSettings(statistics="running")).beside(observation, weights)
     assert running.keys() == inferred.keys() and not bool(running["batch_norm.mean.extractor.1"].any())
-    for other in ({"steps": 2}, {"weights": False}, {"mechanism": _Noisy({})}):
+    for other in ({"steps": 2}, {"weights": False}, {"operator": _Noisy({})}):
         less = GradInversion().beside(observation, dataclasses.replace(weights, **other))
         assert not bool(less["batch_norm.mean.extractor.1"].any())
 

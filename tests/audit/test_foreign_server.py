@@ -105,7 +105,7 @@ def test_public_data_are_granted_to_attacks_that_use_them_and_none_of_a_client(l
         assert len(using.of(source)) == 2 == len(other.of(source))
         for _, granted in using.of(source):
             assert granted.public is not None and granted.public.labels.tolist() == [int(y[2])]
-            assert knowledge.public.samples.dtype == torch.float32 and knowledge.public.samples.shape == (1, 1, 6, 6)
+            assert granted.public.samples.dtype == torch.float32 and granted.public.samples.shape == (1, 1, 6, 6)
         assert all(knowledge.public is None for _, knowledge in other.of(source))
 
 

@@ -77,7 +77,7 @@ def test_a_site_whose_table_differs_is_refused_in_a_line_that_names_the_columns(
         data.load(name, site(tmp_path / "none", SICK, "", "other.csv"))
 
 
-@pytest.mark.parametrize(("plan", "key"), [(SICK, "acc_local"), (COST, "mae_local")])
+@pytest.mark.parametrize(("schema", "key"), [(SICK, "acc_local"), (COST, "mae_local")])
 def test_a_run_needs_rows_at_the_sites_alone(tmp_path: Path, schema: TableSchema, key: str) -> None:
     (tmp_path / "plan.toml").write_text(plan_file.text(schema))
     target = schema.target
@@ -109,7 +109,7 @@ def with_budget(folder: Path, schema: TableSchema, text: str, budget: EpsilonBud
     return lines
 
 
-@pytest.mark.parametrize(("plan", "target"), [(SICK, "sick"), (COST, "cost")])
+@pytest.mark.parametrize(("schema", "target"), [(SICK, "sick"), (COST, "cost")])
 def test_a_budget_counts_nothing_by_a_plan_that_may_be_of_these_very_rows(
     tmp_path: Path, schema: TableSchema, target: str
 ) -> None:

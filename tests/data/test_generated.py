@@ -16,7 +16,7 @@ from flfw import data
 from flfw.data.files.population import COMMON, PERSONS, STRIDE
 from flfw.data.generated.images import SkewedImages
 from flfw.data.generated.logistic import LogisticClients, _client
-from flfw.data.splits.partition import IID, Natural, Drawn, split
+from flfw.data.splits.partition import IID, Drawn, Natural, split
 from flfw.errors import InputError
 from flfw.experiment import Experiment
 from flfw.resolve import without_auto

@@ -10,7 +10,7 @@ import pytest
 from flfw import data
 from flfw.data import canaries
 from flfw.data.splits.lazy_parts import looked_at, most_copies, sizes, total
-from flfw.data.splits.partition import IID, Sampled, Drawn, split
+from flfw.data.splits.partition import IID, Drawn, Sampled, split
 from flfw.errors import InputError
 
 DIGITS = data.load("digits")

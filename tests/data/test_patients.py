@@ -12,13 +12,13 @@ from flfw.data import Dataset, absolute, describe, load
 from flfw.data.files import patients
 from flfw.data.splits.partition import (
     IID,
-    Whole,
     Dirichlet,
     Everything,
     Pathological,
     Sampled,
     Shards,
     SplitScheme,
+    Whole,
     split,
 )
 from flfw.data.splits.patients import most_at_a_client, most_clients

@@ -6,7 +6,7 @@ from PIL import Image
 
 from flfw.data import load
 from flfw.data.splits import picture as shares
-from flfw.data.splits.partition import Dominant, Everything, Natural, Pools, Sampled, Drawn, split
+from flfw.data.splits.partition import Dominant, Drawn, Everything, Natural, Pools, Sampled, split
 from tests.support.toys import toy
 
 

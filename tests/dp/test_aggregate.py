@@ -296,10 +296,12 @@ def test_numbers_beside_the_sums_are_treated_as_the_servers(tmp_path: Path) -> N
 
 def test_noise_that_is_not_on_whole_updates_has_no_shares_and_no_sums() -> None:
     for wrong in ({"clipped": "example"}, {"clipped": "client", "noised_by": "server"}):
-        for name in ("shares", "summed"):
-            with pytest.raises(InputError, match="shares=1 and summed=1 where clients do not add noise"):
+        for name in ("noise_divisor", "min_summed_updates"):
+            with pytest.raises(
+                InputError, match="noise_divisor=1 and min_summed_updates=1 where clients do not add noise"
+            ):
                 Mechanism(6.0, 1, **{**wrong, name: 2})
-    with pytest.raises(InputError, match="a whole number summed >= 1"):
+    with pytest.raises(InputError, match="a whole number min_summed_updates >= 1"):
         Mechanism(6.0, 1, clipped="client", min_summed_updates=0)
     in_turn = [
         Mechanism(6.0, 1, clipped="client", min_summed_updates=4),

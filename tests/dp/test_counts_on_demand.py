@@ -9,7 +9,7 @@ import pytest
 
 from flfw import data
 from flfw.data.splits.lazy_parts import LazyParts
-from flfw.data.splits.partition import Natural, Drawn, Split, for_each, nobodys, split
+from flfw.data.splits.partition import Drawn, Natural, Split, for_each, nobodys, split
 from flfw.dp.private_metrics import most_examples, most_held
 from flfw.dp.run_accountant import RunAccountant, course, is_known
 from flfw.dp.settlement import calibrate_noise

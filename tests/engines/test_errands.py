@@ -15,7 +15,7 @@ from tests.support.awkward_app import app
 
 
 @pytest.fixture
-def errand() -> PendingMessage:
+def pending() -> PendingMessage:
     InProcessGrid(app, 1, {})  # nobody else may write a message
     arrays = ArrayRecord({"w": Array(np.array([1.0, 2.0]))})
     return PendingMessage(

@@ -94,7 +94,7 @@ def test_who_gets_credit() -> None:
     )  # a site's own count
     for wrong in ({"poisson": True}, {"max_participations": None}, {"clipped": "client"}):
         with pytest.raises(InputError, match="bins=0 unless examples choose"):
-            Mechanism(**{"noise_multiplier": 4.0, "steps": 60, "participations": 6, "bins": 10, **wrong})  # type: ignore[arg-type]
+            Mechanism(**{"noise_multiplier": 4.0, "steps": 60, "max_participations": 6, "bins": 10, **wrong})  # type: ignore[arg-type]
 
 
 def test_a_claim_says_how_steps_are_chosen() -> None:

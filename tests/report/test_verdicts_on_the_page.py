@@ -160,13 +160,13 @@ def setting(folder: Path, **changes: Any) -> AuditEntry:
 
 def test_the_cases_here_are_all_causes_of_the_verdicts() -> None:
     source = "".join(map(inspect.getsource, (verdicts, conclude)))
-    on_sums = re.findall(r'Conclusion\(\s*"[^"]+",\s*"(\w+)",', inspect.getsource(sum_conclusion))
-    causes = set(re.findall(r'Conclusion\(\s*"[^"]+",\s*"(\w+)"', source)) | set(verdicts._TO_SHOW) | set(on_sums)
+    on_sums = re.findall(r'Verdict\(\s*"[^"]+",\s*"(\w+)",', inspect.getsource(sum_conclusion))
+    causes = set(re.findall(r'Verdict\(\s*"[^"]+",\s*"(\w+)"', source)) | set(verdicts._TO_SHOW) | set(on_sums)
     assert {"peer", "undefended", "alone", "group", "untried"} <= set(on_sums)
     assert causes - WITHOUT_A_CLAUSE == {cause for _, cause, *_ in CASES}
     assert {key.partition(",")[0] for key in BRIEF} == {cause for _, cause, *_ in CASES}
     assert BRIEF.keys() == PLAIN.keys()
-    assert set(re.findall(r'Conclusion\(\s*"([^"]+)",', source)) | {conclude.MALICIOUS} == set(ORDER)
+    assert set(re.findall(r'Verdict\(\s*"([^"]+)",', source)) | {conclude.MALICIOUS} == set(ORDER)
 
 
 @pytest.mark.parametrize(("verdict", "cause", "changes", "brief", "plain"), CASES)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from flfw.data.files.dataset import Dataset
-from flfw.data.splits.schemes import IID, Whole, Dirichlet, Everything, Pathological, Scheme
+from flfw.data.splits.schemes import IID, Dirichlet, Everything, Pathological, Scheme, Whole
 from flfw.data.splits.split_indices import SplitIndices, at_most
 from flfw.errors import InputError, require
 
