@@ -7,6 +7,7 @@ in front of Python's own.
 
 from __future__ import annotations
 
+from abc import ABC
 from collections.abc import Mapping, Sequence
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
@@ -91,7 +92,7 @@ def refusal(of_today: str, earlier: str) -> str:
     return f"Expected {of_today}, got its earlier name {earlier.rpartition('.')[2]}; rename it"
 
 
-class EarlierHooks:
+class EarlierHooks(ABC):
     """Base of what others write: an attribute under an earlier name is refused with the one of today.
 
     A class that defines one is refused when it is made, and so when its module is imported. One that is only read is

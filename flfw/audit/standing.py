@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from flfw.adversary.attack import Attack, Private
@@ -52,6 +53,9 @@ _LABELS = {
 _NAMED = 6  # at most so many private tensors are named one by one
 
 
+_ROUGH = {"bf16": "bfloat16", "tf32": "TensorFloat-32"}
+
+
 _RECOVERED = "not granted: the labels, which it reads off the last layer's gradient"
 
 
@@ -86,13 +90,10 @@ def standing(
         "the inputs' range and normalisation",
     ]
     if rough := experiment.attack_precision != "float32" and attack.cost.iterations > 0:
-        lower = {"bf16": "bfloat16", "tf32": "TensorFloat-32"}[experiment.attack_precision]
-        granted.append(f"not made use of: single precision; searches compute in {lower}")
+        granted.append(f"not made use of: single precision; searches compute in {_ROUGH[experiment.attack_precision]}")
     if vantage == "client_update":
         granted.append("the same update, read on the client before it is sent")
-    skipped = {part for part, child in model.named_children() if isinstance(child, Generator | Discriminator)}
-    normalising = [n for n, m in model.named_modules() if isinstance(m, _BatchNorm) and not is_frozen(m)]
-    normalising = [name for name in normalising if name.partition(".")[0] not in skipped]
+    normalising = _normalising(model)
     by_batch = bool(normalising) and "batch_statistics" in attack.models and not probe_set.pooled
     # Of private running statistics none can be taken.
     running = not by_batch and any(f"{name}.running_mean" not in private for name in normalising)
@@ -128,6 +129,13 @@ def standing(
     way = hides.how if job.adaptive else None
     hidden_by = None if hides.how == "nothing to adapt to" else hides.by
     return ThreatModel(tuple(granted), copes and knows and seen_through, way, hidden_by, bool(private))
+
+
+def _normalising(model: nn.Module) -> list[str]:
+    """Return the batch normalisations of a model that clients train by their own data."""
+    skipped = {part for part, child in model.named_children() if isinstance(child, Generator | Discriminator)}
+    found = [name for name, layer in model.named_modules() if isinstance(layer, _BatchNorm) and not is_frozen(layer)]
+    return [name for name in found if name.partition(".")[0] not in skipped]
 
 
 def unseen(resolved: Resolved, vantage: str, attack: Attack | None = None) -> str:

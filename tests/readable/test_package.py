@@ -1,4 +1,7 @@
-"""A package of a reader's own, with the forms of docs/extending.md of today: it runs without a change."""
+"""A package of a reader's own, with the forms of docs/extending.md.
+
+`fieldlab` runs without a change. `ownlab`, of version 0.1.0, has names that are others today: it is refused with them.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +9,18 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+from flfw.defence import Defence
+from flfw.nets import Tensors
+from flfw.plugins import NoSettings
 from tests.readable.outside import HERE, WARNINGS, simulation
 
 pytestmark = WARNINGS
 
 RUN = (
-    "--method ownlab.momentum:FedAvgM --defence ownlab.shield:Shield"
-    " --attack ownlab.all_units:AllUnits ownlab.layerwise:Layerwise ownlab.loss_after:LossAfter"
+    "--method {lab}.momentum:FedAvgM --defence {lab}.shield:Shield"
+    " --attack {lab}.all_units:AllUnits {lab}.layerwise:Layerwise {lab}.loss_after:LossAfter"
     " --set beta=0.5 Shield.scale=0.5 Layerwise.iterations=1 --dataset digits --net linear --split iid --clients 2"
     " --rounds 1 --local-epochs 1 --images 1 --membership-pairs 5 --audit-rounds 0,1 --engine inproc --no-pictures"
 )
@@ -22,14 +29,47 @@ RUN = (
 @pytest.mark.slow
 def test_a_package_of_today_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE / "package"))  # as PYTHONPATH does
-    simulation(*RUN.split(), "--out", tmp_path / "run").require_done()
+    simulation(*RUN.format(lab="fieldlab").split(), "--out", tmp_path / "run").require_done()
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["config"]["method_settings"]["beta"] == 0.5
     entries = {(entry["attack"], entry["round"]): entry for entry in result["audit"]}
-    assert {attack for attack, _ in entries} == {"ownlab.all_units:AllUnits", "ownlab.layerwise:Layerwise"}
-    shielded = entries["ownlab.all_units:AllUnits", 0]  # exact for a gradient, unless the defence acts
+    assert {attack for attack, _ in entries} == {"fieldlab.all_units:AllUnits", "fieldlab.layerwise:Layerwise"}
+    shielded = entries["fieldlab.all_units:AllUnits", 0]  # exact for a gradient, unless the defence acts
     assert (shielded["verdict"], shielded["psnr"]["mean"] < 30) == ("static only", True)
     assert [rung["psnr"] > 100 for rung in shielded["ladder"] if rung["rung"] == "easy"] == [True]
     assert [entry["statistic"] for entry in result["membership"]] == ["loss_after"]
     outside = {one["name"] for one in result["provenance"]["sittings"][0]["outside"]}
-    assert {"ownlab.momentum:FedAvgM", "ownlab.shield:Shield"} <= outside
+    assert {"fieldlab.momentum:FedAvgM", "fieldlab.shield:Shield"} <= outside
+
+
+@pytest.mark.parametrize(
+    ("plugin", "name"),
+    [
+        ("--method ownlab.momentum:FedAvgM", "flfw.errors.InputError"),
+        ("--attack ownlab.all_units:AllUnits", "flfw.adversary.attack.NotApplicableError"),
+        ("--attack ownlab.layerwise:Layerwise", "flfw.inversion.search_optimisers"),
+    ],
+)
+def test_a_package_of_version_0_1_is_refused_with_the_names_of_today(
+    plugin: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(HERE / "package"))
+    simulation(*plugin.split(), "--out", tmp_path / "run").require_refused(f"Expected {name}, got its earlier name")
+
+
+def test_a_hook_of_an_earlier_name_is_refused_where_it_is_written_and_where_it_is_read() -> None:
+    class Shielded(Defence):
+        def update(self, update: Tensors, rng: torch.Generator) -> Tensors:
+            return update
+
+    with pytest.raises(TypeError, match=r"^Expected Weak\.weakest_settings, got its earlier name mildest; rename it$"):
+
+        class Weak(Shielded):
+            @classmethod
+            def mildest(cls, settings: object) -> object:
+                return settings
+
+    with pytest.raises(AttributeError, match=r"^Expected Shielded\.active_hooks, got its earlier name acts_at;"):
+        _ = Shielded(NoSettings()).acts_at  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = Shielded(NoSettings()).nothing  # type: ignore[attr-defined]

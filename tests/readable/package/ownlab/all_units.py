@@ -15,7 +15,7 @@ from typing import final
 import torch
 from torch import nn
 
-from flfw.adversary.attack import NotApplicableError
+from flfw.adversary.attack import NotApplicable
 from flfw.adversary.closed_form import ClosedFormAttack
 from flfw.adversary.observation import Knowledge, Observation, Reconstruction, mean_gradient
 
@@ -36,7 +36,7 @@ def _solved(seen: Observation, known: Knowledge) -> Reconstruction:
     name, layer = next((n, m) for n, m in victim.model.named_modules() if list(m.parameters(recurse=False)))
     weight, bias = gradient.get(f"{name}.weight"), gradient.get(f"{name}.bias")
     if not isinstance(layer, nn.Linear) or weight is None or bias is None:
-        raise NotApplicableError(f"all_units needs a shared fully connected first layer, got {name}")
+        raise NotApplicable(f"all_units needs a shared fully connected first layer, got {name}")
     x = (bias @ weight / bias.square().sum()).view(1, *victim.inputs.shape)
     raw = (x * victim.inputs.std + victim.inputs.mean).nan_to_num(nan=0.5).clamp(*known.box)
     return Reconstruction(raw.repeat(known.batch, *[1] * len(victim.inputs.shape)))

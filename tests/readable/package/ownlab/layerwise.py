@@ -14,16 +14,16 @@ from dataclasses import dataclass
 from typing import final
 
 import torch
+from flfw.inversion.descent import AdamDescent
 from torch import Tensor
 
-from flfw.adversary.attack import AttackCost
+from flfw.adversary.attack import Budget
 from flfw.adversary.gradient_matching import GradientMatching
 from flfw.errors import require
-from flfw.inversion.automatic import DifferentiableDefence
-from flfw.inversion.descent import AdamSearch
+from flfw.inversion.automatic import Automatic
 from flfw.inversion.matching import cosine_distance, gaussian_likelihood
 from flfw.inversion.priors import total_variation, weighted
-from flfw.inversion.search import SearchConfig
+from flfw.inversion.search import Recipe
 from flfw.nets.net import Tensors
 from flfw.victims.operator import Operator
 
@@ -55,13 +55,13 @@ class Layerwise(GradientMatching):
     Settings = LayerwiseSettings
 
     @property
-    def cost(self) -> AttackCost:
+    def budget(self) -> Budget:
         """The budget from the settings."""
-        return AttackCost(self.settings.iterations, 1, "lowest mean cosine distance")
+        return Budget(self.settings.iterations, 1, "lowest mean cosine distance")
 
-    def recipe(self, mechanism: Operator | DifferentiableDefence | None) -> SearchConfig:
+    def recipe(self, mechanism: Operator | Automatic | None) -> Recipe:
         """Use the cosines or, for known noise, the likelihood."""
         noise = None if mechanism is None else mechanism.noise
         distance = layer_distance if noise is None else gaussian_likelihood(noise)
-        descent = AdamSearch(self.settings.iterations, self.settings.lr, schedule="cosine")
-        return SearchConfig(distance, descent, weighted((self.settings.tv, total_variation)))
+        descent = AdamDescent(self.settings.iterations, self.settings.lr, schedule="cosine")
+        return Recipe(distance, descent, weighted((self.settings.tv, total_variation)))

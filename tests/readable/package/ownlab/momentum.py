@@ -22,16 +22,16 @@ from typing import final
 import torch
 from torch import nn
 
-from flfw.errors import InputError, require
+from flfw.errors import BadInput, require
 from flfw.nets import Tensors
 from flfw.server.aggregation import Update, weighted_mean
 from flfw.server.strategy import FederatedStrategy
-from flfw.training.optimisers import PersistentTraining
+from flfw.training.optimisers import LastingTraining
 from flfw.victims.local_steps import LocalSteps
 
 
 @dataclass(frozen=True)
-class FedAvgMSettings(PersistentTraining):
+class FedAvgMSettings(LastingTraining):
     """Local SGD and the server's momentum."""
 
     beta: float = 0.9  # momentum of the server, in [0, 1)
@@ -53,7 +53,7 @@ class FedAvgM(FederatedStrategy):
     def check_model(cls, model: nn.Module, settings: FedAvgMSettings) -> None:
         """Refuse a network with buffers."""
         for name, _ in model.named_buffers():
-            raise InputError(f"Expected a network without buffers for fedavgm, got {name}; choose another --net.")
+            raise BadInput(f"Expected a network without buffers for fedavgm, got {name}; choose another --net.")
 
     @classmethod
     def local_steps(cls, settings: FedAvgMSettings, lr: float, steps: int) -> LocalSteps | None:
@@ -62,7 +62,7 @@ class FedAvgM(FederatedStrategy):
 
     def aggregate(self, updates: Iterable[Update]) -> Tensors:
         """Follow the velocity from the broadcast model."""
-        before, mean, velocity = self.last_broadcast, weighted_mean(updates), self.state
+        before, mean, velocity = self.broadcasted, weighted_mean(updates), self.state
         zero = torch.zeros(())
         self.state = {n: self.settings.beta * velocity.get(n, zero) + before[n] - value for n, value in mean.items()}
         return {name: before[name] - value for name, value in self.state.items()}
