@@ -215,8 +215,8 @@ class Looking(FedAvg):
         return weighted_mean([one for one in updates if one.partition])
 
 class Mixin:
-    def combined(self, arrays, updates, server_round):
-        return super().combined(arrays, list(updates)[:1], server_round)
+    def aggregate_round(self, arrays, updates, server_round):
+        return super().aggregate_round(arrays, list(updates)[:1], server_round)
 
 class Mixed(Mixin, FedAvg):
     pass

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any, Protocol, final
 
 import numpy as np
+import torch
+from torch.func import functional_call
 
 from flfw.audit.membership_entries import MembershipControls, SumSeen, claim_against, entry
-from flfw.audit.membership_game.accuracy import hits_of
 from flfw.audit.membership_game.candidates import untrained_pairs
 from flfw.audit.membership_game.controls import Controls
 from flfw.audit.membership_game.game import MembershipGame, final_tensors
@@ -34,7 +35,7 @@ from flfw.errors import require
 from flfw.experiment import AGGREGATE, OUTSIDER, PEER, Experiment
 from flfw.membership.copies import said_of_copies
 from flfw.membership.pairs import MemberPairs, PatientGame
-from flfw.nets.net import Net, Tensors
+from flfw.nets.net import Net, Tensors, hits
 from flfw.recording.format import Line
 from flfw.recording.reader import Recordings, examples_in
 from flfw.storage.final_model import FinalModel, final_model
@@ -290,10 +291,10 @@ class MembershipAudit:
         if self._task.dataset.is_regression:
             return None
         received = self._received(asked, clients)
-        hits = [both for client, tensors in received if (both := self._hits(client, tensors)) is not None]
-        if not hits:
+        right = [both for client, tensors in received if (both := self._hits(client, tensors)) is not None]
+        if not right:
             return None
-        members, held_out = (np.concatenate(side) for side in zip(*hits, strict=True))
+        members, held_out = (np.concatenate(side) for side in zip(*right, strict=True))
         return float(members.mean() - held_out.mean())
 
     def _received(self, asked: MembershipRequest, clients: Collection[int]) -> list[tuple[int, Tensors]]:
@@ -311,9 +312,20 @@ class MembershipAudit:
         pairs, victim = self._pairs[client], self._model(received)
         if victim.unknown:
             return None
-        return hits_of(victim, self._task, pairs.members), hits_of(victim, self._task, pairs.held_out)
+        return _is_right(victim, self._task, pairs.members), _is_right(victim, self._task, pairs.held_out)
 
 
 def _statistics(scores: Scores) -> list[str]:
     """List the statistics that are no floors."""
     return [name for name in scores if name not in FLOORS]
+
+
+@torch.no_grad()
+def _is_right(victim: VictimModel, task: Task, places: np.ndarray) -> np.ndarray:
+    """Return for each training example (N,) whether the known model is right on it, of a text the share of places."""
+    parts = []
+    for some in np.array_split(places, -(-len(places) // 500)):  # examples of one pass
+        x, y = task.examples("train", some)
+        scores = functional_call(victim.model, victim.known, (victim.inputs.normalise(x),))
+        parts.append(hits(scores, x, y).numpy())
+    return np.concatenate(parts)
