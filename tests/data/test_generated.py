@@ -160,6 +160,8 @@ def test_generated_data_are_cut_by_their_clients_alone() -> None:
         split(data.load("digits"), Natural(), 3, seed=0)
     with pytest.raises(InputError, match=f"natural.train <= {STRIDE}"):
         split(made, Natural(train=STRIDE + 1), 3, seed=0)
+    least = split(made, Natural(train=1, test=1), 3, seed=0)
+    assert [len(part) for part in (*least.train, *least.test)] == [1] * 6
     with pytest.raises(MemoryError):
         np.asarray(made.train_y)
     asked = without_auto(Experiment(method="fedavg", dataset="synthetic", canaries=2))

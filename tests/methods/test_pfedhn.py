@@ -447,6 +447,11 @@ def test_a_setting_out_of_its_range_is_refused_in_one_line(small: Experiment, se
     assert complaint in str(refusal.value) and "\n" not in str(refusal.value)
 
 
+def test_a_hypernetwork_may_have_no_hidden_layers(small: Experiment) -> None:
+    """The embedding then goes straight to the heads."""
+    check_names(resolve(dataclasses.replace(small, method="pfedhn", set=("layers=0",))))
+
+
 def test_a_network_without_an_extractor_has_nothing_to_generate_for_pc(small: Experiment) -> None:
     with pytest.raises(InputError, match=r"^Expected a network with extractor\.\* to share, got net=linear without"):
         check_names(resolve(dataclasses.replace(small, method="pfedhn_pc", net="linear")))
