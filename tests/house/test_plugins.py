@@ -177,8 +177,8 @@ FIND = """
 from flfw import plugins
 from flfw.adversary.attack import Attack
 from flfw.client.federated_client import FederatedClient
-print(plugins.find(plugins.CLIENT, "sgd", FederatedClient))
-print(plugins.find(plugins.ATTACK, "ig", Attack))
+print(plugins.load_class(plugins.CLIENT, "sgd", FederatedClient))
+print(plugins.load_class(plugins.ATTACK, "ig", Attack))
 """
 
 

@@ -110,7 +110,11 @@ def test_a_signal_ends_the_command_in_one_line(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     signalled_after(signal.Signals[number], 1, monkeypatch)
-    assert command.main(["--runs", str(limits.runs), "--folder", str(limits.folder)]) == code
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        assert command.main(["--runs", str(limits.runs), "--folder", str(limits.folder)]) == code
+    finally:
+        signal.signal(signal.SIGINT, before)
     error = capsys.readouterr().err
     assert error.endswith(f"next call\npython -m flfw.papers.evidence: {word}\n") and "Traceback" not in error
     assert gather(limits) == 1  # nothing was damaged
