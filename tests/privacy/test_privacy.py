@@ -68,11 +68,6 @@ DP_ACCOUNTING = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("delta", "accountant"), [(1e-5, "prv"), (0.7, "rdp")])
-def test_a_large_delta_is_left_to_the_accountant_that_can_resolve_it(delta: float, accountant: str) -> None:
-    assert compute_epsilon((GaussianEvent(1.1, 0.01, 100),), delta).accountant == accountant
-
-
 @pytest.mark.parametrize("bands", [1, 2, 3])
 def test_a_claim_says_over_how_many_rounds_noise_is_spread(bands: int) -> None:
     mechanism = Mechanism(3.0, 20, clipped="client", noised_by="server", max_participations=4, bands=bands)
