@@ -120,8 +120,8 @@ def test_of_forks_those_that_fail_are_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 BESIDE = """
 import sys, time
-from flfw.deploy.executor import Deaths, beside
-print(*beside(sys.argv[1:], Deaths()), flush=True)
+from flfw.deploy.executor import CrashReports, beside
+print(*beside(sys.argv[1:], CrashReports()), flush=True)
 time.sleep(60)
 """
 
