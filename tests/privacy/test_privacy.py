@@ -68,6 +68,12 @@ DP_ACCOUNTING = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_claim_says_in_how_many_groups_is_clipped(groups: int) -> None:
+    said = " ".join(claim(Mechanism(3.0, 20, groups=groups), "example", "server", DELTA, 20).assumptions)
+    assert (f"in each of {groups} groups" in said) == (groups > 1)
+
+
 @pytest.mark.parametrize("bands", [1, 2, 3])
 def test_a_claim_says_over_how_many_rounds_noise_is_spread(bands: int) -> None:
     mechanism = Mechanism(3.0, 20, clipped="client", noised_by="server", max_participations=4, bands=bands)
