@@ -94,18 +94,12 @@ def test_clients_whose_optimisers_differ_take_their_own_steps(tmp_path: Path) ->
         assert all(torch.equal(value, other[name]) for name, value in one.items())
 
 
-@final
-class Doubling(GradientClient):
-    """Client that changes the gradients of its steps."""
-
-    def defended(self, gradients: Any, x: torch.Tensor, y: torch.Tensor, rng: torch.Generator) -> Any:
-        return {name: 2 * value for name, value in gradients.items()}
-
-
-def test_clients_that_change_their_gradients_stay_apart() -> None:
+@pytest.mark.parametrize(
+    "hook", ["loss", "penalised", "local_loss", "loss_and_direction", "trainable_parameters", "defended"]
+)
+def test_clients_that_change_a_part_of_their_steps_stay_apart(hook: str) -> None:
     resolved = resolve(asked())
+    changed = type("Changed", (SGDClient,), {hook: lambda *_: None})
     assert not SGDClient.not_batchable_reason(resolved.model, resolved.settings)
-    assert (
-        Doubling.not_batchable_reason(resolved.model, resolved.settings)
-        == "whose clients take local steps in a way of their own"
-    )
+    reason = changed.not_batchable_reason(resolved.model, resolved.settings)
+    assert reason == "whose clients take local steps in a way of their own"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf, nan
 from pathlib import Path
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any, ClassVar, Literal, NotRequired, TypedDict
 
 import pytest
 
@@ -86,6 +86,18 @@ def test_damaged_files_are_refused_in_one_line(tmp_path: Path, data: bytes) -> N
         with pytest.raises(InputError) as caught:
             read()
         assert str(path) in str(caught.value) and str(caught.value).isprintable()
+
+
+@dataclass(frozen=True)
+class Step:
+    EARLIER_NAMES: ClassVar[dict[str, str]] = {"draws": "noise_per"}
+    noise_per: str
+
+
+def test_a_field_is_read_by_its_earlier_name_and_not_by_both() -> None:
+    assert fit({"draws": "batch"}, Step) == fit({"noise_per": "batch"}, Step) == Step("batch")
+    with pytest.raises(SchemaMismatchError, match=r"^a\.noise_per alone, got draws too$"):
+        fit({"draws": "batch", "noise_per": "example"}, Step, "a")
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A package of a reader's own, with the forms of docs/extending.md.
 
-`fieldlab` runs without a change. `ownlab`, of version 0.1.0, has names that are others today: it is refused with them.
+`ownlab` is of version 0.1.0. Where its files have names that are others today, they are refused with them; `fieldlab` has
+these files with the names of today.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from tests.readable.outside import HERE, WARNINGS, simulation
 pytestmark = WARNINGS
 
 RUN = (
-    "--method {lab}.momentum:FedAvgM --defence {lab}.shield:Shield"
-    " --attack {lab}.all_units:AllUnits {lab}.layerwise:Layerwise {lab}.loss_after:LossAfter"
+    "--method fieldlab.momentum:FedAvgM --defence ownlab.shield:Shield"
+    " --attack fieldlab.all_units:AllUnits fieldlab.layerwise:Layerwise ownlab.loss_after:LossAfter"
     " --set beta=0.5 Shield.scale=0.5 Layerwise.iterations=1 --dataset digits --net linear --split iid --clients 2"
     " --rounds 1 --local-epochs 1 --images 1 --membership-pairs 5 --audit-rounds 0,1 --engine inproc --no-pictures"
 )
@@ -29,7 +30,7 @@ RUN = (
 @pytest.mark.slow
 def test_a_package_of_today_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(HERE / "package"))  # as PYTHONPATH does
-    simulation(*RUN.format(lab="fieldlab").split(), "--out", tmp_path / "run").require_done()
+    simulation(*RUN.split(), "--out", tmp_path / "run").require_done()
     result = json.loads((tmp_path / "run" / "result.json").read_text())
     assert result["config"]["method_settings"]["beta"] == 0.5
     entries = {(entry["attack"], entry["round"]): entry for entry in result["audit"]}
@@ -39,7 +40,7 @@ def test_a_package_of_today_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert [rung["psnr"] > 100 for rung in shielded["ladder"] if rung["rung"] == "easy"] == [True]
     assert [entry["statistic"] for entry in result["membership"]] == ["loss_after"]
     outside = {one["name"] for one in result["provenance"]["sittings"][0]["outside"]}
-    assert {"fieldlab.momentum:FedAvgM", "fieldlab.shield:Shield"} <= outside
+    assert {"fieldlab.momentum:FedAvgM", "ownlab.shield:Shield"} <= outside
 
 
 @pytest.mark.parametrize(
