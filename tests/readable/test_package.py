@@ -1,7 +1,7 @@
 """A package of a reader's own, with the forms of docs/extending.md.
 
-`ownlab` is of version 0.1.0. Where its files have names that are others today, they are refused with them; `fieldlab` has
-these files with the names of today.
+`ownlab` is of version 0.1.0. Its files with names that are others today are refused with them; `fieldlab` has these
+files with the names of today.
 """
 
 from __future__ import annotations
